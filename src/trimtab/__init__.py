@@ -1,0 +1,45 @@
+"""Federated optimisation that does not drift."""
+
+from trimtab.algorithms import (
+    ALGORITHMS,
+    Adagrad,
+    Adam,
+    FedAvg,
+    FedOpt,
+    FedProx,
+    Mime,
+    MimeLite,
+    Momentum,
+    RichardsonRomberg,
+    Scaffold,
+    ServerOnly,
+    Sgd,
+    Yogi,
+)
+from trimtab.problems import Problem, Quadratic
+from trimtab.simulation import Diverged, Round, Simulation, simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALGORITHMS",
+    "Adagrad",
+    "Adam",
+    "Diverged",
+    "FedAvg",
+    "FedOpt",
+    "FedProx",
+    "Mime",
+    "MimeLite",
+    "Momentum",
+    "Problem",
+    "Quadratic",
+    "RichardsonRomberg",
+    "Round",
+    "Scaffold",
+    "ServerOnly",
+    "Sgd",
+    "Simulation",
+    "Yogi",
+    "simulate",
+]

@@ -1,0 +1,47 @@
+"""FedProx: FedAvg whose local loss has a proximal term, with SGD as the local solver.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", 2020.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trimtab.core import Clients, Oracle, Vector, validate
+
+
+class Server(NamedTuple):
+    x: Vector
+
+
+class Upload(NamedTuple):
+    dx: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx:
+    """FedAvg on f_i(y) + mu/2 |y - x|^2."""
+
+    eta_l: float
+    K: int
+    mu: float = 1.0
+    eta_g: float = 1.0
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init_server(self, x: Vector) -> Server:
+        return Server(x)
+
+    def init_client(self, x: Vector) -> tuple[()]:
+        return ()
+
+    def local(self, g: Oracle, state: tuple[()], x: Vector) -> tuple[Upload, tuple[()]]:
+        y = x
+        for k in range(self.K):
+            y = y - self.eta_l * (g(y, k) + self.mu * (y - x))
+        return Upload(y - x), ()
+
+    def round(self, server: Server, clients: Clients) -> Server:
+        (x,) = server
+        (dx,) = clients.run(self.local, x).mean()
+        return Server(x + self.eta_g * dx)

@@ -1,0 +1,59 @@
+"""SCAFFOLD: stochastic controlled averaging. Comments give the line of Algorithm 1.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from trimtab.core import Clients, Oracle, Vector, validate
+
+
+class Server(NamedTuple):
+    x: Vector  # the model
+    c: Vector  # the sum of p_i c_i over all N clients
+
+
+class Upload(NamedTuple):
+    dx: Vector  # y - x
+    dc: Vector | tuple[()]  # c_i_new - c_i; nothing when lean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold:
+    """SCAFFOLD, options I and II. `lean` (option II) uploads dx alone: the server can infer dc."""
+
+    eta_l: float
+    K: int
+    eta_g: float = 1.0
+    option: Literal["I", "II"] = "II"
+    lean: bool = False
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.option not in ("I", "II") or (self.lean and self.option == "I"):
+            raise ValueError(f"{self}: pass option 'I' or 'II', and lean with option 'II' only.")
+
+    def init_server(self, x: Vector) -> Server:
+        return Server(x, c=torch.zeros_like(x))
+
+    def init_client(self, x: Vector) -> Vector:
+        return torch.zeros_like(x)  # c_i
+
+    def local(self, g: Oracle, c_i: Vector, x: Vector, c: Vector) -> tuple[Upload, Vector]:
+        y = x  # line 7
+        for k in range(self.K):
+            y = y - self.eta_l * (g(y, k) - c_i + c)  # line 10
+        c_i_new = c_i - c + (x - y) / (self.K * self.eta_l)  # line 12 (ii)
+        if self.option == "I":
+            c_i_new = g(x)  # line 12 (i)
+        return Upload(y - x, () if self.lean else c_i_new - c_i), c_i_new  # lines 13, 14
+
+    def round(self, server: Server, clients: Clients) -> Server:
+        x, c = server
+        replies = clients.run(self.local, x, c)  # lines 5-15
+        dx, dc = replies.mean()  # line 16
+        dc = -c - dx / (self.K * self.eta_l) if self.lean else dc  # lean: by line 12 (ii)
+        return Server(x + self.eta_g * dx, c + replies.share * dc)  # line 17

@@ -1,0 +1,70 @@
+"""What a simulator, a diagnosis or a federation needs to know of a problem."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trimtab.core import Oracle, Vector
+
+
+class Problem(Protocol):
+    """N clients with losses f_i on R^d, and f(x) = sum of p_i f_i(x)."""
+
+    @property
+    def N(self) -> int:
+        """How many clients there are."""
+        ...
+
+    @property
+    def d(self) -> int:
+        """The length of x."""
+        ...
+
+    @property
+    def weights(self) -> Tensor:
+        """The p_i: N numbers in float64 that sum to 1."""
+        ...
+
+    def x0(self, seed: int = 0) -> Vector:
+        """Return the point where a run with this seed starts."""
+        ...
+
+    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+        """Return g_i for round r; mini-batches depend on (seed, i, r, k) alone."""
+        ...
+
+    def loss(self, x: Vector) -> float:
+        """Return f(x)."""
+        ...
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return the gradient of f at x."""
+        ...
+
+    def client_gradient(self, i: int, x: Vector) -> Vector:
+        """Return the gradient of f_i at x, on all its data."""
+        ...
+
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        """Return loss, accuracy where there is one, and other metrics at x."""
+        ...
+
+
+def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
+    """Return the p_i in float64 for given weights; None stands for uniform ones.
+
+    >>> normalised([1, 3], 2).tolist()
+    [0.25, 0.75]
+    """
+    if weights is None:
+        return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)  # N numbers, one in memory
+    p = torch.as_tensor(weights, dtype=torch.float64).cpu()
+    if p.shape != (N,) or not bool(((p > 0) & torch.isfinite(p)).all()):
+        raise ValueError(f"weights must be N={N} positive numbers, one a client; got {_short(p)}.")
+    return p / p.sum()
+
+
+def _short(p: Tensor) -> Any:
+    return p.tolist() if p.numel() <= 8 else f"{p.numel()} of them, the least {p.min().item():g}"

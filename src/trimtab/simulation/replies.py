@@ -1,0 +1,104 @@
+"""Replies as a running sum: uploads come one at a time and are never kept."""
+
+from math import fsum, nan, sqrt
+from typing import Any
+
+import torch
+
+from trimtab.core import State, leaves, map_leaves, nbytes
+
+
+class Tally:
+    """The weighted sum of uploads, and what can be told of the clients from sums.
+
+    Adding the same replies in the same order gives the same bits; the simulator and a federation
+    both add in the order of the clients' numbers.
+    """
+
+    def __init__(self) -> None:
+        self._weights: list[float] = []
+        self._uploads: Any = None  # the sum of p_i times the upload
+        self._states: Any = None  # the sum of p_i times the client's new state
+        self._moves = _Norms()  # of dx
+        self._controls = _Norms()  # of the new states
+        self.bytes_up = 0
+
+    def add(self, weight: float, upload: Any, state: State = ()) -> None:
+        """Count one client's upload and its new state."""
+        self._weights.append(weight)
+        self._uploads = _accumulate(self._uploads, weight, upload)
+        self._states = _accumulate(self._states, weight, state)
+        self.bytes_up += nbytes(upload)
+        self._moves.add(weight, getattr(upload, "dx", ()))
+        self._controls.add(weight, state)
+
+    @property
+    def share(self) -> float:
+        """The sum of p_i over those that answered."""
+        return fsum(self._weights)
+
+    def mean(self) -> Any:
+        """Return the mean upload, weighted by p_i."""
+        share = self.share
+        return map_leaves(lambda total: total / share, self._uploads)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    @property
+    def drift(self) -> float:
+        """The mean of |dx_i|; NaN where uploads have no dx."""
+        return self._moves.norm / self.share if self._moves.seen else nan
+
+    @property
+    def cosine(self) -> float:
+        """How far two clients' moves agree: mean <dx_i, dx_j> over pairs i != j / mean |dx_i|^2.
+
+        1 when all move alike, about 0 when they move at random; NaN for a single client.
+        """
+        return self._moves.agreement(self._uploads.dx) if self._moves.seen else nan
+
+    @property
+    def spread(self) -> float:
+        """The root of the mean of |c_i - mean c_i|^2 over the new client states; NaN for none."""
+        return self._controls.spread(self._states) if self._controls.seen else nan
+
+
+def _accumulate(total: Any, weight: float, tree: Any) -> Any:
+    if total is None:
+        return map_leaves(lambda t: t * weight, tree)
+    return map_leaves(lambda s, t: s.add_(t, alpha=weight), total, tree)
+
+
+def _square(tree: Any) -> float:
+    norms = [float(torch.linalg.vector_norm(leaf)) for leaf in leaves(tree)]
+    return fsum(norm * norm for norm in norms)
+
+
+class _Norms:
+    """Sums over clients of w, w^2, w |v|, w |v|^2 and w^2 |v|^2."""
+
+    def __init__(self) -> None:
+        self.weight = self.weight2 = self.norm = self.square = self.own = 0.0
+        self.seen = False
+
+    def add(self, weight: float, v: Any) -> None:
+        if not leaves(v):
+            return
+        square = _square(v)
+        self.seen = True
+        self.weight += weight
+        self.weight2 += weight * weight
+        self.norm += weight * sqrt(square)
+        self.square += weight * square
+        self.own += weight * weight * square
+
+    def spread(self, total: Any) -> float:
+        w = self.weight
+        return sqrt(max(0.0, self.square / w - _square(total) / (w * w)))
+
+    def agreement(self, total: Any) -> float:
+        pairs = self.weight * self.weight - self.weight2  # the sum of w_i w_j over i != j
+        if pairs <= 1e-12 * self.weight2 or not self.square:
+            return nan
+        return (_square(total) - self.own) / pairs / (self.square / self.weight)

@@ -1,0 +1,330 @@
+"""Rounds of an algorithm on a problem, in this process."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from math import nan
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves, nbytes
+from trimtab.problems.problem import Problem
+from trimtab.simulation import checkpoint
+from trimtab.simulation.loop import loop
+from trimtab.simulation.memory import ClientStates
+from trimtab.simulation.replies import Tally
+from trimtab.streams import COHORT, LOST, stream
+
+EXECUTORS = {"auto": loop, "loop": loop}
+
+
+class Diverged(ArithmeticError):
+    """x is no longer finite. The simulation stays at the last round that was."""
+
+    def __init__(self, algorithm: Algorithm, r: int) -> None:
+        name, value = step_size(algorithm)
+        advice = f"try a {name} smaller than {value:g}" if name else "try a smaller step size"
+        super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {advice}.")
+        self.algorithm, self.r = algorithm, r
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round left behind."""
+
+    r: int  # counts from 1
+    x: Vector
+    server: State
+    cohort: tuple[int, ...]  # those that answered
+    bytes_down: int  # to all that were asked
+    bytes_up: int  # from those that answered
+    seconds: float
+    drift: float  # mean |dx_i|
+    spread: float  # of the client states
+    cosine: float  # agreement of the moves
+
+
+class Simulation(Iterator[Round]):
+    """An iterator of rounds; made by `simulate` or `Simulation.load`."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        problem: Problem,
+        *,
+        S: int | float | None = None,
+        seed: int = 0,
+        x: Vector | None = None,
+        cohorts: Iterable[Sequence[int]] | None = None,
+        lost: float = 0.0,
+        executor: str = "auto",
+        memory: int | None = None,
+    ) -> None:
+        if executor not in EXECUTORS:
+            raise ValueError(f"executor={executor!r}; pass one of {', '.join(EXECUTORS)}.")
+        if not 0 <= lost < 1:
+            raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
+        self.problem, self.seed, self.lost = problem, seed, float(lost)
+        self.S = cohort_size(S, problem.N)
+        self.cohorts = None if cohorts is None else [_checked(c, problem.N) for c in cohorts]
+        self.executor = "loop" if executor == "auto" else executor
+        self.r = 0
+        self.server = algorithm.init_server(_start(problem, seed, x))
+        self.states = ClientStates(memory)
+        self.changes: list[tuple[int, str]] = []
+        self._algorithm = algorithm
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the next round; may be replaced by one with the same states."""
+        return self._algorithm
+
+    @algorithm.setter
+    def algorithm(self, new: Algorithm) -> None:
+        x = self.server.x
+        old_client = self._algorithm.init_client(x)
+        if _shape(new.init_server(x)) != _shape(self.server) or _shape(
+            new.init_client(x)
+        ) != _shape(old_client):
+            raise ValueError(
+                f"{new} keeps other states than {self._algorithm}; start a new simulation from "
+                "its x instead: simulate(…, x=sim.server.x)."
+            )
+        self._algorithm = new
+        self.changes.append((self.r, repr(new)))
+
+    @torch.no_grad()
+    def __next__(self) -> Round:
+        if self.cohorts is not None and self.r >= len(self.cohorts):
+            raise StopIteration
+        started, r = perf_counter(), self.r + 1
+        asked = self.cohorts[self.r] if self.cohorts is not None else self._sample(r)
+        clients = _Cohort(self, r, asked)
+        try:
+            server = self._algorithm.round(self.server, clients)
+        except _NobodyAnsweredError:
+            server = self.server
+        if not bool(torch.isfinite(server.x).all()):
+            raise Diverged(self._algorithm, r)
+        clients.commit()
+        self.server, self.r = server, r
+        last = clients.last
+        return Round(
+            r=r,
+            x=server.x,
+            server=server,
+            cohort=tuple(clients.alive),
+            bytes_down=clients.bytes_down,
+            bytes_up=clients.bytes_up,
+            seconds=perf_counter() - started,
+            drift=last.drift if last else nan,
+            spread=last.spread if last else nan,
+            cosine=last.cosine if last else nan,
+        )
+
+    def _sample(self, r: int) -> list[int]:
+        """Draw S of N without replacement (Floyd's algorithm: time and memory grow with S only)."""
+        N, S = self.problem.N, self.S
+        if S == N:
+            return list(range(N))
+        u = torch.rand(S, generator=stream(self.seed, COHORT, r), dtype=torch.float64).tolist()
+        chosen: set[int] = set()
+        for j, u_j in zip(range(N - S, N), u, strict=True):
+            t = int(u_j * (j + 1))
+            chosen.add(j if t in chosen else t)
+        return sorted(chosen)
+
+    def audit(self) -> float:
+        """Return |c - sum_i p_i c_i| over all N clients; zero up to rounding when all is well."""
+        c = getattr(self.server, "c", None)
+        c_new = self._algorithm.init_client(self.server.x)
+        if c is None or not isinstance(c_new, torch.Tensor) or c_new.shape != c.shape:
+            raise ValueError(f"{self._algorithm} keeps no control variates; there is no audit.")
+        p = self.problem.weights
+        total = torch.zeros_like(c, dtype=torch.float64)
+        seen = 0.0
+        for i in self.states:
+            total += float(p[i]) * self.states[i].double()
+            seen += float(p[i])
+        total += max(0.0, 1 - seen) * c_new.double()
+        return float((c.double() - total).norm())
+
+    def save(self, path: str | Path) -> None:
+        """Write everything that `load` needs to go on bit for bit; the file appears whole."""
+        checkpoint.save(self, Path(path))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        algorithm: Algorithm,
+        problem: Problem,
+        *,
+        executor: str = "auto",
+        memory: int | None = None,
+    ) -> "Simulation":
+        """Continue a saved simulation; refuse one of another algorithm or problem."""
+        settings = checkpoint.settings(Path(path), algorithm, problem)
+        sim = cls(
+            algorithm,
+            problem,
+            S=settings["S"],
+            seed=settings["seed"],
+            cohorts=settings["cohorts"],
+            lost=settings["lost"],
+            executor=executor,
+            memory=memory,
+        )
+        checkpoint.restore(sim, Path(path), settings)
+        return sim
+
+
+def simulate(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    S: int | float | None = None,
+    seed: int = 0,
+    x: Vector | None = None,
+    cohorts: Iterable[Sequence[int]] | None = None,
+    lost: float = 0.0,
+    executor: str = "auto",
+    memory: int | None = None,
+) -> Simulation:
+    """Return an iterator of rounds; endless, or as long as `cohorts`.
+
+    S clients a round (a number, or a fraction of N; None: all), sampled without replacement from
+    (seed, round), or `cohorts`, explicit lists of clients. `lost` is the share of replies that get
+    lost at random; a round in which nobody answers leaves the server as it was. `memory` is the
+    number of bytes client states may take in RAM; beyond it they live in mapped files.
+
+    >>> import torch, trimtab
+    >>> problem = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-1.0, 1.0]))
+    >>> sim = trimtab.simulate(trimtab.Scaffold(eta_l=0.1, K=5), problem, x=torch.ones(1))
+    >>> for round in sim:
+    ...     if abs(round.x) < 1e-3:
+    ...         break
+    >>> round.r
+    12
+    """
+    return Simulation(
+        algorithm,
+        problem,
+        S=S,
+        seed=seed,
+        x=x,
+        cohorts=cohorts,
+        lost=lost,
+        executor=executor,
+        memory=memory,
+    )
+
+
+class _NobodyAnsweredError(Exception):
+    pass
+
+
+class _Cohort:
+    """The clients of one round. What they learn counts only once the round is over."""
+
+    def __init__(self, sim: Simulation, r: int, asked: list[int]) -> None:
+        self.sim, self.r, self.alive = sim, r, asked
+        self.bytes_down = self.bytes_up = self.exchanges = 0
+        self.last: Tally | None = None
+        self._pending: dict[int, State] = {}
+
+    def run(self, program: Program, *broadcast: Any) -> Tally:
+        """Reach those that answered every exchange of this round so far."""
+        sim = self.sim
+        self.bytes_down += len(self.alive) * nbytes(broadcast)
+        self.alive = self._answering()
+        if not self.alive:
+            self._pending = {}
+            raise _NobodyAnsweredError
+        executor = EXECUTORS[sim.executor]
+        self.last, self._pending = executor(
+            sim.problem, program, broadcast, self.alive, self._state, sim.seed, self.r
+        )
+        self.bytes_up += self.last.bytes_up
+        return self.last
+
+    def _answering(self) -> list[int]:
+        self.exchanges += 1
+        if not self.sim.lost:
+            return self.alive
+        draw = stream(self.sim.seed, LOST, self.r, self.exchanges)
+        u = torch.rand(len(self.alive), generator=draw, dtype=torch.float64).tolist()
+        return [i for i, u_i in zip(self.alive, u, strict=True) if u_i >= self.sim.lost]
+
+    def _state(self, i: int) -> State:
+        if i in self._pending:
+            return self._pending[i]
+        if i in self.sim.states:
+            return self.sim.states[i]
+        return self.sim.algorithm.init_client(self.sim.server.x)
+
+    def commit(self) -> None:
+        """Keep the new states of those that answered to the end."""
+        for i, state in self._pending.items():
+            self.sim.states[i] = state
+
+
+def cohort_size(S: int | float | None, N: int) -> int:
+    """Return S as a number of clients; a float is a fraction of N.
+
+    >>> cohort_size(0.2, 100), cohort_size(5, 100), cohort_size(None, 100)
+    (20, 5, 100)
+    """
+    if S is None:
+        return N
+    if isinstance(S, float):
+        if not 0 < S <= 1:
+            raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
+        return max(1, round(S * N))
+    if isinstance(S, bool) or not isinstance(S, int) or S < 1:
+        raise ValueError(f"S={S!r}: pass a whole number S >= 1, or a fraction of the clients.")
+    if S > N:
+        raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
+    return S
+
+
+def step_size(algorithm: Any) -> tuple[str, float]:
+    """Return name and value of an algorithm's step size, or ("", nan).
+
+    >>> from trimtab import FedAvg, RichardsonRomberg
+    >>> step_size(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))
+    ('eta_l', 0.1)
+    """
+    if is_dataclass(algorithm):
+        names = [field.name for field in fields(algorithm)]
+        for name in ("eta_l", "eta"):
+            if name in names:
+                return name, getattr(algorithm, name)
+        for name in names:
+            found = step_size(getattr(algorithm, name))
+            if found[0]:
+                return found
+    return "", nan
+
+
+def _checked(cohort: Sequence[int], N: int) -> list[int]:
+    clients = sorted(int(i) for i in cohort)
+    if not clients or len(set(clients)) != len(clients) or clients[0] < 0 or clients[-1] >= N:
+        raise ValueError(f"cohort {list(cohort)}: pass distinct clients from 0 to {N - 1}.")
+    return clients
+
+
+def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
+    x0 = problem.x0(seed) if x is None else x.detach().clone()
+    if x0.shape != (problem.d,):
+        raise ValueError(f"x has shape {tuple(x0.shape)}; pass a vector of length d={problem.d}.")
+    if not x0.is_floating_point() or not bool(torch.isfinite(x0).all()):
+        raise ValueError("x must hold finite floating-point numbers.")
+    return x0
+
+
+def _shape(state: State) -> Any:
+    shapes = map_leaves(lambda leaf: (tuple(leaf.shape), leaf.dtype), state)
+    return type(state), shapes, len(leaves(state))
