@@ -16,7 +16,7 @@ from trimtab.algorithms import (
     Sgd,
     Yogi,
 )
-from trimtab.problems import Problem, Quadratic
+from trimtab.problems import Problem, Quadratic, Supervised
 from trimtab.simulation import Diverged, Round, Simulation, simulate
 
 __version__ = "0.1.0"
@@ -40,6 +40,7 @@ __all__ = [
     "ServerOnly",
     "Sgd",
     "Simulation",
+    "Supervised",
     "Yogi",
     "simulate",
 ]

@@ -2,5 +2,6 @@
 
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised import Supervised
 
-__all__ = ["Problem", "Quadratic"]
+__all__ = ["Problem", "Quadratic", "Supervised"]

@@ -1,0 +1,165 @@
+"""The clients' data: read when a client is first sampled, checked once, cut into mini-batches."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from trimtab.streams import BATCH, stream
+
+_KEPT = 128  # clients of a lazy sequence that stay in memory
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs and targets of equal length."""
+
+    X: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return self.X.shape[0]
+
+
+def read(item: Any, dtype: torch.dtype, device: torch.device) -> Data:
+    """Return a pair (X, y), or a map-style Dataset of such pairs, as two tensors."""
+    if not _is_pair(item):
+        rows = [item[j] for j in range(len(item))]
+        if not rows:
+            return Data(torch.empty(0, device=device), torch.empty(0, device=device))
+        item = default_collate(rows)
+    X, y = (torch.as_tensor(part) for part in item)
+    X = X.to(dtype) if X.is_floating_point() else X
+    y = y.to(dtype) if y.is_floating_point() else y.long()
+    return Data(X.to(device), y.to(device))
+
+
+def size(item: Any) -> int:
+    """Return how many samples a pair or a Dataset has, without reading them."""
+    return len(item[1]) if _is_pair(item) else len(item)
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2 and hasattr(item[0], "shape")
+
+
+class ClientData:
+    """A sequence of clients, possibly lazy; `self[i]` is read, and passed to `check`, when needed.
+
+    What a list or tuple holds is kept once read; of another sequence, the last few clients used.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Any],
+        dtype: torch.dtype,
+        device: torch.device,
+        check: Callable[[str, Data], None],
+    ) -> None:
+        self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
+        self.in_memory = isinstance(clients, list | tuple)
+        self._read: OrderedDict[int, Data] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def size(self, i: int) -> int:
+        """Return the number of samples of client i."""
+        return len(self._read[i]) if i in self._read else size(self.clients[i])
+
+    def __getitem__(self, i: int) -> Data:
+        if i in self._read:
+            self._read.move_to_end(i)
+            return self._read[i]
+        data = read(self.clients[i], self.dtype, self.device)
+        check_data(f"client {i}", data)
+        self.check(f"client {i}", data)
+        self._read[i] = data
+        if not self.in_memory and len(self._read) > _KEPT:
+            self._read.popitem(last=False)
+        return data
+
+
+def check_data(who: str, data: Data) -> None:
+    """Refuse what no model can learn from."""
+    X, y = data.X, data.y
+    if not len(data):
+        raise ValueError(f"{who} has no samples; leave it out, or give it data.")
+    if y.dim() == 0 or X.shape[0] != y.shape[0]:
+        raise ValueError(
+            f"{who} has {X.shape[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+            "pass as many of one as of the other."
+        )
+    for name, part in (("inputs", X), ("targets", y)):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            row = int((~torch.isfinite(part.reshape(len(part), -1)).all(1)).nonzero()[0])
+            raise ValueError(
+                f"{who} has NaN or infinity in its {name} (first in sample {row}); "
+                "drop or fill in such samples."
+            )
+
+
+def batch_size(batch: int | float | None, n: int) -> int:
+    """Return the size of a mini-batch of n samples.
+
+    >>> batch_size(None, 15), batch_size(20, 15), batch_size(0.2, 15)
+    (15, 15, 3)
+    """
+    if batch is None:
+        return n
+    if isinstance(batch, float):
+        return min(n, ceil(batch * n - 1e-9))  # 0.2 * 15 is a little more than 3
+    return min(n, batch)
+
+
+def check_batch(batch: int | float | None) -> None:
+    """Refuse a batch that is neither a size nor a fraction."""
+    if batch is None:
+        return
+    whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1
+    if not whole and not (isinstance(batch, float) and 0 < batch <= 1):
+        raise ValueError(
+            f"batch={batch!r}; pass a number of samples, a fraction of the local data such as "
+            "0.2, or None for all of it."
+        )
+
+
+class Batches:
+    """The mini-batches of one client in one round, a function of (seed, i, r, k) alone."""
+
+    def __init__(
+        self,
+        data: Data,
+        batch: int | float | None,
+        sampling: Literal["reshuffle", "iid"],
+        key: tuple[int, int, int],
+    ) -> None:
+        self.data, self.sampling, self.key = data, sampling, key
+        self.whole = batch is None
+        self.b = batch_size(batch, len(data))
+        self.steps = ceil(len(data) / self.b)  # in one pass
+        self._pass, self._order = -1, torch.empty(0)
+
+    def __getitem__(self, k: int) -> Data:
+        n = len(self.data)
+        if self.whole or (self.sampling == "reshuffle" and self.b == n):
+            return self.data
+        if self.sampling == "iid":
+            rows = torch.randint(n, (self.b,), generator=self._stream(k))
+        else:
+            number, step = divmod(k, self.steps)
+            if number != self._pass:
+                self._pass = number
+                self._order = torch.randperm(n, generator=self._stream(number))
+            rows = self._order[step * self.b : (step + 1) * self.b]
+        rows = rows.to(self.data.X.device)
+        return Data(self.data.X[rows], self.data.y[rows])
+
+    def _stream(self, number: int) -> torch.Generator:
+        seed, i, r = self.key
+        return stream(seed, BATCH, i, r, number)

@@ -1,0 +1,92 @@
+"""Cut a data set into clients: lists of row numbers that are disjoint and leave nothing out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.streams import PARTITION, mix, stream
+
+
+def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tensor]:
+    """Give each client s per cent i.i.d. data, the rest sorted by label (SCAFFOLD, section 7.1).
+
+    >>> labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    >>> [labels[rows].tolist() for rows in by_similarity(labels, N=2, s=0)]
+    [[0, 0, 0], [1, 1, 1]]
+    """
+    if not 0 <= s <= 100:
+        raise ValueError(f"similarity s={s}; pass per cent, from 0 (sorted) to 100 (i.i.d.).")
+    n = _check(labels, N)
+    shuffled = torch.randperm(n, generator=stream(seed, PARTITION))
+    mixed, rest = torch.tensor_split(shuffled, [round(n * s / 100)])
+    ordered = rest[torch.argsort(labels[rest], stable=True)]
+    pairs = zip(_cut(mixed, N), reversed(_cut(ordered, N)), strict=True)
+    # Reversed, so that the longer cuts of both do not meet and sizes differ by one at most.
+    clients = [torch.cat(pair) for pair in pairs]
+    return clients[::-1]
+
+
+def by_label(labels: Tensor, N: int, seed: int = 0) -> list[Tensor]:
+    """Sort by label and cut: 0 % similarity, the most different clients."""
+    return by_similarity(labels, N, 0, seed)
+
+
+def dirichlet(labels: Tensor, N: int, alpha: float, seed: int = 0) -> list[Tensor]:
+    """Divide each class among the clients by a draw from Dirichlet(alpha) (Hsu et al., 2019).
+
+    Small alpha: few classes a client; large alpha: i.i.d. A client left empty gets one sample of
+    the largest client.
+
+    >>> labels = torch.arange(40) % 4
+    >>> sum(len(rows) for rows in dirichlet(labels, N=5, alpha=0.1))
+    40
+    """
+    if not alpha > 0:
+        raise ValueError(f"alpha={alpha}; pass a positive number.")
+    _check(labels, N)
+    generator = np.random.default_rng(mix(seed, PARTITION))
+    clients: list[list[Tensor]] = [[] for _ in range(N)]
+    for label in sorted(set(labels.tolist())):
+        rows = (labels == label).nonzero().flatten().numpy()
+        generator.shuffle(rows)
+        shares = generator.dirichlet([alpha] * N)
+        cuts = (np.cumsum(shares)[:-1] * len(rows)).round().astype(int)
+        for client, part in zip(clients, np.split(rows, cuts), strict=True):
+            client.append(torch.from_numpy(part.copy()))
+    parts = [torch.cat(client) for client in clients]
+    for i in range(N):
+        if not len(parts[i]):
+            j = max(range(N), key=lambda j: len(parts[j]))
+            parts[i], parts[j] = parts[j][-1:], parts[j][:-1]
+    return parts
+
+
+def by_column(column: Sequence[Any] | Tensor) -> dict[Any, Tensor]:
+    """Make one client of each value of a column: the hospital, the writer, the speaker.
+
+    >>> by_column(["rome", "oslo", "rome"])
+    {'oslo': tensor([1]), 'rome': tensor([0, 2])}
+    """
+    rows: dict[Any, list[int]] = {}
+    for row, value in enumerate(column.tolist() if isinstance(column, Tensor) else column):
+        rows.setdefault(value, []).append(row)
+    return {value: torch.tensor(rows[value]) for value in sorted(rows)}
+
+
+def split(X: Tensor, y: Tensor, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return the clients' data for a partition."""
+    return [(X[rows], y[rows]) for rows in parts]
+
+
+def _check(labels: Tensor, N: int) -> int:
+    n = len(labels)
+    if not 1 <= N <= n:
+        raise ValueError(f"N={N} clients of {n} samples; pass 1 <= N <= {n}.")
+    return n
+
+
+def _cut(rows: Tensor, N: int) -> list[Tensor]:
+    return list(torch.tensor_split(rows, N))

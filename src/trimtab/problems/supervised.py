@@ -1,0 +1,313 @@
+"""Any nn.Module on the data of N clients: f_i(x) is its mean loss on client i's samples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
+from math import ceil
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trimtab.core import Oracle, Vector
+from trimtab.problems.clients import (
+    Batches,
+    ClientData,
+    Data,
+    batch_size,
+    check_batch,
+    check_data,
+    read,
+    size,
+)
+from trimtab.problems.flat import FlatModule, running_statistics
+from trimtab.problems.problem import normalised
+from trimtab.streams import FORWARD, mix
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], Tensor | float]
+
+_CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
+
+
+class Supervised:
+    """Supervised learning over clients.
+
+    module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
+    seed). loss(output, target) is a mean over samples. clients: a sequence of (X, y) tensors or
+    map-style Datasets, possibly lazy: a client is read, and checked, when it is first sampled.
+    batch: None is all local data, a whole number a size, a fraction a part of the local data.
+    sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
+    weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
+    S < N only SCAFFOLD aims exactly at the weighted optimum: the mean over those that replied is a
+    ratio. l2 adds l2/2 |x|^2 to every client's loss. metrics: functions of (outputs, targets).
+    autocast: a dtype for torch.autocast, e.g. torch.bfloat16.
+
+    >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
+    >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
+    >>> problem = Supervised(nn.Linear(3, 2), F.cross_entropy, clients, batch=2)
+    >>> problem.N, problem.d, sorted(problem.evaluate(problem.x0()))
+    (2, 8, ['accuracy', 'loss'])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        clients: Sequence[Any],
+        test: Any = None,
+        batch: int | float | None = None,
+        weights: Sequence[float] | Tensor | Literal["samples"] | None = None,
+        sampling: Literal["reshuffle", "iid"] = "reshuffle",
+        l2: float = 0.0,
+        metrics: Mapping[str, Metric] | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self._arguments = {k: v for k, v in locals().items() if k != "self"}
+        check_batch(batch)
+        if sampling not in ("reshuffle", "iid"):
+            raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
+        if not l2 >= 0:
+            raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
+        if len(clients) == 0:
+            raise ValueError("Supervised: there are no clients; pass at least one.")
+        self._build = None if isinstance(module, nn.Module) else module
+        first = module if isinstance(module, nn.Module) else _built(module, seed=0)
+        self.model = FlatModule(first, _dtype(clients))
+        self.loss_function, self.batch, self.l2 = loss, batch, float(l2)
+        self.sampling: Literal["reshuffle", "iid"] = sampling
+        self.metrics, self.autocast = dict(metrics or {}), autocast
+        self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
+        self.N, self.d = len(clients), self.model.d
+        self._shape: torch.Size | None = None
+        if isinstance(weights, str):
+            if weights != "samples":
+                raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
+            weights = [float(self.clients.size(i)) for i in range(self.N)]
+        self.weights = normalised(weights, self.N)
+        self._test = test
+
+    # -- the Problem
+
+    def x0(self, seed: int = 0) -> Vector:
+        """Return the module's parameters; those of a fresh build under the seed, if it is built."""
+        return self.model.vector(None if self._build is None else _built(self._build, seed))
+
+    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+        """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
+        data = self.clients[i]
+        batches = Batches(data, self.batch, self.sampling, (seed, i, r))
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            samples = data if k is None else batches[k]
+            pieces = _pieces(data) if k is None or samples is data else [samples]
+            if not self.model.draws:
+                return self._gradient(y, pieces, training=True)
+            with torch.random.fork_rng(devices=_accelerators(y)):
+                torch.manual_seed(mix(seed, FORWARD, i, r, -1 if k is None else k) >> 1)
+                return self._gradient(y, pieces, training=True)
+
+        return g
+
+    def client_loss(self, i: int, x: Vector) -> float:
+        """Return f_i(x), without dropout."""
+        data = self.clients[i]
+        loss = sum(self._loss(x, piece) * (len(piece) / len(data)) for piece in _pieces(data))
+        return float(loss + self.l2 / 2 * x.square().sum())
+
+    def client_gradient(self, i: int, x: Vector) -> Vector:
+        """Return the gradient of f_i at x on all its data, without dropout."""
+        return self._gradient(x, _pieces(self.clients[i]), training=False)
+
+    def loss(self, x: Vector) -> float:
+        """Return f(x), over all clients."""
+        return sum(float(self.weights[i]) * self.client_loss(i, x) for i in range(self.N))
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return the gradient of f at x, over all clients."""
+        total = torch.zeros_like(x)
+        for i in range(self.N):
+            total.add_(self.client_gradient(i, x), alpha=float(self.weights[i]))
+        return total
+
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        """Return loss (without l2), accuracy for classifiers, and the user's metrics.
+
+        On one client's data; or on the test data; or, where there is none, the mean over the
+        clients, weighted by p_i.
+        """
+        if client is not None:
+            return self._measure(x, self.clients[client])
+        if self._test is not None:
+            return self._measure(x, self.test)
+        every = [self._measure(x, self.clients[i]) for i in range(self.N)]
+        p = self.weights.tolist()
+        return {
+            name: sum(p_i * row[name] for p_i, row in zip(p, every, strict=True))
+            for name in every[0]
+        }
+
+    # -- beyond the Problem
+
+    @cached_property
+    def test(self) -> Data:
+        """The test data, read and checked when first used."""
+        data = read(self._test, self.model.dtype, self.model.device)
+        check_data("the test set", data)
+        self._check("the test set", data)
+        return data
+
+    def unflatten(self, x: Vector) -> dict[str, Tensor]:
+        """Return the module's whole state_dict at x, frozen parts and buffers included."""
+        return self.model.state_dict(x)
+
+    def steps(self, epochs: float) -> int:
+        """Return K for a number of epochs: the mean over clients of their steps per pass.
+
+        >>> X, y = torch.zeros(10, 3), torch.zeros(10, dtype=torch.long)
+        >>> Supervised(nn.Linear(3, 2), F.cross_entropy, [(X, y)], batch=0.2).steps(epochs=4)
+        20
+        """
+        sizes = [self.clients.size(i) for i in range(self.N)]
+        per_pass = [ceil(n / batch_size(self.batch, n)) for n in sizes if n]
+        return max(1, round(epochs * sum(per_pass) / len(per_pass)))
+
+    def replace(self, **changes: Any) -> "Supervised":
+        """Return the same problem with other arguments, e.g. `problem.replace(batch=32)`."""
+        return Supervised(**{**self._arguments, **changes})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tell this problem from others in a saved run; of lazy clients only what is cheap."""
+        digest = sha256()
+        settings = (self.batch, self.sampling, self.l2, self.autocast, _named(self.loss_function))
+        for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
+            digest.update(repr(text).encode())
+        if self._build is None:
+            _update(digest, self.model.vector())
+        items = self.clients.clients if self.clients.in_memory else ()
+        for item in (*items, *(() if self._test is None else (self._test,))):
+            digest.update(repr(size(item)).encode())
+            for part in item if isinstance(item, tuple | list) else ():
+                _update(digest, torch.as_tensor(part))
+        return f"Supervised N={self.N} d={self.d} {digest.hexdigest()[:16]}"
+
+    # -- inside
+
+    def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
+        self.model.mode(training)
+        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+            return self.loss_function(self.model(x, data.X), data.y)
+
+    def _gradient(self, x: Vector, pieces: Sequence[Data], training: bool) -> Vector:
+        """Return the gradient of the mean loss over the pieces, plus l2 x."""
+        n = sum(len(piece) for piece in pieces)
+        total = self.l2 * x if self.l2 else torch.zeros_like(x)
+        for piece in pieces:
+            with torch.enable_grad():
+                y = x.detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(self._loss(y, piece, training), y)
+            total.add_(gradient, alpha=len(piece) / n)
+        return total
+
+    @torch.no_grad()
+    def _measure(self, x: Vector, data: Data) -> dict[str, float]:
+        self.model.mode(training=False)
+        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+            output = torch.cat([self.model(x, piece.X) for piece in _pieces(data)])
+            found = {"loss": float(self.loss_function(output, data.y))}
+        correct = _correct(self.loss_function, output, data.y)
+        if correct is not None:
+            found["accuracy"] = float(correct.double().mean())
+        return found | {name: float(f(output, data.y)) for name, f in self.metrics.items()}
+
+    def _check(self, who: str, data: Data) -> None:
+        """Refuse data that do not fit the module, the loss, or the clients read before."""
+        shape = data.X.shape[1:]
+        if self._shape is not None and shape != self._shape:
+            raise ValueError(
+                f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
+                "give all clients the same features."
+            )
+        few = Data(data.X[:2], data.y[:2])
+        outputs: list[Tensor] = []
+
+        def trial() -> None:
+            with torch.no_grad(), torch.random.fork_rng(devices=_accelerators(few.X)):
+                self.model.mode(training=True)
+                outputs.append(self.model(self.model.vector(), few.X))
+
+        try:
+            changed = self.model.changed_buffers(trial)
+        except (RuntimeError, IndexError, TypeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"the module cannot take the inputs of {who}, of shape {tuple(few.X.shape)} "
+                f"and {few.X.dtype}: {reason}"
+            ) from None
+        if changed:
+            raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
+        _check_labels(who, self.loss_function, outputs[0], data.y)
+        self._shape = shape
+
+
+def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(seed, FORWARD) >> 1)
+        return build()
+
+
+def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
+    """Return float64 if that is what the clients' tensors are; else leave it to the module."""
+    first = clients[0] if isinstance(clients, list | tuple) else None
+    X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
+    return torch.float64 if getattr(X, "dtype", None) == torch.float64 else None
+
+
+def _pieces(data: Data) -> list[Data]:
+    row = data.X[0].numel() * data.X.element_size()
+    rows = max(64, _CHUNK // max(1, row))
+    if len(data) <= rows:
+        return [data]
+    parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
+    return [Data(X, y) for X, y in parts]
+
+
+def _accelerators(t: Tensor) -> list[torch.device]:
+    return [] if t.device.type == "cpu" else [t.device]
+
+
+def _is_cross_entropy(loss: Loss) -> bool:
+    return loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+
+
+def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
+    """Return which predictions are right, or None where that means nothing."""
+    if loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss):
+        return (output > 0) == (y > 0.5)
+    if y.is_floating_point() or output.dim() < 2 or output.shape[1] < 2:
+        return None
+    return output.argmax(1) == y
+
+
+def _check_labels(who: str, loss: Loss, output: Tensor, y: Tensor) -> None:
+    if not _is_cross_entropy(loss) or y.is_floating_point() or output.dim() < 2:
+        return
+    classes = output.shape[1]
+    counted = y[y != getattr(loss, "ignore_index", -100)]
+    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        raise ValueError(
+            f"{who} has labels from {int(counted.min())} to {int(counted.max())}, but the module "
+            f"has {classes} outputs; labels run from 0 to {classes - 1}."
+        )
+
+
+def _named(f: Any) -> str:
+    return getattr(f, "__qualname__", None) or repr(f)
+
+
+def _update(digest: Any, t: Tensor) -> None:
+    t = t.detach().cpu().contiguous()
+    digest.update(repr((t.dtype, tuple(t.shape))).encode())
+    digest.update(t.view(torch.uint8).numpy().data if t.numel() else b"")
