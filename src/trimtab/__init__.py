@@ -16,6 +16,7 @@ from trimtab.algorithms import (
     Sgd,
     Yogi,
 )
+from trimtab.compare import Comparison, compare
 from trimtab.problems import Problem, Quadratic, Supervised
 from trimtab.simulation import Diverged, Round, Simulation, simulate
 
@@ -25,6 +26,7 @@ __all__ = [
     "ALGORITHMS",
     "Adagrad",
     "Adam",
+    "Comparison",
     "Diverged",
     "FedAvg",
     "FedOpt",
@@ -42,5 +44,6 @@ __all__ = [
     "Simulation",
     "Supervised",
     "Yogi",
+    "compare",
     "simulate",
 ]

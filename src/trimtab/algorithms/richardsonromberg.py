@@ -31,6 +31,12 @@ class RichardsonRomberg:
 
     fedavg: FedAvg
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.fedavg, FedAvg):
+            raise ValueError(
+                f"RichardsonRomberg: pass a FedAvg to extrapolate, not {self.fedavg!r}."
+            )
+
     @property
     def coarse(self) -> FedAvg:
         return replace(self.fedavg, eta_l=2 * self.fedavg.eta_l)

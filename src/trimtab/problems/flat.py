@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from trimtab.core import Vector
 
 
 class FlatModule:
-    """A copy of a module whose trainable parameters are a vector; frozen ones stay inside.
+    """A copy of a module whose trainable parameters are views of one vector; the rest stays inside.
 
     >>> flat = FlatModule(nn.Linear(2, 1))
     >>> flat.d, flat(torch.zeros(3), torch.ones(5, 2)).shape
@@ -22,44 +21,43 @@ class FlatModule:
     def __init__(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
         _refuse_running_statistics(module)
         self.module = deepcopy(module) if dtype is None else deepcopy(module).to(dtype)
-        trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        if not trainable:
+        self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        self.trainable = [p for p in self.module.parameters() if p.requires_grad]
+        if not self.trainable:
             raise ValueError(f"{_name(module)} has no trainable parameters; unfreeze some of them.")
-        if len({(p.dtype, p.device) for p in trainable.values()}) > 1:
+        if len({(p.dtype, p.device) for p in self.trainable}) > 1:
             raise ValueError(
                 f"{_name(module)} mixes dtypes or devices; move it with module.to(…) first."
             )
-        self.names = list(trainable)
-        self.shapes = [p.shape for p in trainable.values()]
-        self.sizes = [p.numel() for p in trainable.values()]
-        self.d = sum(self.sizes)
-        first = next(iter(trainable.values()))
-        self.dtype, self.device = first.dtype, first.device
+        self.start = self.vector_of(self.module)
+        self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
         self.draws = any(_draws(m) for m in self.module.modules())  # random numbers in its forward
         self._as_given = [(m, m.training) for m in self.module.modules()]
+        self._vector = self.start.clone()  # what the parameters are views of
+        parts = torch.split(self._vector, [p.numel() for p in self.trainable])
+        for parameter, part in zip(self.trainable, parts, strict=True):
+            parameter.data = part.view(parameter.shape)
 
-    def vector(self, module: nn.Module | None = None) -> Vector:
-        """Return the trainable parameters of the module, or of another build of it, as a vector."""
-        parameters = dict((module or self.module).named_parameters())
-        flat = torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
-        return flat.to(self.device, self.dtype)
-
-    def parameters(self, x: Vector) -> dict[str, Tensor]:
-        """Return views of x by the parameters' names."""
-        parts = torch.split(x, self.sizes)
-        return {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+    def vector_of(self, module: nn.Module) -> Vector:
+        """Return the trainable parameters of a module of the same build as a vector."""
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def state_dict(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict, with the parameters of x."""
-        own = {name: t.detach().clone() for name, t in self.module.state_dict().items()}
-        trained = {name: t.detach().clone() for name, t in self.parameters(x).items()}
-        tied = {  # a parameter under a second name
-            name: trained[first]
-            for name, p in self.module.named_parameters(remove_duplicate=False)
-            for first, q in self.module.named_parameters()
-            if p is q and first in trained
-        }
-        return {**own, **tied}
+        self._vector.copy_(x.detach())
+        return {name: t.detach().clone() for name, t in self.module.state_dict().items()}
+
+    def __call__(self, x: Vector, X: Tensor) -> Tensor:
+        """Return the module's output at x."""
+        self._vector.copy_(x.detach())
+        output: Tensor = self.module(X)
+        return output
+
+    def gradient(self, loss: Tensor) -> Vector:
+        """Return the gradient of a loss with respect to the vector it was computed at."""
+        parts = torch.autograd.grad(loss, self.trainable, materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def mode(self, training: bool) -> None:
         """Put the submodules in the mode they were given in, or all in evaluation mode."""
@@ -68,11 +66,6 @@ class FlatModule:
                 submodule.training = flag
         else:
             self.module.eval()
-
-    def __call__(self, x: Vector, X: Tensor) -> Tensor:
-        """Return the module's output at x."""
-        output: Tensor = functional_call(self.module, self.parameters(x), (X,))
-        return output
 
     def changed_buffers(self, run: Callable[[], Any]) -> list[str]:
         """Return the names of the buffers that `run` changes."""

@@ -24,6 +24,7 @@ from trimtab.problems.clients import (
 from trimtab.problems.flat import FlatModule, running_statistics
 from trimtab.problems.problem import normalised
 from trimtab.streams import FORWARD, mix
+from trimtab.threads import one_thread
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -92,7 +93,9 @@ class Supervised:
 
     def x0(self, seed: int = 0) -> Vector:
         """Return the module's parameters; those of a fresh build under the seed, if it is built."""
-        return self.model.vector(None if self._build is None else _built(self._build, seed))
+        if self._build is None:
+            return self.model.start.clone()
+        return self.model.vector_of(_built(self._build, seed)).to(self.model.start)
 
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
@@ -185,7 +188,7 @@ class Supervised:
         for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
             digest.update(repr(text).encode())
         if self._build is None:
-            _update(digest, self.model.vector())
+            _update(digest, self.model.start)
         items = self.clients.clients if self.clients.in_memory else ()
         for item in (*items, *(() if self._test is None else (self._test,))):
             digest.update(repr(size(item)).encode())
@@ -206,16 +209,17 @@ class Supervised:
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
             with torch.enable_grad():
-                y = x.detach().requires_grad_()
-                (gradient,) = torch.autograd.grad(self._loss(y, piece, training), y)
+                gradient = self.model.gradient(self._loss(x, piece, training))
             total.add_(gradient, alpha=len(piece) / n)
         return total
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
         self.model.mode(training=False)
-        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
-            output = torch.cat([self.model(x, piece.X) for piece in _pieces(data)])
+        pieces = _pieces(data)
+        autocast = torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None)
+        with autocast, one_thread(when=len(pieces) == 1):
+            output = torch.cat([self.model(x, piece.X) for piece in pieces])
             found = {"loss": float(self.loss_function(output, data.y))}
         correct = _correct(self.loss_function, output, data.y)
         if correct is not None:
@@ -236,7 +240,7 @@ class Supervised:
         def trial() -> None:
             with torch.no_grad(), torch.random.fork_rng(devices=_accelerators(few.X)):
                 self.model.mode(training=True)
-                outputs.append(self.model(self.model.vector(), few.X))
+                outputs.append(self.model(self.model.start, few.X))
 
         try:
             changed = self.model.changed_buffers(trial)

@@ -6,6 +6,7 @@ from typing import Any
 from trimtab.core import Program, State
 from trimtab.problems.problem import Problem
 from trimtab.simulation.replies import Tally
+from trimtab.threads import one_thread
 
 
 def loop(
@@ -19,7 +20,8 @@ def loop(
 ) -> tuple[Tally, dict[int, State]]:
     """Run `program` on every client; return the tally of uploads and the clients' new states."""
     tally, states = Tally(), {}
-    for i in clients:
-        upload, states[i] = program(problem.oracle(i, seed, r), state(i), *broadcast)
-        tally.add(float(problem.weights[i]), upload, states[i])
+    with one_thread():
+        for i in clients:
+            upload, states[i] = program(problem.oracle(i, seed, r), state(i), *broadcast)
+            tally.add(float(problem.weights[i]), upload, states[i])
     return tally, states

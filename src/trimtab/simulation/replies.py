@@ -25,6 +25,7 @@ class Tally:
 
     def add(self, weight: float, upload: Any, state: State = ()) -> None:
         """Count one client's upload and its new state."""
+        _check(upload)
         self._weights.append(weight)
         self._uploads = _accumulate(self._uploads, weight, upload)
         self._states = _accumulate(self._states, weight, state)
@@ -64,6 +65,17 @@ class Tally:
         return self._controls.spread(self._states) if self._controls.seen else nan
 
 
+def _check(upload: Any) -> None:
+    """Refuse what has no mean: a number in an upload would silently be the first client's."""
+    if isinstance(upload, tuple):
+        for part in upload:
+            _check(part)
+    elif not isinstance(upload, torch.Tensor) or not upload.is_floating_point():
+        raise ValueError(
+            f"an upload holds {upload!r}; use floating-point tensors, or tuples of them."
+        )
+
+
 def _accumulate(total: Any, weight: float, tree: Any) -> Any:
     if total is None:
         return map_leaves(lambda t: t * weight, tree)
@@ -71,7 +83,8 @@ def _accumulate(total: Any, weight: float, tree: Any) -> Any:
 
 
 def _square(tree: Any) -> float:
-    norms = [float(torch.linalg.vector_norm(leaf)) for leaf in leaves(tree)]
+    numbers = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
+    norms = [float(torch.linalg.vector_norm(leaf)) for leaf in numbers]
     return fsum(norm * norm for norm in norms)
 
 

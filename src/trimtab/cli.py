@@ -1,0 +1,310 @@
+"""The command line. No logic: each command calls one function and shows what it returns."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trimtab import __version__
+from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
+from trimtab.compare import Comparison, comparing, read_comparison
+from trimtab.core import Algorithm
+from trimtab.problems.builtin import load_problem
+from trimtab.report import terminal_table, write_page
+from trimtab.run import running
+from trimtab.tune import Trial
+
+HYPER = {"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str}
+HYPER |= {"beta": float, "beta1": float, "beta2": float, "eps": float}
+
+
+class CountOrFraction(click.ParamType[int | float]):
+    """A whole number, or a fraction such as 0.2."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | float:
+        """Read '20' as a number and '0.2' as a fraction."""
+        try:
+            return int(value) if str(value).lstrip("-").isdigit() else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor a fraction.", param, ctx)
+
+
+class Numbers(click.ParamType[list[int]]):
+    """Whole numbers with commas between."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
+        """Read '1,5,20'."""
+        try:
+            return [int(part) for part in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
+
+
+def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that all runs take."""
+    for option in reversed(
+        (
+            click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
+            click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
+            click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
+            click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
+            click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
+            click.option("--resume", is_flag=True, help="Continue an interrupted run."),
+            click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Federated optimisation that does not drift."""
+
+
+@cli.command()
+@click.argument("problem", default="digits")
+@click.option("--algorithms", help="Names with commas between: " + ", ".join(ALGORITHMS) + ".")
+@click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
+@click.option("--base", type=click.Choice(list(BASES)), help="Optimiser in mime, fedopt, ….")
+@_common
+def compare(
+    problem: str,
+    algorithms: str | None,
+    K: list[int] | None,
+    base: str | None,
+    S: int | float | None,
+    batch: int | float | None,
+    R: int,
+    target: float | None,
+    seed: int,
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Tune algorithms on PROBLEM, run them side by side, and say which to use.
+
+    PROBLEM is a built-in name (digits, quadratic) or file.py:function.
+    """
+    made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
+    folder = _folder(out, f"compare-{_short(problem)}", resume)
+    steps = comparing(
+        made,
+        None if algorithms is None else [name.strip() for name in algorithms.split(",")],
+        target=suggested if target is None else target,
+        K=K,
+        S=S,
+        R=R,
+        seed=seed,
+        base=BASES[base]() if base else None,
+        name=problem,
+        out=folder,
+        resume=resume,
+    )
+    result = _follow(steps, folder)
+    result.page = write_page(result, folder / "report.html")
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        _show(result)
+
+
+def _hyper(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command one option for each hyper-parameter that an algorithm or base has."""
+    for name, kind in reversed(HYPER.items()):
+        command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)
+    return command
+
+
+@cli.command()
+@click.argument("algorithm")
+@click.argument("problem", default="digits")
+@_hyper
+@click.option("--lean", is_flag=True, default=None, help="Upload dx alone (scaffold, option II).")
+@click.option("--base", type=click.Choice(list(BASES)), help="Optimiser in mime, fedopt, ….")
+@_common
+def run(
+    algorithm: str,
+    problem: str,
+    S: int | float | None,
+    batch: int | float | None,
+    R: int,
+    target: float | None,
+    seed: int,
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    **hyper: Any,
+) -> None:
+    """Run one ALGORITHM on PROBLEM and leave its model.
+
+    ALGORITHM is a class name in lower case (scaffold, fedavg, …); --eta-l or --eta its step size.
+    """
+    chosen = _algorithm(algorithm, {k: v for k, v in hyper.items() if v is not None})
+    made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+    folder = _folder(out, f"{algorithm.lower()}-{_short(problem)}", resume)
+    steps = running(
+        chosen, made, S=S, R=R, target=target, seed=seed, name=problem, out=folder, resume=resume
+    )
+    result = _follow(steps, folder)
+    result.page = write_page(result, folder / "report.html")
+    if as_json:
+        only = {"problem": result.problem, "target": target, **result.entries[0].to_json()}
+        only |= {"page": str(result.page), "model": str(folder / "model.safetensors")}
+        click.echo(json.dumps(only, indent=2))
+    else:
+        _show(result)
+        click.echo(f"Model: {folder / 'model.safetensors'}")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Write the page of a finished comparison or run anew."""
+    result = read_comparison(folder)
+    result.page = write_page(result, folder / "report.html")
+    _show(result)
+
+
+def _algorithm(name: str, hyper: dict[str, Any]) -> Algorithm:
+    cls = ALGORITHMS.get(name.lower())
+    if cls is None:
+        raise ValueError(f"{name!r} is no algorithm; pass one of {', '.join(ALGORITHMS)}.")
+    wraps = cls is RichardsonRomberg
+    names = [f.name for f in fields(FedAvg if wraps else cls)]
+    if "base" in names:
+        base = BASES[hyper.pop("base", "momentum")]
+        own = {f.name: hyper.pop(f.name) for f in fields(base) if f.name in hyper}  # type: ignore[arg-type]
+        hyper["base"] = base(**own)
+    for given in hyper:
+        if given not in names:
+            option = f"--{given.replace('_', '-')}"
+            raise ValueError(f"{name} takes no {option}; it has {', '.join(names)}.")
+    step = "eta_l" if "eta_l" in names else "eta"
+    if step not in hyper:
+        option = f"--{step.replace('_', '-')}"
+        raise ValueError(
+            f"{name} needs a step size; pass {option}, or let `trimtab compare` find one."
+        )
+    if "K" in names and "K" not in hyper:
+        raise ValueError(f"{name} needs a number of local steps; pass --K.")
+    made: Algorithm = cls(FedAvg(**hyper)) if wraps else cls(**hyper)
+    return made
+
+
+# -- what is shown
+
+
+def _show(result: Comparison) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(terminal_table(result))
+    console.print(result.advice, highlight=False, soft_wrap=True)
+    click.echo(f"Page: {result.page}")
+
+
+def _follow(steps: Any, folder: Path) -> Comparison:
+    """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with (
+        _stoppable() as stop,
+        Progress(
+            *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
+        ) as bars,
+    ):
+        tasks: dict[str, Any] = {}
+        while True:
+            try:
+                label, trial = next(steps)
+            except StopIteration as done:
+                result: Comparison = done.value
+                return result
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=None, now="")
+            bars.update(tasks[label], now=_now(trial))
+            if stop:
+                steps.close()
+                raise click.ClickException(
+                    f"stopped; all rounds so far are in {folder}: repeat the command with --resume."
+                )
+
+
+def _now(trial: Trial) -> str:
+    last = trial.rounds[-1]
+    shown = [f"{m} {last[m]:.4g}" for m in ("accuracy", "loss") if last.get(m) is not None]
+    return f"round {last['r']:>4}  {', '.join(shown)}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Turn the first Ctrl-C or SIGTERM into a flag, read between rounds; the second one kills."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        click.echo("stopping after this round; once more to stop at once", err=True)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _folder(out: Path | None, stem: str, resume: bool) -> Path:
+    """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
+    if out is not None:
+        if resume and not out.exists():
+            raise ValueError(f"{out}: there is nothing to resume; drop --resume.")
+        return out
+    number = 1
+    while (Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    if resume and number == 1:
+        raise ValueError(f"runs/{stem}-1: there is nothing to resume; drop --resume.")
+    return Path("runs") / f"{stem}-{number - 1 if resume else number}"
+
+
+def _short(problem: str) -> str:
+    return Path(problem.replace(":", "-")).name.replace(".py", "")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program; bad usage is one sentence and exit code 2."""
+    try:
+        cli.main(arguments, prog_name="trimtab", standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("trimtab: stopped.", err=True)
+        sys.exit(130)
+    except click.UsageError as error:
+        click.echo(f"trimtab: {error.format_message()}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        click.echo(f"trimtab: {error.format_message()}", err=True)
+        sys.exit(130)
+    except (ValueError, ArithmeticError, OSError) as error:
+        click.echo(f"trimtab: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,403 @@
+"""Compare algorithms on one problem: each with its own best step size, side by side."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, fields
+from math import ceil, floor
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
+from trimtab.core import Algorithm
+from trimtab.problems.problem import Problem
+from trimtab.record import Record, check_version, header, plain, read_json, write_json
+from trimtab.simulation import cohort_size, step_size
+from trimtab.simulation.checkpoint import fingerprint
+from trimtab.tune import Goal, Trial, goal_of, race, settings_of
+
+DEFAULT = ("sgd", "fedavg", "fedprox", "scaffold", "mimelite", "mime")
+
+
+@dataclass
+class Entry:
+    """One algorithm in a comparison: the best run that was found for it."""
+
+    name: str
+    label: str
+    settings: dict[str, Any]
+    rounds: int | None = None  # to the target; None if it was not reached
+    bytes: int | None = None
+    seconds: float | None = None
+    best: float | None = None
+    diverged_at: int | None = None
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether even the best run diverged."""
+        return self.diverged_at is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as `--json` prints it."""
+        names = ("name", "settings", "rounds", "bytes", "seconds", "best", "diverged")
+        return {n: plain(getattr(self, n)) for n in names} | {"diverged_at": self.diverged_at}
+
+
+@dataclass
+class Comparison:
+    """What `compare` found."""
+
+    problem: str
+    metric: str
+    target: float | None  # None: a run that had none
+    entries: list[Entry]
+    advice: str
+    folder: Path | None = None
+    page: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `trimtab compare --json` prints."""
+        return {
+            "problem": self.problem,
+            "target": self.target,
+            "advice": self.advice,
+            "page": None if self.page is None else str(self.page),
+            "algorithms": [entry.to_json() for entry in self.entries],
+        }
+
+
+def compare(
+    problem: Problem,
+    algorithms: Sequence[Any] | None = None,
+    *,
+    target: float | None = None,
+    K: int | Sequence[int] | None = None,
+    S: int | float | None = None,
+    R: int = 200,
+    seed: int = 0,
+    base: Any = None,
+    name: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Comparison:
+    """Tune each algorithm's step size on the problem, and tell which needs the fewest rounds.
+
+    algorithms: names, classes, or instances (which keep the step size they have); by default
+    sgd, fedavg, fedprox, scaffold, mimelite and mime. K: local steps, one number or several.
+    target: an accuracy (for regression, a loss); None takes one that the best nearly reaches.
+    With `out`, everything is written there and an interrupted comparison can be resumed.
+
+    >>> import torch, trimtab
+    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-5.0, 5.0]))
+    >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.0, R=30)
+    >>> [(entry.name, entry.rounds is not None) for entry in found.entries]
+    [('fedavg', True), ('scaffold', True)]
+    """
+    steps = comparing(
+        problem,
+        algorithms,
+        target=target,
+        K=K,
+        S=S,
+        R=R,
+        seed=seed,
+        base=base,
+        name=name,
+        out=out,
+        resume=resume,
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Comparison = done.value
+            return result
+
+
+def comparing(
+    problem: Problem,
+    algorithms: Sequence[Any] | None = None,
+    *,
+    target: float | None = None,
+    K: int | Sequence[int] | None = None,
+    S: int | float | None = None,
+    R: int = 200,
+    seed: int = 0,
+    base: Any = None,
+    name: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Generator[tuple[str, Trial], None, Comparison]:
+    """Do what `compare` does; yield (label, trial) after each round, for progress."""
+    if R < 1:
+        raise ValueError(f"R={R}; pass a number of rounds R >= 1.")
+    goal = goal_of(problem, target)
+    lanes = _lanes(algorithms or DEFAULT, [10] if K is None else [K] if isinstance(K, int) else K)
+    folder = None if out is None else Path(out)
+    name = name or type(problem).__name__.lower()
+    common = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
+    common |= {"S": cohort_size(S, problem.N)}
+    if folder is not None:
+        _open(folder, common | {"algorithms": [lane.label for lane in lanes]}, resume)
+
+    def start(lane: "_Lane", algorithm: Algorithm) -> Trial:
+        step, value = step_size(algorithm)
+        settings = common | {"algorithm": repr(algorithm)}
+        place = None if folder is None else folder / lane.label / f"{step or 'run'}={value:.4g}"
+        record = Record(place, settings, resume=resume)
+        return Trial(algorithm, problem, record, S=S, seed=seed)
+
+    trials: dict[str, list[Trial]] = {}
+    for lane in lanes:
+        heat = _run(lane, start, goal, R, base)
+        while True:
+            try:
+                yield lane.label, next(heat)
+            except StopIteration as done:
+                trials[lane.label] = done.value
+                break
+    winners = {label: tried[0] for label, tried in trials.items()}
+    goal = _settle(goal, [trial.rounds for trial in winners.values()])
+    horizon = _horizon(goal, winners, R)
+    for label, trial in winners.items():  # on to a common length, for the plots and the best value
+        for moved in trial.advance(horizon, Goal(goal.metric)):
+            yield label, moved
+    entries = [entry_of(lane.name, lane.label, trials[lane.label], goal) for lane in lanes]
+    result = Comparison(name, goal.metric, goal.target, entries, advise(entries, goal), folder)
+    if folder is not None:
+        _write(folder, result, winners, trials)
+    return result
+
+
+# -- the lanes of the race
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """One algorithm at one K, still without a step size; or one that has it."""
+
+    name: str
+    K: int | None = None
+    fixed: Any = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.K is None else f"{self.name}-K{self.K}"
+
+    def algorithm(self, eta: float, base: Any = None) -> Algorithm:
+        cls = ALGORITHMS[self.name]
+        if self.name == "richardsonromberg":
+            assert self.K is not None
+            wrapped: Algorithm = cls(FedAvg(eta_l=eta, K=self.K))
+            return wrapped
+        names = {f.name for f in fields(cls)}
+        given: dict[str, Any] = {"eta_l" if "eta_l" in names else "eta": eta}
+        given |= {"K": self.K} if "K" in names else {}
+        given |= {"base": base or Momentum()} if "base" in names else {}
+        made: Algorithm = cls(**given)
+        return made
+
+
+def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
+    lanes: list[_Lane] = []
+    for algorithm in algorithms:
+        name = algorithm.lower() if isinstance(algorithm, str) else _class_name(algorithm)
+        if not isinstance(algorithm, str | type):
+            same = sum(lane.name.split("#")[0] == name for lane in lanes)
+            name = f"{name}#{same + 1}" if same else name
+            lanes.append(_Lane(name, getattr(algorithm, "K", None), algorithm))
+            continue
+        if name not in ALGORITHMS:
+            raise ValueError(f"{name!r} is no algorithm; pass some of {', '.join(ALGORITHMS)}.")
+        stepless = name in ("sgd", "serveronly")
+        lanes += [_Lane(name, K) for K in ([None] if stepless else Ks)]
+    labels = [lane.label for lane in lanes]
+    return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]
+
+
+def _class_name(algorithm: Any) -> str:
+    return (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__.lower()
+
+
+def _run(
+    lane: _Lane, start: Any, goal: Goal, R: int, base: Any
+) -> Generator[Trial, None, list[Trial]]:
+    """Race the step sizes of one lane, or run its one algorithm; return the trials, best first."""
+    if lane.fixed is not None:
+        trial: Trial = start(lane, lane.fixed)
+        yield from trial.advance(R, goal)
+        return [trial]
+    found = yield from race(lambda eta: start(lane, lane.algorithm(eta, base)), goal, R)
+    return found
+
+
+# -- the outcome
+
+
+def _settle(goal: Goal, curves: list[list[dict[str, Any]]]) -> Goal:
+    """Return the goal with a target: if none was given, one that the best run nearly reaches."""
+    if goal.target is not None:
+        return goal
+    bests = [best for best in (goal.best(curve) for curve in curves) if best is not None]
+    firsts = [curve[0][goal.metric] for curve in curves if curve and goal.best(curve) is not None]
+    if not bests:
+        return Goal(goal.metric, 0.5)
+    if goal.higher:
+        return Goal(goal.metric, floor(98 * max(bests)) / 100)
+    least, worst = min(bests), max(firsts)
+    return Goal(goal.metric, float(f"{least + 0.01 * (worst - least):.4g}"))
+
+
+def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
+    met = [goal.first(trial.rounds) for trial in winners.values()]
+    needed = [line["r"] if line else R for line in met]
+    return min(R, max(20, ceil(1.25 * max(needed))))
+
+
+def entry_of(name: str, label: str, tried: list[Trial], goal: Goal) -> Entry:
+    """Return what became of an algorithm; the first of the trials is its best."""
+    trial = tried[0]
+    met = goal.first(trial.rounds)
+    entry = Entry(
+        name=name,
+        label=label,
+        settings=settings_of(trial.algorithm),
+        best=goal.best(trial.rounds),
+        diverged_at=trial.diverged.r if trial.diverged else None,
+        tried=[_summary(t, goal) for t in tried],
+        curve=trial.rounds,
+    )
+    if met:
+        until = trial.rounds[: met["r"]]
+        entry.rounds = met["r"]
+        entry.bytes = sum(line["bytes_down"] + line["bytes_up"] for line in until)
+        entry.seconds = sum(line["seconds"] for line in until)
+    return entry
+
+
+def _summary(trial: Trial, goal: Goal) -> dict[str, Any]:
+    met = goal.first(trial.rounds)
+    return {
+        "step": step_size(trial.algorithm)[1],
+        "ran": len(trial.rounds),
+        "rounds": met["r"] if met else None,
+        "best": goal.best(trial.rounds),
+        "diverged_at": trial.diverged.r if trial.diverged else None,
+    }
+
+
+def advise(entries: list[Entry], goal: Goal) -> str:
+    """Say in one sentence which algorithm to use."""
+    there = sorted((e for e in entries if e.rounds is not None), key=lambda e: e.rounds or 0)
+    wanted = f"{goal.metric} {goal.target:g}"
+    if not there:
+        best = [e for e in entries if e.best is not None]
+        if not best:
+            return "All runs diverged at every step size tried; check the scale of the data."
+        top = max(best, key=lambda e: goal.score({goal.metric: e.best}))
+        return (
+            f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
+            "allow more rounds (-R) or a lower target."
+        )
+    first, others = there[0], [e for e in entries if e.name != there[0].name]
+    simple = [e for e in there if e.name in ("fedavg", "sgd")]
+    if simple and simple[0] is not first and (simple[0].rounds or 0) <= 1.1 * (first.rounds or 0):
+        return (
+            f"Use {describe(simple[0])}: it reaches {wanted} in {simple[0].rounds} rounds, as fast "
+            f"as anything else here, and keeps no state."
+        )
+    slower: dict[str, str] = {}
+    for e in sorted(others, key=lambda e: e.rounds or 10**9):
+        if e.name in ("fedavg", "sgd", "scaffold") and e.name not in slower:
+            need = f"needs {e.rounds}" if e.rounds else "does not get there"
+            slower[e.name] = f"{pretty(e.name)} {need}"
+    against = f", where {' and '.join(slower.values())}" if slower else ""
+    return f"Use {describe(first)}: it reaches {wanted} in {first.rounds} rounds{against}."
+
+
+def describe(entry: Entry) -> str:
+    """Return an algorithm with its K and step size, for a sentence."""
+    s = entry.settings
+    parts = [f"{k} = {s[k]:.3g}" for k in ("K", "eta_l", "eta") if k in s]
+    return f"{pretty(entry.name)} with {' and '.join(parts)}" if parts else pretty(entry.name)
+
+
+def pretty(name: str) -> str:
+    """Return an algorithm's class name for its lower-case one."""
+    base, _, number = name.partition("#")
+    shown = ALGORITHMS[base].__name__ if base in ALGORITHMS else base
+    return f"{shown} #{number}" if number else shown
+
+
+# -- the folder
+
+
+def _open(folder: Path, settings: dict[str, Any], resume: bool) -> None:
+    path = folder / "compare.json"
+    if not path.exists():
+        if any(folder.glob("*")):
+            raise ValueError(f"{folder} is not empty; pass another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, header("compare") | {"settings": settings})
+        return
+    if not resume:
+        raise ValueError(
+            f"{folder} holds a comparison already; pass --resume to continue it, or another --out."
+        )
+    found = read_json(path)
+    check_version(folder, found)
+    for name, value in settings.items():
+        if found["settings"].get(name) != plain(value):
+            raise ValueError(
+                f"{folder} was made with {name}={found['settings'].get(name)!r}, not {value!r}; "
+                "repeat its settings to resume it, or pass another --out."
+            )
+
+
+def _write(
+    folder: Path, result: Comparison, winners: dict[str, Trial], trials: dict[str, list[Trial]]
+) -> None:
+    for label, trial in winners.items():
+        if trial.rounds:
+            save_model(trial, folder / label / "model.safetensors")
+    path = folder / "compare.json"
+    write_json(path, read_json(path) | {"outcome": outcome_of(result)})
+    for tried in trials.values():
+        for trial in tried:
+            if trial.record.checkpoint is not None:
+                trial.record.checkpoint.unlink(missing_ok=True)
+
+
+def outcome_of(result: Comparison) -> dict[str, Any]:
+    """Return what `read_comparison` needs to show the result again."""
+    more = ("label", "tried", "curve")
+    entries = [e.to_json() | {name: getattr(e, name) for name in more} for e in result.entries]
+    return {
+        "metric": result.metric,
+        "target": result.target,
+        "advice": result.advice,
+        "entries": entries,
+    }
+
+
+def save_model(trial: Trial, path: Path) -> None:
+    """Write the model of a trial: a state_dict, or x where there is no module."""
+    x = trial.sim.server.x
+    unflatten = getattr(trial.problem, "unflatten", None)
+    save_file({"x": x.clone()} if unflatten is None else unflatten(x), path)
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """Return the comparison, or the run, that a folder holds."""
+    name = "run.json" if (folder / "run.json").exists() else "compare.json"
+    found = read_json(folder / name)
+    if "outcome" not in found:
+        raise ValueError(f"{folder} is not finished; repeat its command with --resume first.")
+    outcome = found["outcome"]
+    keys = {f.name for f in fields(Entry)}
+    entries = [Entry(**{k: v for k, v in e.items() if k in keys}) for e in outcome["entries"]]
+    target, metric = outcome["target"], outcome["metric"]
+    problem = found["settings"]["problem"]
+    return Comparison(problem, metric, target, entries, outcome["advice"], folder)

@@ -1,0 +1,124 @@
+"""Problems by name: those that come with trimtab, and functions in the user's files."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from trimtab.problems.data.digits import digits
+from trimtab.problems.models import logistic
+from trimtab.problems.partition import by_similarity, split
+from trimtab.problems.problem import Problem
+from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised import Supervised
+from trimtab.streams import stream
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A problem that has a name."""
+
+    make: Callable[..., Problem]
+    shows: str
+    target: float | None = None
+
+
+def digits_problem(
+    batch: int | float | None = 0.2, N: int = 10, similarity: float = 0.0
+) -> Supervised:
+    """Return logistic regression on scikit-learn's digits, sorted by label over N clients."""
+    (X, y), test = digits()
+    parts = by_similarity(y, N, similarity)
+    return Supervised(lambda: logistic(64, 10), F.cross_entropy, split(X, y, parts), test, batch)
+
+
+def quadratic_problem(N: int = 10, d: int = 20, sigma: float = 0.0) -> Quadratic:
+    """Return random quadratics with different curvatures and different optima, L = 1."""
+    draw = stream(0)
+    Q = torch.randn(N, d, d, generator=draw, dtype=torch.float64)
+    A = Q @ Q.mT / d + 0.05 * torch.eye(d, dtype=torch.float64)
+    A = A / torch.linalg.eigvalsh(A).max()
+    return Quadratic(A, torch.randn(N, d, generator=draw, dtype=torch.float64), sigma)
+
+
+PROBLEMS = {
+    "digits": Builtin(
+        digits_problem, "scikit-learn's digits, sorted by label over 10 clients", target=0.95
+    ),
+    "quadratic": Builtin(quadratic_problem, "10 quadratics in 20 dimensions, no noise"),
+}
+
+
+def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
+    """Return the problem of a name or of `file.py:function`, and the target it suggests.
+
+    Options that are None are left to the problem; a function gets those it has a parameter for.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if spec in PROBLEMS:
+        builtin = PROBLEMS[spec]
+        return _call(spec, builtin.make, options), builtin.target
+    if ".py:" not in spec and not spec.endswith(".py"):
+        raise ValueError(
+            f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+        )
+    return _call(spec, _function(spec), options), None
+
+
+def _function(spec: str) -> Callable[..., Any]:
+    name, _, function = spec.partition(".py:")
+    path = Path(spec if spec.endswith(".py") else f"{name}.py")
+    if not function:
+        raise ValueError(f"{spec!r} names no function; pass {path}:function.")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; pass file.py:function.")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{path} cannot be imported ({_line(error)}); mend it.") from error
+    finally:
+        sys.path.pop(0)
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
+        own = [n for n in own if vars(module)[n].__module__ == module.__name__]
+        has = f"it has {', '.join(own)}" if own else "it has no functions"
+        raise ValueError(f"{path} has no function {function!r}; {has}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
+    parameters = inspect.signature(make).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    taken = {k: v for k, v in options.items() if anything or k in parameters}
+    try:
+        problem = make(**taken)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{spec} failed ({_line(error)}); mend it.") from error
+    if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
+        raise ValueError(
+            f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
+            "trimtab.Supervised(…)."
+        )
+    if "batch" in options and "batch" not in taken:
+        if not isinstance(problem, Supervised):
+            raise ValueError(f"{spec} has no mini-batches; drop --batch.")
+        problem = problem.replace(batch=options["batch"])
+    return problem  # type: ignore[no-any-return]
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

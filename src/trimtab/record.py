@@ -1,0 +1,153 @@
+"""A run on disk: settings, seed and versions in run.json, one JSON line per round, the model.
+
+run.json                what was run, with what, and at the end what came of it
+rounds.jsonl            one line per round
+checkpoint.safetensors  where the run goes on; without it, its rounds are run once more
+model.safetensors       the model as a state_dict
+"""
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+FORMAT = 1
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a run depends on."""
+    from trimtab import __version__
+
+    return {
+        "trimtab": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+    }
+
+
+class Record:
+    """The folder of one run; with folder None, the same in memory.
+
+    `settings` say what is run. An existing folder is taken up again only with `resume`, and only
+    if it holds the same settings; nothing is ever overwritten.
+    """
+
+    def __init__(
+        self, folder: Path | None, settings: dict[str, Any], *, resume: bool = False
+    ) -> None:
+        self.folder, self.settings = folder, settings
+        self.rounds: list[dict[str, Any]] = []
+        if folder is None:
+            return
+        if (folder / "run.json").exists():
+            if not resume:
+                raise ValueError(
+                    f"{folder} holds a run already; pass --resume to continue it, or another --out."
+                )
+            self._check(read_json(folder / "run.json"))
+            self.rounds = _read_lines(folder / "rounds.jsonl")
+            _write(folder / "rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.rounds))
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "run.json", header("run") | {"settings": settings})
+
+    def _check(self, found: dict[str, Any]) -> None:
+        check_version(self.folder, found)
+        for name, value in self.settings.items():
+            if found["settings"].get(name) != plain(value):
+                raise ValueError(
+                    f"{self.folder} was run with {name}={found['settings'].get(name)!r}, not "
+                    f"{plain(value)!r}; repeat its settings to resume it, or pass another --out."
+                )
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where the simulation is saved; None when nothing is written."""
+        return None if self.folder is None else self.folder / "checkpoint.safetensors"
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add the line of one round."""
+        line = plain(line)
+        self.rounds.append(line)
+        if self.folder is not None:
+            with open(self.folder / "rounds.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def note(self, **facts: Any) -> None:
+        """Write facts known at the end (the outcome) beside the settings."""
+        if self.folder is not None:
+            path = self.folder / "run.json"
+            write_json(path, read_json(path) | facts)
+
+
+def header(kind: str) -> dict[str, Any]:
+    """Return what every JSON file of ours starts with."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"format": FORMAT, "kind": kind, "started": now, "versions": versions()}
+
+
+def check_version(folder: Path | None, found: dict[str, Any]) -> None:
+    """Refuse to continue what another version of trimtab has begun."""
+    theirs, ours = found.get("versions", {}).get("trimtab", "?"), versions()["trimtab"]
+    if theirs != ours or found.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder} was written by trimtab {theirs}, this is {ours}; continue it with that "
+            "version, or start anew with another --out."
+        )
+
+
+def plain(value: Any) -> Any:
+    """Return value as JSON holds it: no NaN, no tuples, no tensors."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole."""
+    _write(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of ours."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} holds no run (there is no {path.name}).") from None
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a file that a crash may have cut off."""
+    if not path.exists():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines

@@ -1,0 +1,87 @@
+"""Plots of a comparison: accuracy and loss against rounds and against bytes."""
+
+from io import StringIO
+from itertools import accumulate
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trimtab.compare import Comparison, Entry, pretty
+
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "trimtab",
+}
+COLOURS = {
+    "sgd": "#444444",
+    "fedavg": "#d1495b",
+    "fedprox": "#edae49",
+    "scaffold": "#00798c",
+    "mimelite": "#8d6cab",
+    "mime": "#4f3b78",
+    "fedopt": "#b5651d",
+    "serveronly": "#888888",
+    "richardsonromberg": "#5a9367",
+}
+_OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25")
+
+
+def curves(result: Comparison) -> Figure:
+    """Return one panel for each metric against rounds, and one against bytes."""
+    metrics = [m for m in ("accuracy", "loss") if any(m in e.curve[0] for e in _drawn(result))]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10, 3.6 * len(metrics)), layout="constrained")
+        panels: Any = figure.subplots(len(metrics), 2, squeeze=False)
+        for row, metric in zip(panels, metrics, strict=True):
+            for axes, against in zip(row, ("rounds", "bytes"), strict=True):
+                _draw(axes, result, metric, against)
+        panels[0][0].legend(loc="lower right" if metrics[0] == "accuracy" else "upper right")
+    return figure
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as an <svg> element to put into a page."""
+    text = StringIO()
+    with rc_context(STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _drawn(result: Comparison) -> list[Entry]:
+    return [entry for entry in result.entries if entry.curve]
+
+
+def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
+    several = len({e.settings.get("K") for e in result.entries if "K" in e.settings}) > 1
+    styles: dict[str, int] = {}
+    for j, entry in enumerate(_drawn(result)):
+        base = entry.name.split("#")[0]
+        seen = styles[base] = styles.get(base, -1) + 1
+        moved = accumulate(line["bytes_down"] + line["bytes_up"] for line in entry.curve)
+        x = [line["r"] for line in entry.curve] if against == "rounds" else [b / 1e6 for b in moved]
+        y = [line.get(metric) for line in entry.curve]
+        label = pretty(entry.name) + (f", K = {entry.settings['K']}" if several else "")
+        axes.plot(
+            x,
+            [float("nan") if v is None else v for v in y],
+            color=COLOURS.get(base, _OTHERS[j % len(_OTHERS)]),
+            linestyle=("-", "--", ":", "-.")[seen % 4],
+            linewidth=1.6,
+            label=label,
+        )
+    if metric == result.metric and result.target is not None:
+        axes.axhline(result.target, color="#999999", linewidth=1, linestyle=(0, (4, 3)))
+    values = [line.get(metric) for e in _drawn(result) for line in e.curve]
+    known = [v for v in values if v is not None]
+    if metric == "loss" and known and min(known) > 0:
+        axes.set_yscale("log")
+    axes.set_xlabel("rounds" if against == "rounds" else "megabytes sent, both directions")
+    axes.set_ylabel(metric)

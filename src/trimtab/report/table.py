@@ -1,0 +1,89 @@
+"""The table of a comparison: the same cells for the terminal and for the page."""
+
+from rich.table import Table
+
+from trimtab.compare import Comparison, Entry, pretty
+
+COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
+
+
+def cells(entry: Entry, result: Comparison) -> list[str]:
+    """Return an entry's cells; the settings that name the algorithm come first."""
+    s = entry.settings
+    step = next((s[k] for k in ("eta_l", "eta") if k in s), None)
+    best = "-" if entry.best is None else f"{entry.best:.4g}"
+    if entry.diverged:
+        at = f"diverged at round {entry.diverged_at}"
+        return [_name(entry), str(s.get("K", 1)), _number(step), at, "-", "-", best]
+    ran = f"{len(entry.curve)}" + ("" if result.target is None else "+")
+    return [
+        _name(entry),
+        str(s.get("K", 1)),
+        _number(step),
+        ran if entry.rounds is None else str(entry.rounds),
+        "-" if entry.bytes is None else human_bytes(entry.bytes),
+        "-" if entry.seconds is None else f"{entry.seconds:.2f}",
+        best,
+    ]
+
+
+def winners(result: Comparison) -> dict[int, set[int]]:
+    """Return which rows hold the best of each column that has one."""
+    higher = result.metric != "loss"
+    values: dict[int, list[float | None]] = {
+        3: [e.rounds for e in result.entries],
+        4: [e.bytes for e in result.entries],
+        5: [e.seconds for e in result.entries],
+        6: [None if e.best is None else (-e.best if higher else e.best) for e in result.entries],
+    }
+    found: dict[int, set[int]] = {}
+    for column, numbers in values.items():
+        known = [n for n in numbers if n is not None]
+        if len(numbers) > 1 and known:
+            found[column] = {row for row, n in enumerate(numbers) if n == min(known)}
+    return found
+
+
+def terminal_table(result: Comparison) -> Table:
+    """Return the table for a terminal, the best of each column in bold."""
+    table = Table(title=f"{result.problem}: rounds to {wanted(result)}", title_justify="left")
+    for column in COLUMNS:
+        right = "right" if column not in ("algorithm",) else "left"
+        title = f"best {result.metric}" if column == "best" else column
+        table.add_column(title, justify=right, no_wrap=True)  # type: ignore[arg-type]
+    best = winners(result)
+    for row, entry in enumerate(result.entries):
+        shown = cells(entry, result)
+        table.add_row(
+            *(f"[bold]{c}[/bold]" if row in best.get(j, ()) else c for j, c in enumerate(shown))
+        )
+    return table
+
+
+def wanted(result: Comparison) -> str:
+    """Return the target in words."""
+    if result.target is None:
+        return f"the best {result.metric}"
+    return f"{result.metric} {result.target:g}" + (" or less" if result.metric == "loss" else "")
+
+
+def human_bytes(n: float) -> str:
+    """Return a number of bytes in a unit that suits it.
+
+    >>> human_bytes(5200), human_bytes(3.4e6)
+    ('5.2 kB', '3.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
+
+
+def _name(entry: Entry) -> str:
+    base = entry.settings.get("base", "")
+    return pretty(entry.name) + (f" ({base.split('(')[0]})" if base else "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

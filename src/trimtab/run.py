@@ -1,0 +1,56 @@
+"""One algorithm on one problem, recorded: what `trimtab run` does."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+from trimtab.compare import Comparison, Entry, describe, entry_of, outcome_of, save_model
+from trimtab.core import Algorithm
+from trimtab.problems.problem import Problem
+from trimtab.record import Record
+from trimtab.simulation import cohort_size
+from trimtab.simulation.checkpoint import fingerprint
+from trimtab.tune import Goal, Trial, goal_of
+
+
+def running(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    S: int | float | None = None,
+    R: int = 200,
+    target: float | None = None,
+    seed: int = 0,
+    name: str,
+    out: Path,
+    resume: bool = False,
+) -> Generator[tuple[str, Trial], None, Comparison]:
+    """Run until the target or R rounds; yield after each round; leave record, model, checkpoint."""
+    goal = goal_of(problem, target)
+    settings = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
+    settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
+    record = Record(out, settings, resume=resume)
+    trial = Trial(algorithm, problem, record, S=S, seed=seed)
+    label = type(algorithm).__name__.lower()
+    for moved in trial.advance(R, goal):
+        yield label, moved
+    trial.save()
+    if trial.diverged:
+        raise trial.diverged
+    save_model(trial, out / "model.safetensors")
+    entry = entry_of(label, label, [trial], goal)
+    result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
+    record.note(outcome=outcome_of(result))
+    return result
+
+
+def _sentence(entry: Entry, goal: Goal) -> str:
+    """Say what came of a run."""
+    ran, best = len(entry.curve), f"{entry.best:.4g}"
+    if goal.target is None:
+        return f"{describe(entry)} ran {ran} rounds; its best {goal.metric} is {best}."
+    if entry.rounds is None:
+        return (
+            f"{describe(entry)} did not reach {goal.metric} {goal.target:g} in {ran} rounds (best "
+            f"{best}); allow more with -R and --resume, or let `trimtab compare` tune it."
+        )
+    return f"{describe(entry)} reached {goal.metric} {goal.target:g} in {entry.rounds} rounds."

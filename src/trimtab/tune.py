@@ -1,0 +1,218 @@
+"""Step sizes by racing: candidates advance together, the losers stop early."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass
+from math import ceil, inf, isfinite
+from time import perf_counter
+from typing import Any
+
+from trimtab.core import Algorithm, Vector
+from trimtab.problems.problem import Problem
+from trimtab.record import Record
+from trimtab.simulation import Diverged, Simulation, simulate
+
+SAVE_EVERY = 5.0  # seconds of work that a crash may cost a run
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted: accuracy at or above the target, or loss at or below it.
+
+    >>> goal = Goal("accuracy", 0.9)
+    >>> goal.reached({"accuracy": 0.91}), Goal("loss", 0.1).reached({"loss": 0.2})
+    (True, False)
+    """
+
+    metric: str
+    target: float | None = None
+
+    @property
+    def higher(self) -> bool:
+        """Whether more is better."""
+        return self.metric != "loss"
+
+    def score(self, line: dict[str, Any]) -> float:
+        """Return how good a round is; more is better."""
+        value = line.get(self.metric)
+        if value is None or not isfinite(value):
+            return -inf
+        return float(value) if self.higher else -float(value)
+
+    def reached(self, line: dict[str, Any]) -> bool:
+        """Tell whether a round meets the target."""
+        if self.target is None:
+            return False
+        return self.score(line) >= self.score({self.metric: self.target})
+
+    def first(self, rounds: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the first round that meets the target."""
+        return next((line for line in rounds if self.reached(line)), None)
+
+    def best(self, rounds: list[dict[str, Any]]) -> float | None:
+        """Return the best value seen."""
+        values = [line for line in rounds if self.score(line) > -inf]
+        return max(values, key=self.score)[self.metric] if values else None
+
+
+def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
+    """Return the goal a problem suggests: accuracy where it has one, else loss."""
+    measured = problem.evaluate(problem.x0() if x is None else x)
+    metric = "accuracy" if "accuracy" in measured else "loss"
+    if target is not None and (
+        not isfinite(target) or (metric == "accuracy" and not 0 < target <= 1)
+    ):
+        raise ValueError(f"target={target}; pass an accuracy above 0 and at most 1, such as 0.9.")
+    return Goal(metric, target)
+
+
+class Trial:
+    """One algorithm with one step size: its simulation, and the record of its rounds."""
+
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, record: Record, **options: Any
+    ) -> None:
+        self.algorithm, self.problem, self.record = algorithm, problem, record
+        self.options = options
+        self.diverged: Diverged | None = None
+        self._sim: Simulation | None = None
+        self._unsaved = 0.0  # seconds of work since the last checkpoint
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far."""
+        return self.record.rounds
+
+    @property
+    def sim(self) -> Simulation:
+        """The simulation, at the last round of the record."""
+        if self._sim is None:
+            path, done = self.record.checkpoint, len(self.rounds)
+            sim = None
+            if path is not None and path.exists():
+                sim = Simulation.load(path, self.algorithm, self.problem)
+            if sim is None or sim.r > done:
+                sim = simulate(self.algorithm, self.problem, **self.options)
+            while sim.r < done:  # rounds after the checkpoint: the same bits once more
+                next(sim)
+            self._sim = sim
+        return self._sim
+
+    def advance(self, to: int, goal: Goal) -> Iterator["Trial"]:
+        """Run until round `to`, the goal or divergence; yield after each new round."""
+        try:
+            while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
+                started = perf_counter()
+                try:
+                    done = next(self.sim)
+                except Diverged as error:
+                    self.diverged = error
+                    return
+                facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
+                measured = self.problem.evaluate(done.x)
+                self.record.append(facts | {"clients": len(done.cohort)} | measured)
+                self._unsaved += perf_counter() - started
+                if self._unsaved > SAVE_EVERY:
+                    self.save()
+                yield self
+        except GeneratorExit:
+            self.save()  # stopped between two rounds: an interrupted run goes on here
+            raise
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a folder and anything to write."""
+        if self.record.checkpoint is not None and self._sim is not None:
+            self._sim.save(self.record.checkpoint)
+            self._unsaved = 0.0
+
+    def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float]:
+        """Return what trials are ranked by: rounds to the target, then the last quarter's mean.
+
+        Only the first r rounds count, so that a race that is resumed decides as it did before.
+        """
+        rounds = self.rounds[:r]
+        if self.diverged or not rounds:
+            return (-inf, -inf)
+        met = goal.first(rounds)
+        last = rounds[-ceil(len(rounds) / 4) :]
+        return (-met["r"] if met else -inf, sum(map(goal.score, last)) / len(last))
+
+
+Start = Callable[[float], Trial]
+"""Make the trial of a step size."""
+
+_FACTOR = 10**0.5
+
+
+def race(
+    start: Start, goal: Goal, R: int, grid: list[float] | None = None
+) -> Generator[Trial, None, list[Trial]]:
+    """Find the step size that reaches the goal in the fewest rounds, at most R.
+
+    Yield the trial that moved after each round; return (by StopIteration) all trials, best first.
+    All candidates of a coarse grid run 4, 8, 16, ... rounds; after each stretch the worse half
+    stops. The grid is widened while its best lies at an edge; then the two steps between the best
+    and its neighbours are tried as well.
+    """
+    trials: dict[float, Trial] = {}
+    etas = sorted(grid or [_FACTOR**e for e in range(-4, 3)])  # 0.01 … 10
+    yield from _heat(start, etas, trials, goal, R)
+    for _ in range(12):  # widen: each edge that wins is followed outwards
+        best = _best(trials, goal)
+        if best == max(trials) and not trials[best].diverged:
+            more = [best * _FACTOR]
+        elif best == min(trials):
+            more = [best / _FACTOR, best / _FACTOR**2]
+        else:
+            break
+        yield from _heat(start, more, trials, goal, _limit(trials, goal, R))
+    best = _best(trials, goal)
+    between = [best / _FACTOR**0.5, best * _FACTOR**0.5]
+    yield from _heat(start, between, trials, goal, _limit(trials, goal, R))
+    return sorted(trials.values(), key=lambda t: t.standing(goal), reverse=True)
+
+
+def _heat(
+    start: Start, etas: list[float], trials: dict[float, Trial], goal: Goal, R: int
+) -> Iterator[Trial]:
+    """Race new candidates until one is there, or R rounds are over."""
+    alive = {eta: start(eta) for eta in etas}
+    trials |= alive
+    r = 4
+    while alive:
+        r = min(r, R)
+        for trial in alive.values():
+            yield from trial.advance(r, goal)
+        if r == R or any(goal.first(t.rounds[:r]) for t in alive.values()):
+            return
+        running = [eta for eta, trial in alive.items() if not trial.diverged]
+        standing = {eta: alive[eta].standing(goal, r) for eta in running}
+        running.sort(key=lambda eta: standing[eta], reverse=True)
+        alive = {eta: alive[eta] for eta in running[: max(2, ceil(len(running) / 2))]}
+        r *= 2
+
+
+def _best(trials: dict[float, Trial], goal: Goal) -> float:
+    if all(trial.diverged for trial in trials.values()):
+        return min(trials)
+    return max(trials, key=lambda eta: trials[eta].standing(goal))
+
+
+def _limit(trials: dict[float, Trial], goal: Goal, R: int) -> int:
+    """Return how far newcomers need to run to be compared with the best."""
+    best = trials[_best(trials, goal)]
+    return len(best.rounds) if goal.first(best.rounds) else R
+
+
+def settings_of(algorithm: Algorithm) -> dict[str, Any]:
+    """Return an algorithm's hyper-parameters as JSON holds them.
+
+    >>> from trimtab import FedAvg, Mime, Momentum
+    >>> settings_of(FedAvg(eta_l=0.1, K=5))
+    {'eta_l': 0.1, 'K': 5, 'eta_g': 1.0}
+    >>> settings_of(Mime(eta=0.1, K=5, base=Momentum()))
+    {'eta': 0.1, 'K': 5, 'base': 'Momentum(beta=0.9)'}
+    """
+    fields = asdict(algorithm)  # type: ignore[call-overload]
+    if "fedavg" in fields:  # a wrapper speaks of what it wraps
+        return dict(fields["fedavg"])
+    return {k: repr(getattr(algorithm, k)) if isinstance(v, dict) else v for k, v in fields.items()}

@@ -1,0 +1,180 @@
+"""The algorithms of the papers a second time: plain NumPy, one client after the other, float64.
+
+Written from the papers alone and sharing nothing with trimtab, so that agreement means something.
+Where the papers offer two forms this takes the one an implementation is less likely to take:
+SCAFFOLD's c is the weighted mean of all c_i (not the running update of line 17), and option II's
+c_i is the mean of the raw gradients (not line 12).
+
+Every algorithm is a generator: it yields what the server holds after each round somebody answered.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import sign, sqrt
+
+
+@dataclass(frozen=True)
+class Clients:
+    """N quadratics 1/2 y' A_i y - b_i' y with weights p, and who answers in which round."""
+
+    A: np.ndarray  # (N, d, d)
+    b: np.ndarray  # (N, d)
+    p: np.ndarray  # (N,), sums to 1
+    noise: np.ndarray  # (R, N, K, d)
+    cohorts: list[tuple[int, ...]]  # R of them
+
+    def full(self, i, y):
+        """Return client i's gradient on all its data."""
+        return self.A[i] @ y - self.b[i]
+
+    def batch(self, i, y, r, k):
+        """Return client i's gradient on mini-batch k of round r."""
+        return self.full(i, y) + self.noise[r, i, k]
+
+    def mean(self, vectors):
+        """Return the mean of {client: vector}, weighted by p over these clients."""
+        total = sum(self.p[i] * vector for i, vector in vectors.items())
+        return total / sum(self.p[i] for i in vectors)
+
+    def rounds(self):
+        """Go through the rounds in which somebody answered."""
+        return ((r, cohort) for r, cohort in enumerate(self.cohorts) if cohort)
+
+
+def run(algorithm, clients, x):
+    """Return what the server holds after every round; if nobody answers, what it held before."""
+    assert clients.cohorts[0], "somebody must answer in the first round"
+    rounds, path = algorithm(clients, x), []
+    for cohort in clients.cohorts:
+        path.append(next(rounds) if cohort else path[-1])
+    return np.array(path)
+
+
+def sgd(clients, x, *, eta):
+    for _, cohort in clients.rounds():
+        x = x - eta * clients.mean({i: clients.full(i, x) for i in cohort})
+        yield x
+
+
+def fedavg(clients, x, *, eta_l, K, eta_g):
+    for r, cohort in clients.rounds():
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                y[i] = y[i] - eta_l * clients.batch(i, y[i], r, k)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        yield x
+
+
+def fedprox(clients, x, *, eta_l, K, mu, eta_g):
+    for r, cohort in clients.rounds():
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                pull = mu * (y[i] - x)  # the gradient of mu/2 |y - x|^2
+                y[i] = y[i] - eta_l * (clients.batch(i, y[i], r, k) + pull)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        yield x
+
+
+def scaffold(clients, x, *, eta_l, K, eta_g, option):
+    """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw = x, []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+            c_i_new[i] = clients.full(i, x) if option == "I" else np.mean(raw, axis=0)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def richardson_romberg(clients, x, *, eta_l, K, eta_g):
+    slow = fedavg(clients, x, eta_l=eta_l, K=K, eta_g=eta_g)
+    fast = fedavg(clients, x, eta_l=2 * eta_l, K=K, eta_g=eta_g)
+    for x_slow, x_fast in zip(slow, fast, strict=True):
+        yield 2 * x_slow - x_fast
+
+
+# -- base optimisers: gradient g and state (m, v) -> direction U, state V
+
+
+def momentum(g, m, v, *, beta):
+    m = g + beta * m
+    return m, (m, v)
+
+
+def adam(g, m, v, *, beta1, beta2, eps):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    return m / (sqrt(v) + eps), (m, v)
+
+
+def adagrad(g, m, v, *, eps):
+    v = v + g**2
+    return g / (sqrt(v) + eps), (m, v)
+
+
+def yogi(g, m, v, *, beta1, beta2, eps):
+    m = beta1 * m + (1 - beta1) * g
+    v = v - (1 - beta2) * g**2 * sign(v - g**2)
+    return m / (sqrt(v) + eps), (m, v)
+
+
+def fedopt(clients, x, *, eta_l, K, base, eta_g):
+    s = np.zeros_like(x), np.zeros_like(x)
+    for r, cohort in clients.rounds():
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                y[i] = y[i] - eta_l * clients.batch(i, y[i], r, k)
+        direction, s = base(x - clients.mean(y), *s)
+        x = x - eta_g * direction
+        yield x
+
+
+def server_only(clients, x, *, eta, base):
+    s = np.zeros_like(x), np.zeros_like(x)
+    for _, cohort in clients.rounds():
+        direction, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s)
+        x = x - eta * direction
+        yield x
+
+
+def mimelite(clients, x, *, eta, K, base):
+    s = np.zeros_like(x), np.zeros_like(x)
+    for r, cohort in clients.rounds():
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                direction, _ = base(clients.batch(i, y[i], r, k), *s)
+                y[i] = y[i] - eta * direction
+        _, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s)
+        x = clients.mean(y)
+        yield x
+
+
+def mime(clients, x, *, eta, K, base):
+    s = np.zeros_like(x), np.zeros_like(x)
+    for r, cohort in clients.rounds():
+        c = clients.mean({i: clients.full(i, x) for i in cohort})
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                change = clients.batch(i, y[i], r, k) - clients.batch(i, x, r, k)
+                direction, _ = base(change + c, *s)
+                y[i] = y[i] - eta * direction
+        _, s = base(c, *s)
+        x = clients.mean(y)
+        yield x

@@ -1,0 +1,158 @@
+"""Every algorithm, base and option agrees, round by round, with the NumPy oracle beside this."""
+
+from functools import cache, partial
+from itertools import combinations
+
+import numpy as np
+import numpy_oracle as oracle
+import pytest
+import torch
+
+import trimtab
+
+N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7
+
+
+def case(ours, theirs, **settings):
+    return ours(**settings), partial(theirs, **settings)
+
+
+BASES = {
+    "momentum": case(trimtab.Momentum, oracle.momentum, beta=0.8),
+    "adam": case(trimtab.Adam, oracle.adam, beta1=0.8, beta2=0.95, eps=0.01),
+    "adagrad": case(trimtab.Adagrad, oracle.adagrad, eps=0.02),
+    "yogi": case(trimtab.Yogi, oracle.yogi, beta1=0.7, beta2=0.9, eps=0.03),
+}
+
+
+def based(ours, theirs, **settings):
+    """Return a case for each base."""
+    return {
+        f"{ours.__name__}-{name}": (
+            ours(base=base, **settings),
+            partial(theirs, base=their_base, **settings),
+        )
+        for name, (base, their_base) in BASES.items()
+    }
+
+
+local = {"eta_l": 0.1, "K": K, "eta_g": 0.7}
+CASES = {
+    "Sgd": case(trimtab.Sgd, oracle.sgd, eta=0.3),
+    "FedAvg": case(trimtab.FedAvg, oracle.fedavg, **local),
+    "FedProx": case(trimtab.FedProx, oracle.fedprox, mu=1.5, **local),
+    "Scaffold-I": case(trimtab.Scaffold, oracle.scaffold, option="I", **local),
+    "Scaffold-II": case(trimtab.Scaffold, oracle.scaffold, option="II", **local),
+    "Scaffold-lean": (
+        trimtab.Scaffold(lean=True, **local),
+        partial(oracle.scaffold, option="II", **local),
+    ),
+    "RichardsonRomberg": (
+        trimtab.RichardsonRomberg(trimtab.FedAvg(**local)),
+        partial(oracle.richardson_romberg, **local),
+    ),
+    **based(trimtab.FedOpt, oracle.fedopt, eta_l=0.1, K=K, eta_g=0.3),
+    **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
+    **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
+    **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@cache
+def problem():
+    draw = np.random.default_rng(0)
+    Q, _ = np.linalg.qr(draw.normal(size=(N, d, d)))
+    A = Q * draw.uniform(0.2, 2.0, size=(N, 1, d)) @ Q.mT
+    A = (A + A.mT) / 2
+    b = draw.normal(size=(N, d))
+    weights = draw.uniform(0.5, 4.0, size=N)
+    return trimtab.Quadratic(torch.tensor(A), torch.tensor(b), sigma=0.5, weights=weights)
+
+
+@cache
+def noise():
+    """What trimtab's mini-batch gradients add to the full ones: (R, N, K, d)."""
+    zero = torch.zeros(d, dtype=torch.float64)
+    table = np.empty((R, N, K, d))
+    for r, i, k in np.ndindex(R, N, K):
+        g = problem().oracle(i, SEED, r + 1)  # rounds count from 1
+        table[r, i, k] = g(zero, k) - problem().client_gradient(i, zero)
+    return table
+
+
+def x0():
+    return torch.linspace(-2, 2, d, dtype=torch.float64)
+
+
+def simulated(name, **settings):
+    """Return x after every round (SCAFFOLD: the rows x, c, c_1 ... c_N), and who answered."""
+    sim = trimtab.simulate(CASES[name][0], problem(), seed=SEED, x=x0(), **settings)
+    path, answered = [], []
+    for _ in range(R):
+        round = next(sim)
+        rows = [round.x]
+        if name.startswith("Scaffold"):
+            c_i = [sim.states[i] if i in sim.states else torch.zeros(d) for i in range(N)]
+            rows += [round.server.c, *c_i]
+        path.append([row.tolist() for row in rows])
+        answered.append(round.cohort)
+    return np.array(path).squeeze(), answered
+
+
+def expected(name, cohorts):
+    A, b, p = problem().A.numpy(), problem().b.numpy(), problem().weights.numpy()
+    return oracle.run(CASES[name][1], oracle.Clients(A, b, p, noise(), cohorts), x0().numpy())
+
+
+def agree(path, other):
+    """Tell whether every vector agrees to 1e-9 of its length."""
+    assert path.shape == other.shape
+    distance, length = np.linalg.norm(path - other, axis=-1), np.linalg.norm(other, axis=-1)
+    return bool((distance <= 1e-9 * length).all())
+
+
+@every_case
+def test_every_round_agrees_with_the_oracle(name):
+    path, cohorts = simulated(name, S=S)
+    assert {len(cohort) for cohort in cohorts} == {S}
+    assert len(set(cohorts)) > R / 2
+    assert agree(path, expected(name, cohorts))
+
+
+@every_case
+def test_cohorts_given_are_cohorts_sampled(name):
+    path, cohorts = simulated(name, S=S)
+    again, same = simulated(name, cohorts=cohorts)
+    assert cohorts == same
+    assert np.array_equal(path, again)
+
+
+@every_case
+def test_cohorts_of_any_size_and_order(name):
+    cohorts = [tuple((3 * r + 5 * j) % N for j in range(1 + r % N)) for r in range(R)]
+    path, _ = simulated(name, cohorts=cohorts)
+    assert agree(path, expected(name, cohorts))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Mime-")])
+def test_a_lost_reply_is_as_if_never_asked(name):
+    path, answered = simulated(name, cohorts=[range(N), [3], [6, 2, 4]] * (R // 3), lost=0.3)
+    assert () in answered
+    assert any(3 < len(cohort) < N for cohort in answered)
+    assert agree(path, expected(name, answered))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Mime-")])
+def test_a_client_lost_in_either_exchange_of_mime_is_as_if_never_asked(name):
+    path, answered = simulated(name, cohorts=[[r % N] for r in range(R)], lost=0.3)
+    assert () in answered  # of two exchanges `cohort` shows the second: ask one client at a time
+    assert agree(path, expected(name, answered))
+
+
+def test_the_algorithms_differ_visibly():
+    _, cohorts = simulated("FedAvg", S=S)
+    x = {name: expected(name, cohorts) for name in CASES}
+    x = {name: path if path.ndim == 2 else path[:, 0] for name, path in x.items()}
+    alike = [(a, b) for a, b in combinations(x, 2) if np.abs(x[a][-1] - x[b][-1]).max() < 1e-3]
+    assert alike == [("Scaffold-II", "Scaffold-lean")]
