@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, fields
-from math import ceil, floor
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trimtab.simulation import cohort_size, step_size
 from trimtab.simulation.checkpoint import fingerprint
 from trimtab.tune import Goal, Trial, goal_of, race, settings_of
 
-DEFAULT = ("sgd", "fedavg", "fedprox", "scaffold", "mimelite", "mime")
+DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 
 
 @dataclass
@@ -85,15 +85,16 @@ def compare(
     """Tune each algorithm's step size on the problem, and tell which needs the fewest rounds.
 
     algorithms: names, classes, or instances (which keep the step size they have); by default
-    sgd, fedavg, fedprox, scaffold, mimelite and mime. K: local steps, one number or several.
+    sgd, fedavg, scaffold, mimelite and mime. K: local steps, one number or several; by default
+    those of one epoch (10 where there are no epochs).
     target: an accuracy (for regression, a loss); None takes one that the best nearly reaches.
     With `out`, everything is written there and an interrupted comparison can be resumed.
 
     >>> import torch, trimtab
-    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-5.0, 5.0]))
-    >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.0, R=30)
-    >>> [(entry.name, entry.rounds is not None) for entry in found.entries]
-    [('fedavg', True), ('scaffold', True)]
+    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-40.0, 42.0]))
+    >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.4999, R=30)
+    >>> [(entry.name, entry.rounds is not None) for entry in found.entries]  # f_star is -0.5
+    [('fedavg', False), ('scaffold', True)]
     """
     steps = comparing(
         problem,
@@ -134,7 +135,7 @@ def comparing(
     if R < 1:
         raise ValueError(f"R={R}; pass a number of rounds R >= 1.")
     goal = goal_of(problem, target)
-    lanes = _lanes(algorithms or DEFAULT, [10] if K is None else [K] if isinstance(K, int) else K)
+    lanes = _lanes(algorithms or DEFAULT, _local_steps(problem, K))
     folder = None if out is None else Path(out)
     name = name or type(problem).__name__.lower()
     common = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
@@ -217,6 +218,13 @@ def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
     return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]
 
 
+def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
+    if K is None:
+        steps = getattr(problem, "steps", None)
+        return [10 if steps is None else steps(epochs=1)]
+    return [K] if isinstance(K, int) else list(K)
+
+
 def _class_name(algorithm: Any) -> str:
     return (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__.lower()
 
@@ -253,7 +261,7 @@ def _settle(goal: Goal, curves: list[list[dict[str, Any]]]) -> Goal:
 def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
     met = [goal.first(trial.rounds) for trial in winners.values()]
     needed = [line["r"] if line else R for line in met]
-    return min(R, max(20, ceil(1.25 * max(needed))))
+    return min(R, max(20, *needed))
 
 
 def entry_of(name: str, label: str, tried: list[Trial], goal: Goal) -> Entry:
@@ -293,13 +301,13 @@ def advise(entries: list[Entry], goal: Goal) -> str:
     there = sorted((e for e in entries if e.rounds is not None), key=lambda e: e.rounds or 0)
     wanted = f"{goal.metric} {goal.target:g}"
     if not there:
-        best = [e for e in entries if e.best is not None]
+        best = [e for e in entries if e.best is not None and not e.diverged]
         if not best:
-            return "All runs diverged at every step size tried; check the scale of the data."
+            return "All runs diverged; pass smaller step sizes, or check the scale of the data."
         top = max(best, key=lambda e: goal.score({goal.metric: e.best}))
         return (
             f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
-            "allow more rounds (-R) or a lower target."
+            "allow more rounds (-R) or an easier target."
         )
     first, others = there[0], [e for e in entries if e.name != there[0].name]
     simple = [e for e in there if e.name in ("fedavg", "sgd")]

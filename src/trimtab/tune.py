@@ -187,7 +187,7 @@ def _heat(
         running = [eta for eta, trial in alive.items() if not trial.diverged]
         standing = {eta: alive[eta].standing(goal, r) for eta in running}
         running.sort(key=lambda eta: standing[eta], reverse=True)
-        alive = {eta: alive[eta] for eta in running[: max(2, ceil(len(running) / 2))]}
+        alive = {eta: alive[eta] for eta in running[: max(3, ceil(len(running) / 2))]}
         r *= 2
 
 

@@ -1,6 +1,7 @@
 """Any nn.Module on the data of N clients: f_i(x) is its mean loss on client i's samples."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
@@ -21,6 +22,7 @@ from trimtab.problems.clients import (
     read,
     size,
 )
+from trimtab.problems.closed_form import closed_form
 from trimtab.problems.flat import FlatModule, running_statistics
 from trimtab.problems.problem import normalised
 from trimtab.streams import FORWARD, mix
@@ -82,6 +84,7 @@ class Supervised:
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
+        self._closed_form = None if autocast else closed_form(self.model.module, loss)
         if isinstance(weights, str):
             if weights != "samples":
                 raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
@@ -200,16 +203,22 @@ class Supervised:
 
     def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
         self.model.mode(training)
-        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+        with self._precision(x):
             return self.loss_function(self.model(x, data.X), data.y)
+
+    def _precision(self, x: Vector) -> AbstractContextManager[Any]:
+        return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
     def _gradient(self, x: Vector, pieces: Sequence[Data], training: bool) -> Vector:
         """Return the gradient of the mean loss over the pieces, plus l2 x."""
         n = sum(len(piece) for piece in pieces)
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
-            with torch.enable_grad():
-                gradient = self.model.gradient(self._loss(x, piece, training))
+            if self._closed_form is not None:
+                gradient = self._closed_form(x, piece.X, piece.y)
+            else:
+                with torch.enable_grad():
+                    gradient = self.model.gradient(self._loss(x, piece, training))
             total.add_(gradient, alpha=len(piece) / n)
         return total
 
@@ -217,8 +226,7 @@ class Supervised:
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
         self.model.mode(training=False)
         pieces = _pieces(data)
-        autocast = torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None)
-        with autocast, one_thread(when=len(pieces) == 1):
+        with self._precision(x), one_thread(when=len(pieces) == 1):
             output = torch.cat([self.model(x, piece.X) for piece in pieces])
             found = {"loss": float(self.loss_function(output, data.y))}
         correct = _correct(self.loss_function, output, data.y)
@@ -253,6 +261,8 @@ class Supervised:
         if changed:
             raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
         _check_labels(who, self.loss_function, outputs[0], data.y)
+        if data.X.dim() != 2 or data.y.is_floating_point() or bool((data.y < 0).any()):
+            self._closed_form = None  # soft labels, or labels to ignore
         self._shape = shape
 
 

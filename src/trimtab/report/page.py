@@ -5,7 +5,6 @@ from pathlib import Path
 
 from trimtab.compare import Comparison, Entry, pretty
 from trimtab.record import versions
-from trimtab.report.plots import curves, svg
 from trimtab.report.table import COLUMNS, cells, wanted, winners
 
 _CSS = """
@@ -26,6 +25,8 @@ def write_page(result: Comparison, path: Path) -> Path:
     title = f"{result.problem}: {len(result.entries)} algorithms to {wanted(result)}"
     if len(result.entries) == 1:
         title = f"{result.problem}: {pretty(result.entries[0].name)} to {wanted(result)}"
+    from trimtab.report.plots import curves, svg  # matplotlib is slow to import
+
     drawn = any(entry.curve for entry in result.entries)
     plot = f'<div class="plot">{svg(curves(result))}</div>' if drawn else ""
     facts = ", ".join(f"{name} {version}" for name, version in versions().items())

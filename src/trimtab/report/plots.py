@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from trimtab.compare import Comparison, Entry, pretty
 
@@ -83,5 +84,7 @@ def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
     known = [v for v in values if v is not None]
     if metric == "loss" and known and min(known) > 0:
         axes.set_yscale("log")
+    axes.set_xscale("log")  # what matters happens early
+    axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.set_xlabel("rounds" if against == "rounds" else "megabytes sent, both directions")
     axes.set_ylabel(metric)

@@ -25,7 +25,7 @@ class Diverged(ArithmeticError):
 
     def __init__(self, algorithm: Algorithm, r: int) -> None:
         name, value = step_size(algorithm)
-        advice = f"try a {name} smaller than {value:g}" if name else "try a smaller step size"
+        advice = f"try {name} below {value:g}" if name else "try a smaller step size"
         super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {advice}.")
         self.algorithm, self.r = algorithm, r
 

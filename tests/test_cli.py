@@ -1,0 +1,326 @@
+"""The command line as its users meet it: what it prints, what it leaves, how it fails."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from trimtab import __version__
+from trimtab.cli import cli, main
+from trimtab.problems.data.digits import digits
+
+PROBLEMS = """
+import torch
+from torch.nn import functional as F
+from torch import nn
+from trimtab import Quadratic, Supervised
+
+def good(batch=None, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    X = torch.randn(40, 3, generator=g)
+    y = (X[:, 0] > 0).long()
+    clients = [(X[:20], y[:20]), (X[20:], y[20:])]
+    return Supervised(nn.Linear(3, 2), F.cross_entropy, clients, batch=batch)
+
+def regression():
+    X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    y = X @ torch.tensor([[1.0], [2.0], [3.0]])
+    return Supervised(nn.Linear(3, 1), F.mse_loss, [(X[:20], y[:20]), (X[20:], y[20:])])
+
+def empty():
+    return _two((torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)))
+
+def nan():
+    X = torch.zeros(5, 3); X[2, 1] = float("nan")
+    return _two((X, torch.zeros(5, dtype=torch.long)))
+
+def labels():
+    return _two((torch.zeros(5, 3), torch.full((5,), 7)))
+
+def features():
+    return _two((torch.zeros(5, 4), torch.zeros(5, dtype=torch.long)))
+
+def batchnorm():
+    p = good()
+    return p.replace(module=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+
+def steep():
+    return Quadratic(A=[1e4, 2e4], b=[1.0, 2.0])
+
+def nothing():
+    return None
+
+def fails():
+    raise KeyError("column")
+
+def _two(second):
+    first = (torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
+    return Supervised(nn.Linear(3, 2), F.cross_entropy, [first, second])
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PROBLEMS)
+    Path("broken.py").write_text("import nosuchmodule\n")
+    return tmp_path
+
+
+def trimtab(capsys, *arguments):
+    """Run the program; return its exit code, standard output and standard error."""
+    code = 0
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+BAD = {
+    "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
+    "compare digits --S 0": "S=0: pass a whole number S >= 1",
+    "compare digits --K 0": "K=0, but it counts local steps; pass a whole number K >= 1.",
+    "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20.",
+    "compare digits --target 3": "target=3.0; pass an accuracy above 0 and at most 1",
+    "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
+    "compare digits --algorithms scafold": "'scafold' is no algorithm; pass some of sgd, fedavg",
+    "compare digits -R 0": "R=0; pass a number of rounds R >= 1.",
+    "compare digist": "'digist' is no problem; pass one of digits, quadratic, or file.py:function.",
+    "compare nofile.py:good": "nofile.py: there is no such file; pass file.py:function.",
+    "compare mine.py": "'mine.py' names no function; pass mine.py:function.",
+    "compare mine.py:god": "mine.py has no function 'god'; it has good, regression, empty",
+    "compare mine.py:nothing": "mine.py:nothing returned a NoneType; return a Problem",
+    "compare mine.py:fails": "mine.py:fails failed (KeyError: 'column'); mend it.",
+    "compare broken.py:good": "broken.py cannot be imported (ModuleNotFoundError: No module named",
+    "compare mine.py:empty": "client 1 has no samples; leave it out, or give it data.",
+    "compare mine.py:nan": "client 1 has NaN or infinity in its inputs (first in sample 2); drop",
+    "compare mine.py:labels": "client 1 has labels from 7 to 7, but the module has 2 outputs",
+    "compare mine.py:features": "client 1 has inputs of shape (4,), others of (3,); give all",
+    "compare mine.py:batchnorm": "layer '1' (BatchNorm1d) keeps running statistics",
+    "compare quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
+    "compare --resume": "runs/compare-digits-1: there is nothing to resume; drop --resume.",
+    "run nope": "'nope' is no algorithm; pass one of sgd, fedavg",
+    "run scaffold --K 5": "scaffold needs a step size; pass --eta-l, or let `trimtab compare` find",
+    "run sgd": "sgd needs a step size; pass --eta, or let `trimtab compare` find one.",
+    "run scaffold --eta-l 0.1": "scaffold needs a number of local steps; pass --K.",
+    "run scaffold --eta-l -1 --K 5": "Scaffold: eta_l=-1.0; pass a number that is positive.",
+    "run scaffold --eta-l nan --K 5": "Scaffold: eta_l=nan; pass a number that is positive.",
+    "run scaffold --eta-l 1 --K 5 --option I --lean": "lean with option 'II' only.",
+    "run fedavg --eta-l 1 --K 5 --mu 3": "fedavg takes no --mu; it has eta_l, K, eta_g.",
+    "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
+    "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
+    "report nosuch": "nosuch holds no run",
+    "frobnicate": "No such command 'frobnicate'.",
+    "compare --nosuch": "No such option '--nosuch'.",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
+    code, out, err = trimtab(capsys, *command.split())
+    assert code == 2
+    assert BAD[command] in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_options_are_what_they_were():
+    options = {
+        name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
+        for name, command in cli.commands.items()
+    }
+    common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
+    hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
+    assert options == {
+        "compare": sorted([*common, "--K", "--algorithms", "--base"]),
+        "run": sorted([*common, *hyper.split()]),
+        "report": [],
+    }
+
+
+def test_compare_prints_table_advice_and_page(capsys):
+    code, out, _ = trimtab(capsys, "compare", "mine.py:good", "--target", 0.9, "-R", 40)
+    assert code == 0
+    assert "mine.py:good: rounds to accuracy 0.9" in out
+    assert re.search(r"^Use \w+ with .*: it reaches accuracy 0.9 in \d+ rounds", out, re.M)
+    page = Path(re.search(r"^Page: (.*)$", out, re.M).group(1))
+    assert page == Path("runs/compare-mine-good-1/report.html")
+    html = page.read_text()
+    assert "<svg" in html
+    assert "Scaffold" in html
+    assert "http-equiv" not in html
+    assert 'src="http' not in html
+
+
+def test_compare_json_has_the_promised_keys(capsys):
+    code, out, err = trimtab(
+        capsys, "compare", "quadratic", "--algorithms", "sgd,scaffold", "-R", 20, "--json"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert set(found) == {"problem", "target", "advice", "page", "algorithms"}
+    promised = {"name", "settings", "rounds", "bytes", "seconds", "best", "diverged"}
+    assert all(promised <= set(entry) for entry in found["algorithms"])
+    assert [entry["name"] for entry in found["algorithms"]] == ["sgd", "scaffold"]
+
+
+def test_a_diverging_row_names_the_round_and_the_others_go_on(capsys):
+    code, out, _ = trimtab(capsys, "compare", "mine.py:steep", "--algorithms", "sgd,fedavg")
+    assert code == 0
+    assert "Use" in out
+
+
+def test_targets_of_regressions_are_losses(capsys):
+    code, out, _ = trimtab(
+        capsys, "compare", "mine.py:regression", "--algorithms", "sgd", "--target", 0.01
+    )
+    assert code == 0
+    assert "reaches loss 0.01 in" in out
+
+
+def test_run_leaves_record_and_model(capsys):
+    code, out, _ = trimtab(
+        capsys, "run", "scaffold", "--eta-l", 1, "--K", 5, "-R", 12, "--out", "here", "--seed", 3
+    )
+    assert code == 0
+    assert "Scaffold with K = 5 and eta_l = 1 ran 12 rounds" in out
+    about = json.loads(Path("here/run.json").read_text())
+    assert about["versions"]["trimtab"] == __version__
+    assert about["settings"]["seed"] == 3
+    assert about["settings"]["algorithm"].startswith("Scaffold(eta_l=1.0, K=5")
+    lines = [json.loads(line) for line in Path("here/rounds.jsonl").read_text().splitlines()]
+    assert [line["r"] for line in lines] == list(range(1, 13))
+    assert {"accuracy", "loss", "bytes_down", "bytes_up", "seconds", "drift"} <= set(lines[0])
+    module = nn.Linear(64, 10)
+    module.load_state_dict(load_file("here/model.safetensors"))
+    _, (X, y) = digits()
+    assert float((module(X).argmax(1) == y).double().mean()) == pytest.approx(lines[-1]["accuracy"])
+    assert "<svg" in Path("here/report.html").read_text()
+
+
+def test_run_json(capsys):
+    code, out, _ = trimtab(capsys, "run", "sgd", "--eta", 1, "-R", 3, "--json", "--target", 0.5)
+    found = json.loads(out)
+    assert code == 0
+    assert found["name"] == "sgd"
+    assert Path(found["model"]).exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "mime --eta 0.1 --K 2 --base adam --beta1 0.5",
+        "richardsonromberg --eta-l 0.1 --K 2",
+        "serveronly --eta 0.1",
+        "fedopt --eta-l 0.1 --K 2 --base yogi",
+        "fedprox --eta-l 0.1 --K 2",
+    ],
+)
+def test_every_kind_of_algorithm_runs_by_name(capsys, arguments):
+    name, *options = arguments.split()
+    code, _, err = trimtab(capsys, "run", name, "quadratic", *options, "-R", 3)
+    assert (code, err) == (0, "")
+
+
+def test_a_longer_run_is_the_shorter_one_resumed(capsys):
+    command = ("run", "scaffold", "--eta-l", 1, "--K", 3, "--S", 4)
+    trimtab(capsys, *command, "-R", 9, "--out", "whole")
+    trimtab(capsys, *command, "-R", 4, "--out", "parts")
+    code, _, _ = trimtab(capsys, *command, "-R", 9, "--out", "parts", "--resume")
+    assert code == 0
+    whole, parts = (load_file(f"{name}/model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert len(Path("parts/rounds.jsonl").read_text().splitlines()) == 9
+
+
+def test_nothing_written_is_lost(capsys):
+    command = ("run", "sgd", "quadratic", "--eta", 0.1, "--out", "here")
+    trimtab(capsys, *command, "-R", 3)
+    before = Path("here/rounds.jsonl").read_text()
+    for wrong in ((), ("--resume", "--seed", 1), ("--resume", "--S", 3)):
+        code, _, err = trimtab(capsys, *command, "-R", 3, *wrong)
+        assert code == 2
+        assert "--out" in err
+        assert Path("here/rounds.jsonl").read_text() == before
+    about = json.loads(Path("here/run.json").read_text())
+    about["versions"]["trimtab"] = "0.0.9"
+    Path("here/run.json").write_text(json.dumps(about))
+    code, _, err = trimtab(capsys, *command, "-R", 5, "--resume")
+    assert code == 2
+    assert f"here was written by trimtab 0.0.9, this is {__version__}; continue it with" in err
+    assert Path("here/rounds.jsonl").read_text() == before
+
+
+def test_a_run_that_diverged_keeps_its_rounds(capsys):
+    command = ("run", "fedavg", "mine.py:steep", "--eta-l", 1, "--K", 2, "--out", "here")
+    code, _, _ = trimtab(capsys, *command)
+    assert code == 2
+    assert len(Path("here/rounds.jsonl").read_text().splitlines()) == 5
+
+
+def test_report_writes_the_page_anew(capsys):
+    trimtab(capsys, "compare", "quadratic", "--algorithms", "sgd", "-R", 8, "--out", "here")
+    page = Path("here/report.html").read_text()
+    Path("here/report.html").unlink()
+    code, out, _ = trimtab(capsys, "report", "here")
+    assert code == 0
+    assert "Page: here/report.html" in out
+    assert Path("here/report.html").read_text() == page
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "trimtab", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for_rounds(folder, n, process):
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if sum(len(p.read_text().splitlines()) for p in Path(folder).rglob("rounds.jsonl")) >= n:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {n} rounds in time: {process.communicate()}")
+
+
+@pytest.mark.parametrize(("kill", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])
+def test_a_killed_comparison_resumes_to_the_same_end(capsys, kill, code):
+    command = ("compare", "--algorithms", "fedavg,scaffold", "--K", "3", "-R", "30", "--json")
+    process = start(*command, "--out", "killed")
+    wait_for_rounds("killed", 90, process)
+    process.send_signal(kill)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    if kill == signal.SIGTERM:
+        assert "repeat the command with --resume" in err
+    resumed = trimtab(capsys, *command, "--out", "killed", "--resume")
+    whole = trimtab(capsys, *command, "--out", "whole")
+    assert resumed[0] == whole[0] == 0
+    assert outcome(resumed[1]) == outcome(whole[1])
+
+
+def outcome(text):
+    keep = ("name", "settings", "rounds", "bytes", "best")
+    return [{k: entry[k] for k in keep} for entry in json.loads(text)["algorithms"]]
+
+
+def test_version_and_help(capsys):
+    assert trimtab(capsys, "--version")[1] == f"trimtab {__version__}\n"
+    code, out, _ = trimtab(capsys, "--help")
+    assert code == 0
+    assert "compare" in out

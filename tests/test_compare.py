@@ -1,0 +1,212 @@
+"""Racing and comparing: who wins, what is written, and that resuming changes nothing."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trimtab
+from quadratics_pair import pair
+from trimtab import FedAvg, Quadratic, Scaffold, compare
+from trimtab.compare import comparing, read_comparison
+from trimtab.problems.builtin import load_problem
+from trimtab.record import Record
+from trimtab.tune import Goal, Trial, goal_of, race, settings_of
+
+
+def trial_of(problem, algorithm, **options):
+    return Trial(algorithm, problem, Record(None, {}), **options)
+
+
+def test_the_race_finds_a_step_size_near_the_best_on_a_fine_grid():
+    problem = pair(G=1.0)
+    goal = Goal("loss", problem.f_star + 1e-6)
+
+    def rounds(eta):
+        trial = trial_of(problem, Scaffold(eta_l=eta, K=5), x=torch.ones(1, dtype=torch.float64))
+        list(trial.advance(200, goal))
+        met = goal.first(trial.rounds)
+        return met["r"] if met else 10**6
+
+    best = min(rounds(1.1**e) for e in range(-60, 10))
+
+    def start(eta):
+        x = torch.ones(1, dtype=torch.float64)
+        return trial_of(problem, Scaffold(eta_l=eta, K=5), x=x)
+
+    found = finish(race(start, goal, R=200))
+    assert goal.first(found[0].rounds)["r"] <= 1.5 * best
+
+
+def test_the_race_widens_a_grid_that_is_far_off():
+    problem = Quadratic(
+        A=[1e6, 2e6], b=[1.0, 2.0]
+    )  # L = 2e6: every step of the usual grid diverges
+    found = compare(problem, ["fedavg"], K=3, R=50)
+    assert not found.entries[0].diverged
+    assert found.entries[0].settings["eta_l"] < 1e-5
+
+
+def test_losers_stop_early():
+    problem = pair(G=1.0)
+    goal = Goal("loss", problem.f_star + 1e-9)
+    trials = finish(race(lambda eta: trial_of(problem, FedAvg(eta_l=eta, K=5)), goal, R=64))
+    ran = sorted(len(trial.rounds) for trial in trials)
+    assert ran[0] <= 8
+    assert ran[-1] == 64
+
+
+def test_scaffold_wins_where_fedavg_drifts():
+    found = compare(pair(G=10.0), ["fedavg", "scaffold"], K=10, target=-0.49, R=40)
+    by_name = {entry.name: entry for entry in found.entries}
+    assert by_name["scaffold"].rounds is not None
+    assert "Scaffold" in found.advice.split(":")[0]
+    assert by_name["fedavg"].rounds is None or by_name["fedavg"].rounds > by_name["scaffold"].rounds
+
+
+def test_fedavg_suffices_where_clients_are_alike():
+    alike = Quadratic(A=torch.ones(4, 3), b=torch.ones(4, 3))
+    found = compare(alike, ["fedavg", "scaffold"], K=5, target=alike.f_star + 1e-3, R=40)
+    assert found.advice.startswith("Use FedAvg")
+
+
+def test_without_a_target_one_is_chosen_that_the_best_reaches():
+    found = compare(pair(G=1.0), ["sgd", "scaffold"], K=5, R=30)
+    assert any(entry.rounds for entry in found.entries)
+
+
+def test_a_diverging_run_is_reported_and_the_others_go_on():
+    wild = FedAvg(eta_l=1e30, K=5)
+    found = compare(pair(G=1.0), [wild, "scaffold"], K=5, target=-0.49, R=30)
+    assert found.entries[0].diverged
+    assert found.entries[0].diverged_at == 3
+    assert found.entries[0].settings["eta_l"] == 1e30
+    assert found.entries[1].rounds is not None
+
+
+def test_when_everything_diverges_the_advice_says_so():
+    found = compare(pair(G=1.0), [FedAvg(eta_l=1e30, K=5)], target=-0.49, R=10)
+    assert "diverged" in found.advice
+
+
+def test_instances_keep_their_step_size_and_may_come_twice():
+    found = compare(pair(1.0), [FedAvg(eta_l=0.1, K=2), FedAvg(eta_l=0.2, K=2)], target=-0.4, R=9)
+    assert [entry.settings["eta_l"] for entry in found.entries] == [0.1, 0.2]
+    assert [entry.label for entry in found.entries] == ["fedavg-K2", "fedavg#2-K2"]
+
+
+def test_an_algorithm_of_ones_own_is_compared_as_an_instance():
+    found = compare(pair(1.0), [Stays(), "sgd"], target=-0.4, R=9)
+    assert [entry.name for entry in found.entries] == ["stays", "sgd"]
+    assert found.entries[0].rounds is None
+
+
+@dataclass(frozen=True)
+class Stays:
+    """An algorithm that does nothing."""
+
+    def init_server(self, x):
+        return FedAvg(eta_l=1, K=1).init_server(x)
+
+    def init_client(self, x):
+        return ()
+
+    def round(self, server, clients):
+        return server
+
+
+def test_several_K_give_several_rows():
+    found = compare(pair(1.0), ["sgd", "fedavg"], K=[2, 5], target=-0.4, R=20)
+    assert [entry.label for entry in found.entries] == ["sgd", "fedavg-K2", "fedavg-K5"]
+
+
+@pytest.mark.parametrize("name", trimtab.ALGORITHMS)
+def test_every_algorithm_can_be_compared_by_name(name):
+    found = compare(pair(1.0), [name], K=3, target=-0.3, R=40)
+    assert found.entries[0].best is not None
+
+
+def test_the_folder_holds_all_that_was_found(tmp_path):
+    problem, _ = load_problem("quadratic")
+    found = compare(problem, ["sgd", "scaffold"], K=5, R=12, out=tmp_path / "c", name="quadratic")
+    again = read_comparison(tmp_path / "c")
+    assert again.to_json() == found.to_json()
+    assert [e.curve for e in again.entries] == [e.curve for e in found.entries]
+    content = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert content["versions"]["trimtab"] == trimtab.__version__
+    assert (tmp_path / "c" / "scaffold-K5" / "model.safetensors").exists()
+    assert not list((tmp_path / "c").rglob("checkpoint.safetensors"))
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 23, 60])
+def test_an_interrupted_comparison_resumes_to_the_same_result(tmp_path, rounds):
+    problem, _ = load_problem("quadratic", sigma=0.1)
+    options = {"K": 4, "R": 20, "S": 4, "name": "quadratic"}
+    whole = compare(problem, ["fedavg", "scaffold"], **options)
+    steps = comparing(problem, ["fedavg", "scaffold"], out=tmp_path / "c", **options)
+    for _ in range(rounds):
+        next(steps)
+    steps.close()
+    cut = next((tmp_path / "c").rglob("rounds.jsonl"))
+    cut.write_text(cut.read_text() + '{"r": 99, "lo')  # a line that a crash has cut off
+    resumed = compare(problem, ["fedavg", "scaffold"], out=tmp_path / "c", resume=True, **options)
+    assert without_seconds(resumed) == without_seconds(whole)
+
+
+def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
+    problem, _ = load_problem("quadratic")
+    options = {"K": 4, "R": 10, "target": -0.1, "out": tmp_path / "c", "name": "quadratic"}
+    first = compare(problem, ["sgd"], **options)
+    lines = {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")}
+    again = compare(problem, ["sgd"], resume=True, **options)
+    assert again.to_json() == first.to_json()
+    assert {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")} == lines
+
+
+def test_a_folder_is_never_overwritten(tmp_path):
+    problem, _ = load_problem("quadratic")
+    compare(problem, ["sgd"], R=4, out=tmp_path / "c")
+    with pytest.raises(ValueError, match="holds a comparison already; pass --resume"):
+        compare(problem, ["sgd"], R=4, out=tmp_path / "c")
+    with pytest.raises(ValueError, match="was made with seed=0, not 1; repeat its settings"):
+        compare(problem, ["sgd"], R=4, seed=1, out=tmp_path / "c", resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty; pass another --out"):
+        compare(problem, ["sgd"], R=4, out=tmp_path / "other")
+
+
+def test_goals_are_accuracy_or_loss():
+    digits, target = load_problem("digits")
+    assert goal_of(digits, target) == Goal("accuracy", 0.95)
+    assert goal_of(pair(1.0), -0.4) == Goal("loss", -0.4)
+    with pytest.raises(ValueError, match="target=3; pass an accuracy above 0 and at most 1"):
+        goal_of(digits, 3)
+
+
+def test_bad_arguments_get_one_sentence():
+    with pytest.raises(ValueError, match="'scafold' is no algorithm; pass some of sgd, fedavg"):
+        compare(pair(1.0), ["scafold"])
+    with pytest.raises(ValueError, match="R=0; pass a number of rounds R >= 1"):
+        compare(pair(1.0), R=0)
+
+
+def test_settings_of_a_wrapper_are_those_of_what_it_wraps():
+    assert settings_of(trimtab.RichardsonRomberg(FedAvg(eta_l=0.1, K=2)))["eta_l"] == 0.1
+
+
+def finish(steps):
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+
+
+def without_seconds(found):
+    curves = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in entry.curve]
+        for entry in found.entries
+    ]
+    return curves, [(e.label, e.settings, e.rounds, e.bytes, e.best) for e in found.entries]
