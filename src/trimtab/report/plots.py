@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import FuncFormatter
 
 from trimtab.compare import Comparison, Entry, pretty
 
@@ -85,6 +85,6 @@ def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
     if metric == "loss" and known and min(known) > 0:
         axes.set_yscale("log")
     axes.set_xscale("log")  # what matters happens early
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("rounds" if against == "rounds" else "megabytes sent, both directions")
     axes.set_ylabel(metric)
