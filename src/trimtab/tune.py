@@ -141,6 +141,7 @@ Start = Callable[[float], Trial]
 """Make the trial of a step size."""
 
 _FACTOR = 10**0.5
+_FIRST = 16  # rounds before anybody is dropped: large steps look bad early and may yet win
 
 
 def race(
@@ -149,7 +150,7 @@ def race(
     """Find the step size that reaches the goal in the fewest rounds, at most R.
 
     Yield the trial that moved after each round; return (by StopIteration) all trials, best first.
-    All candidates of a coarse grid run 4, 8, 16, ... rounds; after each stretch the worse half
+    All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
     stops. The grid is widened while its best lies at an edge; then the two steps between the best
     and its neighbours are tried as well.
     """
@@ -177,7 +178,7 @@ def _heat(
     """Race new candidates until one is there, or R rounds are over."""
     alive = {eta: start(eta) for eta in etas}
     trials |= alive
-    r = 4
+    r = _FIRST
     while alive:
         r = min(r, R)
         for trial in alive.values():
