@@ -22,6 +22,8 @@ from trimtab.simulation import Diverged, Round, Simulation, simulate
 
 __version__ = "0.1.0"
 
+from trimtab import testing  # last: its checks use the names above
+
 __all__ = [
     "ALGORITHMS",
     "Adagrad",
@@ -46,4 +48,5 @@ __all__ = [
     "Yogi",
     "compare",
     "simulate",
+    "testing",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from trimtab import __version__
 from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
@@ -21,6 +21,7 @@ from trimtab.core import Algorithm
 from trimtab.problems.builtin import load_problem
 from trimtab.report import terminal_table, write_page
 from trimtab.run import running
+from trimtab.simulation import step_size
 from trimtab.tune import Trial
 
 HYPER = {"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str}
@@ -223,12 +224,10 @@ def _show(result: Comparison) -> None:
 def _follow(steps: Any, folder: Path) -> Comparison:
     """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
     with (
-        _stoppable() as stop,
-        Progress(
-            *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
-        ) as bars,
+        _stoppable(console) as stop,
+        Progress(*columns, console=console, disable=not console.is_terminal) as lines,
     ):
         tasks: dict[str, Any] = {}
         while True:
@@ -238,8 +237,10 @@ def _follow(steps: Any, folder: Path) -> Comparison:
                 result: Comparison = done.value
                 return result
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=None, now="")
-            bars.update(tasks[label], now=_now(trial))
+                for task in tasks.values():
+                    lines.update(task, total=1, completed=1)
+                tasks[label] = lines.add_task(f"{label:<14}", total=None, now="")
+            lines.update(tasks[label], now=_now(trial))
             if stop:
                 steps.close()
                 raise click.ClickException(
@@ -249,12 +250,13 @@ def _follow(steps: Any, folder: Path) -> Comparison:
 
 def _now(trial: Trial) -> str:
     last = trial.rounds[-1]
+    step, value = step_size(trial.algorithm)
     shown = [f"{m} {last[m]:.4g}" for m in ("accuracy", "loss") if last.get(m) is not None]
-    return f"round {last['r']:>4}  {', '.join(shown)}"
+    return f"{step} = {value:<8.3g} round {last['r']:<4} {', '.join(shown)}"
 
 
 @contextmanager
-def _stoppable() -> Iterator[list[int]]:
+def _stoppable(console: Console) -> Iterator[list[int]]:
     """Turn the first Ctrl-C or SIGTERM into a flag, read between rounds; the second one kills."""
     asked: list[int] = []
 
@@ -262,7 +264,7 @@ def _stoppable() -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        click.echo("stopping after this round; once more to stop at once", err=True)
+        console.print("stopping after this round; once more to stop at once")
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
