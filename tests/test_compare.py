@@ -9,7 +9,8 @@ import torch
 import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, compare
-from trimtab.compare import comparing, read_comparison
+from trimtab.compare import comparing
+from trimtab.comparison import read_comparison
 from trimtab.problems.builtin import load_problem
 from trimtab.record import Record
 from trimtab.tune import Goal, Trial, goal_of, race, settings_of

@@ -16,7 +16,8 @@ from trimtab.algorithms import (
     Sgd,
     Yogi,
 )
-from trimtab.compare import Comparison, compare
+from trimtab.compare import compare
+from trimtab.comparison import Comparison
 from trimtab.problems import Problem, Quadratic, Supervised
 from trimtab.simulation import Diverged, Round, Simulation, simulate
 

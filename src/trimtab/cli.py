@@ -16,7 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from trimtab import __version__
 from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
-from trimtab.compare import Comparison, comparing, read_comparison
+from trimtab.compare import comparing
+from trimtab.comparison import Comparison, read_comparison
 from trimtab.core import Algorithm
 from trimtab.problems.builtin import load_problem
 from trimtab.report import terminal_table, write_page

@@ -1,71 +1,21 @@
 """Compare algorithms on one problem: each with its own best step size, side by side."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from math import floor
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
+from trimtab.comparison import Comparison, advise, entry_of, outcome_of, save_model
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
-from trimtab.record import Record, check_version, header, plain, read_json, write_json
+from trimtab.record import Record, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
 from trimtab.simulation.checkpoint import fingerprint
-from trimtab.tune import Goal, Trial, goal_of, race, settings_of
+from trimtab.tune import Goal, Trial, goal_of, race
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
-
-
-@dataclass
-class Entry:
-    """One algorithm in a comparison: the best run that was found for it."""
-
-    name: str
-    label: str
-    settings: dict[str, Any]
-    rounds: int | None = None  # to the target; None if it was not reached
-    bytes: int | None = None
-    seconds: float | None = None
-    best: float | None = None
-    diverged_at: int | None = None
-    tried: list[dict[str, Any]] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether even the best run diverged."""
-        return self.diverged_at is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as `--json` prints it."""
-        names = ("name", "settings", "rounds", "bytes", "seconds", "best", "diverged")
-        return {n: plain(getattr(self, n)) for n in names} | {"diverged_at": self.diverged_at}
-
-
-@dataclass
-class Comparison:
-    """What `compare` found."""
-
-    problem: str
-    metric: str
-    target: float | None  # None: a run that had none
-    entries: list[Entry]
-    advice: str
-    folder: Path | None = None
-    page: Path | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `trimtab compare --json` prints."""
-        return {
-            "problem": self.problem,
-            "target": self.target,
-            "advice": self.advice,
-            "page": None if self.page is None else str(self.page),
-            "algorithms": [entry.to_json() for entry in self.entries],
-        }
 
 
 def compare(
@@ -141,7 +91,8 @@ def comparing(
     common = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
     common |= {"S": cohort_size(S, problem.N)}
     if folder is not None:
-        _open(folder, common | {"algorithms": [lane.label for lane in lanes]}, resume)
+        settings = common | {"algorithms": [lane.label for lane in lanes]}
+        open_folder(folder / "compare.json", "comparison", settings, resume)
 
     def start(lane: "_Lane", algorithm: Algorithm) -> Trial:
         step, value = step_size(algorithm)
@@ -264,104 +215,7 @@ def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
     return min(R, max(20, *needed))
 
 
-def entry_of(name: str, label: str, tried: list[Trial], goal: Goal) -> Entry:
-    """Return what became of an algorithm; the first of the trials is its best."""
-    trial = tried[0]
-    met = goal.first(trial.rounds)
-    entry = Entry(
-        name=name,
-        label=label,
-        settings=settings_of(trial.algorithm),
-        best=goal.best(trial.rounds),
-        diverged_at=trial.diverged.r if trial.diverged else None,
-        tried=[_summary(t, goal) for t in tried],
-        curve=trial.rounds,
-    )
-    if met:
-        until = trial.rounds[: met["r"]]
-        entry.rounds = met["r"]
-        entry.bytes = sum(line["bytes_down"] + line["bytes_up"] for line in until)
-        entry.seconds = sum(line["seconds"] for line in until)
-    return entry
-
-
-def _summary(trial: Trial, goal: Goal) -> dict[str, Any]:
-    met = goal.first(trial.rounds)
-    return {
-        "step": step_size(trial.algorithm)[1],
-        "ran": len(trial.rounds),
-        "rounds": met["r"] if met else None,
-        "best": goal.best(trial.rounds),
-        "diverged_at": trial.diverged.r if trial.diverged else None,
-    }
-
-
-def advise(entries: list[Entry], goal: Goal) -> str:
-    """Say in one sentence which algorithm to use."""
-    there = sorted((e for e in entries if e.rounds is not None), key=lambda e: e.rounds or 0)
-    wanted = f"{goal.metric} {goal.target:g}"
-    if not there:
-        best = [e for e in entries if e.best is not None and not e.diverged]
-        if not best:
-            return "All runs diverged; pass smaller step sizes, or check the scale of the data."
-        top = max(best, key=lambda e: goal.score({goal.metric: e.best}))
-        return (
-            f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
-            "allow more rounds (-R) or an easier target."
-        )
-    first, others = there[0], [e for e in entries if e.name != there[0].name]
-    simple = [e for e in there if e.name in ("fedavg", "sgd")]
-    if simple and simple[0] is not first and (simple[0].rounds or 0) <= 1.1 * (first.rounds or 0):
-        return (
-            f"Use {describe(simple[0])}: it reaches {wanted} in {simple[0].rounds} rounds, as fast "
-            f"as anything else here, and keeps no state."
-        )
-    slower: dict[str, str] = {}
-    for e in sorted(others, key=lambda e: e.rounds or 10**9):
-        if e.name in ("fedavg", "sgd", "scaffold") and e.name not in slower:
-            need = f"needs {e.rounds}" if e.rounds else "does not get there"
-            slower[e.name] = f"{pretty(e.name)} {need}"
-    against = f", where {' and '.join(slower.values())}" if slower else ""
-    return f"Use {describe(first)}: it reaches {wanted} in {first.rounds} rounds{against}."
-
-
-def describe(entry: Entry) -> str:
-    """Return an algorithm with its K and step size, for a sentence."""
-    s = entry.settings
-    parts = [f"{k} = {s[k]:.3g}" for k in ("K", "eta_l", "eta") if k in s]
-    return f"{pretty(entry.name)} with {' and '.join(parts)}" if parts else pretty(entry.name)
-
-
-def pretty(name: str) -> str:
-    """Return an algorithm's class name for its lower-case one."""
-    base, _, number = name.partition("#")
-    shown = ALGORITHMS[base].__name__ if base in ALGORITHMS else base
-    return f"{shown} #{number}" if number else shown
-
-
 # -- the folder
-
-
-def _open(folder: Path, settings: dict[str, Any], resume: bool) -> None:
-    path = folder / "compare.json"
-    if not path.exists():
-        if any(folder.glob("*")):
-            raise ValueError(f"{folder} is not empty; pass another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, header("compare") | {"settings": settings})
-        return
-    if not resume:
-        raise ValueError(
-            f"{folder} holds a comparison already; pass --resume to continue it, or another --out."
-        )
-    found = read_json(path)
-    check_version(folder, found)
-    for name, value in settings.items():
-        if found["settings"].get(name) != plain(value):
-            raise ValueError(
-                f"{folder} was made with {name}={found['settings'].get(name)!r}, not {value!r}; "
-                "repeat its settings to resume it, or pass another --out."
-            )
 
 
 def _write(
@@ -376,36 +230,3 @@ def _write(
         for trial in tried:
             if trial.record.checkpoint is not None:
                 trial.record.checkpoint.unlink(missing_ok=True)
-
-
-def outcome_of(result: Comparison) -> dict[str, Any]:
-    """Return what `read_comparison` needs to show the result again."""
-    more = ("label", "tried", "curve")
-    entries = [e.to_json() | {name: getattr(e, name) for name in more} for e in result.entries]
-    return {
-        "metric": result.metric,
-        "target": result.target,
-        "advice": result.advice,
-        "entries": entries,
-    }
-
-
-def save_model(trial: Trial, path: Path) -> None:
-    """Write the model of a trial: a state_dict, or x where there is no module."""
-    x = trial.sim.server.x
-    unflatten = getattr(trial.problem, "unflatten", None)
-    save_file({"x": x.clone()} if unflatten is None else unflatten(x), path)
-
-
-def read_comparison(folder: Path) -> Comparison:
-    """Return the comparison, or the run, that a folder holds."""
-    name = "run.json" if (folder / "run.json").exists() else "compare.json"
-    found = read_json(folder / name)
-    if "outcome" not in found:
-        raise ValueError(f"{folder} is not finished; repeat its command with --resume first.")
-    outcome = found["outcome"]
-    keys = {f.name for f in fields(Entry)}
-    entries = [Entry(**{k: v for k, v in e.items() if k in keys}) for e in outcome["entries"]]
-    target, metric = outcome["target"], outcome["metric"]
-    problem = found["settings"]["problem"]
-    return Comparison(problem, metric, target, entries, outcome["advice"], folder)

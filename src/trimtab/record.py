@@ -37,7 +37,7 @@ class Record:
     """The folder of one run; with folder None, the same in memory.
 
     `settings` say what is run. An existing folder is taken up again only with `resume`, and only
-    if it holds the same settings; nothing is ever overwritten.
+    if it holds the same settings.
     """
 
     def __init__(
@@ -47,26 +47,9 @@ class Record:
         self.rounds: list[dict[str, Any]] = []
         if folder is None:
             return
-        if (folder / "run.json").exists():
-            if not resume:
-                raise ValueError(
-                    f"{folder} holds a run already; pass --resume to continue it, or another --out."
-                )
-            self._check(read_json(folder / "run.json"))
+        if open_folder(folder / "run.json", "run", settings, resume):
             self.rounds = _read_lines(folder / "rounds.jsonl")
             _write(folder / "rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.rounds))
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "run.json", header("run") | {"settings": settings})
-
-    def _check(self, found: dict[str, Any]) -> None:
-        check_version(self.folder, found)
-        for name, value in self.settings.items():
-            if found["settings"].get(name) != plain(value):
-                raise ValueError(
-                    f"{self.folder} was run with {name}={found['settings'].get(name)!r}, not "
-                    f"{plain(value)!r}; repeat its settings to resume it, or pass another --out."
-                )
 
     @property
     def checkpoint(self) -> Path | None:
@@ -88,20 +71,38 @@ class Record:
             write_json(path, read_json(path) | facts)
 
 
-def header(kind: str) -> dict[str, Any]:
-    """Return what every JSON file of ours starts with."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"format": FORMAT, "kind": kind, "started": now, "versions": versions()}
+def open_folder(path: Path, kind: str, settings: dict[str, Any], resume: bool) -> bool:
+    """Start the folder of a run at `path`, its JSON file; or, to resume, check that it is the same.
 
-
-def check_version(folder: Path | None, found: dict[str, Any]) -> None:
-    """Refuse to continue what another version of trimtab has begun."""
+    Return whether it was there already. Nothing is ever overwritten.
+    """
+    folder, plainly = path.parent, plain(settings)
+    if not path.exists():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty; pass another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"format": FORMAT, "kind": kind, "started": started, "versions": versions()}
+        write_json(path, about | {"settings": plainly})
+        return False
+    if not resume:
+        raise ValueError(
+            f"{folder} holds a {kind} already; pass --resume to continue it, or another --out."
+        )
+    found = read_json(path)
     theirs, ours = found.get("versions", {}).get("trimtab", "?"), versions()["trimtab"]
     if theirs != ours or found.get("format") != FORMAT:
         raise ValueError(
             f"{folder} was written by trimtab {theirs}, this is {ours}; continue it with that "
             "version, or start anew with another --out."
         )
+    for name, value in plainly.items():
+        if found["settings"].get(name) != value:
+            raise ValueError(
+                f"{folder} was made with {name}={found['settings'].get(name)!r}, not {value!r}; "
+                "repeat its settings to resume it, or pass another --out."
+            )
+    return True
 
 
 def plain(value: Any) -> Any:

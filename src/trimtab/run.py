@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from pathlib import Path
 
-from trimtab.compare import Comparison, Entry, describe, entry_of, outcome_of, save_model
+from trimtab.comparison import Comparison, Entry, describe, entry_of, outcome_of, save_model
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
 from trimtab.record import Record

@@ -3,7 +3,7 @@
 from html import escape
 from pathlib import Path
 
-from trimtab.compare import Comparison, Entry, pretty
+from trimtab.comparison import Comparison, Entry, pretty
 from trimtab.record import versions
 from trimtab.report.table import COLUMNS, cells, wanted, winners
 

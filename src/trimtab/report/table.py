@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from trimtab.compare import Comparison, Entry, pretty
+from trimtab.comparison import Comparison, Entry, pretty
 
 COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
 
