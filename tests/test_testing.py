@@ -251,7 +251,7 @@ WRONG = (
     Wrong(Roundless(), "is_a_frozen_dataclass", "Roundless: no method round"),
     Wrong(Elsewhere, "has_states_of_tensors", "init_server(x).x is not x"),
     Wrong(Nameless, "has_states_of_tensors", "init_server(x).x is not x"),
-    Wrong(SendsNumber, "has_states_of_tensors", "upload.dx is a float"),
+    Wrong(SendsNumber, "has_states_of_tensors", "an upload holds"),
     Wrong(NothingIsNone, "has_states_of_tensors", "the client's state is a NoneType"),
     Wrong(Growing, "has_states_of_tensors", "the client's state changes its shape"),
     Wrong(DoubleServer, "keeps_dtype", "server.x is torch.float64 where x is torch.float32"),

@@ -36,12 +36,12 @@ def compare(
 
     algorithms: names, classes, or instances (which keep the step size they have); by default
     sgd, fedavg, scaffold, mimelite and mime. K: local steps, one number or several; by default
-    those of one epoch (10 where there are no epochs).
+    those of one epoch (10 where an epoch is a single step).
     target: an accuracy (for regression, a loss); None takes one that the best nearly reaches.
     With `out`, everything is written there and an interrupted comparison can be resumed.
 
     >>> import torch, trimtab
-    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-40.0, 42.0]))
+    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([42.0, -40.0]))
     >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.4999, R=30)
     >>> [(entry.name, entry.rounds is not None) for entry in found.entries]  # f_star is -0.5
     [('fedavg', False), ('scaffold', True)]
@@ -172,7 +172,8 @@ def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
 def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
     if K is None:
         steps = getattr(problem, "steps", None)
-        return [10 if steps is None else steps(epochs=1)]
+        once = 1 if steps is None else steps(epochs=1)
+        return [once if once > 1 else 10]  # with K = 1 there would be nothing to compare
     return [K] if isinstance(K, int) else list(K)
 
 

@@ -129,6 +129,10 @@ def validate(hyper: Any) -> None:
             raise ValueError(
                 f"{who}: K={value!r}, but it counts local steps; pass a whole number K >= 1."
             )
+        if name == "base" and (isinstance(value, type) or not hasattr(value, "U")):
+            raise ValueError(
+                f"{who}: base={value!r}; pass an optimiser such as Momentum(), Adam() or Yogi()."
+            )
         if name in _RULES:
             what, holds = _RULES[name]
             number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,5 +1,8 @@
 """Randomness is an argument: every random number is a function of a seed and of what it is for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 _MASK = (1 << 64) - 1
@@ -31,3 +34,20 @@ def stream(*numbers: int) -> torch.Generator:
     True
     """
     return torch.Generator().manual_seed(mix(*numbers))
+
+
+@contextmanager
+def seeded(number: int, device: torch.device) -> Iterator[None]:
+    """Let a module draw from the global generators as from a stream, and put them back after."""
+    there = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(there, device_type=device.type if there else "cuda"):
+        torch.default_generator.manual_seed(number >> 1)
+        if there:
+            torch.get_device_module(device).manual_seed(number >> 1)
+        yield
+
+
+def global_state(device: torch.device) -> list[torch.Tensor]:
+    """Return the state of the global generators that a module on this device may draw from."""
+    there = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
+    return [torch.get_rng_state(), *there]

@@ -70,7 +70,10 @@ def has_states_of_tensors(algorithm: Any) -> None:
     x = getattr(server, "x", None)
     same = isinstance(x, torch.Tensor) and torch.equal(x, lab.start())
     _require(same, algorithm, "init_server(x).x is not x", "return a NamedTuple that has it")
-    new, clients = lab.run_round(algorithm)
+    try:
+        new, clients = lab.run_round(algorithm)
+    except ValueError as error:
+        _require(False, algorithm, _line(error), "use tensors and tuples of them")
     for name, part in clients.parts(server, new):
         what = f"{name} is a {type(part).__name__}"
         _require(isinstance(part, torch.Tensor), algorithm, what, "use tensors and tuples of them")

@@ -505,19 +505,19 @@ MISTAKES = (
     ),
     Mistake(
         "eta_g multiplies the averaged model",
-        "fluke; equation 9 of seed 001",
+        "fluke; equation 9 of a reproduction report",
         scaffold(Equation9),
         (rests_when_nobody_moves,),
     ),
     Mistake(
         "eta_g multiplies the averaged model of FedAvg",
-        "equation 3 of seed 001",
+        "equation 3 of a reproduction report",
         Equation3(eta_l=0.1, K=5),
         (rests_when_nobody_moves,),
     ),
     Mistake(
         "c is the sum of c_i_new over S, divided by N",
-        "equation 10 of seed 001",
+        "equation 10 of a reproduction report",
         scaffold(Equation10),
         (controls_average_to_c,),
     ),

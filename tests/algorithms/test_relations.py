@@ -201,3 +201,15 @@ def test_with_equal_hessians_a_round_is_K_steps_of_gradient_descent(algorithm, e
     errors = path(algorithm, problem, 20) - problem.x_star
     assert_same(errors[0], step @ (ONES - problem.x_star))
     assert_same(errors[1:], errors[:-1] @ step.mT)
+
+
+def test_mime_takes_both_gradients_of_a_step_on_the_same_mini_batch():
+    asked = []
+
+    def g(y, k=None):
+        asked.append(k)
+        return y
+
+    x = torch.ones(3, dtype=torch.float64)
+    Mime(eta=0.1, K=3, base=Momentum()).local(g, (), x, torch.zeros_like(x), x)
+    assert asked == [0, 0, 1, 1, 2, 2]

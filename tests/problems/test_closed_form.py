@@ -34,8 +34,8 @@ def test_it_equals_autograd(build, dtype):
     for k in (None, 0, 1, 2):
         expected = slow.oracle(0, 0, 1)(x, k)
         found = problem.oracle(0, 0, 1)(x, k)
-        assert problem._closed_form is not None
-        assert slow._closed_form is None
+        assert problem._without_autograd is not None
+        assert slow._without_autograd is None
         torch.testing.assert_close(
             found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-7
         )
@@ -71,7 +71,6 @@ def test_labels_to_ignore_and_soft_labels_are_left_to_autograd():
     soft = Supervised(nn.Linear(6, 4), F.cross_entropy, [(X, torch.rand(5, 4))])
     for problem in (ignored, soft):
         g = problem.oracle(0, 0, 1)(problem.x0())
-        assert problem._closed_form is None
         x = problem.x0().requires_grad_()
         data = problem.clients[0]
         W, b = x[:24].view(4, 6), x[24:]

@@ -89,7 +89,7 @@ def check_data(who: str, data: Data) -> None:
     """Refuse what no model can learn from."""
     X, y = data.X, data.y
     if not len(data):
-        raise ValueError(f"{who} has no samples; leave it out, or give it data.")
+        raise no_samples(who)
     if y.dim() == 0 or X.shape[0] != y.shape[0]:
         raise ValueError(
             f"{who} has {X.shape[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
@@ -104,6 +104,11 @@ def check_data(who: str, data: Data) -> None:
             )
 
 
+def no_samples(who: str) -> ValueError:
+    """Return the error that refuses an empty client."""
+    return ValueError(f"{who} has no samples; leave it out, or give it data.")
+
+
 def batch_size(batch: int | float | None, n: int) -> int:
     """Return the size of a mini-batch of n samples.
 
@@ -113,7 +118,7 @@ def batch_size(batch: int | float | None, n: int) -> int:
     if batch is None:
         return n
     if isinstance(batch, float):
-        return min(n, ceil(batch * n - 1e-9))  # 0.2 * 15 is a little more than 3
+        return max(1, ceil(batch * n - 1e-9))  # 0.2 * 15 is a little more than 3
     return min(n, batch)
 
 

@@ -20,6 +20,7 @@ def closed_form(module: nn.Module, loss: object) -> Gradient | None:
     """Return the gradient of such a module, or None for another."""
     layers = list(module) if type(module) is nn.Sequential else [module]
     known = all(type(layer) in (nn.Linear, nn.ReLU) for layer in layers)
+    known = known and not any(_hooked(m) for m in module.modules())
     linear = [layer for layer in layers if type(layer) is nn.Linear]
     parameters = [p for layer in linear for p in layer.parameters()]
     distinct = len({id(p) for p in parameters}) == len(parameters)
@@ -56,11 +57,21 @@ def closed_form(module: nn.Module, loss: object) -> Gradient | None:
     return gradient
 
 
+def suits(X: Tensor, y: Tensor) -> bool:
+    """Tell whether these are samples with one label each, none of them to be ignored."""
+    return X.dim() == 2 and y.dim() == 1 and not y.is_floating_point() and int(y.min()) >= 0
+
+
 def _is_plain(loss: object) -> bool:
     """Tell whether a loss is cross-entropy without weights, smoothing or another reduction."""
     if isinstance(loss, nn.CrossEntropyLoss):
-        return loss.weight is None and not loss.label_smoothing and loss.reduction == "mean"
+        plain = loss.weight is None and not loss.label_smoothing and loss.reduction == "mean"
+        return plain and loss.ignore_index == -100 and not _hooked(loss)
     return loss is F.cross_entropy
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 Views = list[tuple[Tensor | None, Tensor | None]]

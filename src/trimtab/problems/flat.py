@@ -31,7 +31,7 @@ class FlatModule:
             )
         self.start = self.vector_of(self.module)
         self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
-        self.draws = any(_draws(m) for m in self.module.modules())  # random numbers in its forward
+        self.draws = False  # whether its forward draws random numbers; a trial finds out
         self._as_given = [(m, m.training) for m in self.module.modules()]
         self._vector = self.start.clone()  # what the parameters are views of
         parts = torch.split(self._vector, [p.numel() for p in self.trainable])
@@ -50,6 +50,8 @@ class FlatModule:
 
     def __call__(self, x: Vector, X: Tensor) -> Tensor:
         """Return the module's output at x."""
+        if x.shape != (self.d,):
+            raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
         self._vector.copy_(x.detach())
         output: Tensor = self.module(X)
         return output
@@ -91,14 +93,6 @@ def running_statistics(where: str) -> str:
         f"{where} keeps running statistics, which have no gradient and cannot be averaged as "
         "parameters; use GroupNorm instead, or freeze it with .eval() before you pass the module."
     )
-
-
-def _draws(m: nn.Module) -> bool:
-    """Tell whether a submodule may draw random numbers: dropout, or a class we do not know."""
-    if not type(m).__module__.startswith("torch.nn."):
-        return True
-    rate = getattr(m, "p", None) if isinstance(m, nn.modules.dropout._DropoutNd) else None
-    return bool(rate or getattr(m, "dropout", 0) or isinstance(m, nn.RReLU))
 
 
 def _name(module: nn.Module) -> str:

@@ -1,6 +1,7 @@
 """Cut a data set into clients: lists of row numbers that are disjoint and leave nothing out."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tenso
     """
     if not 0 <= s <= 100:
         raise ValueError(f"similarity s={s}; pass per cent, from 0 (sorted) to 100 (i.i.d.).")
-    n = _check(labels, N)
+    n, labels = _check(labels, N), labels.cpu()
     shuffled = torch.randperm(n, generator=stream(seed, PARTITION))
     mixed, rest = torch.tensor_split(shuffled, [round(n * s / 100)])
     ordered = rest[torch.argsort(labels[rest], stable=True)]
@@ -44,9 +45,10 @@ def dirichlet(labels: Tensor, N: int, alpha: float, seed: int = 0) -> list[Tenso
     >>> sum(len(rows) for rows in dirichlet(labels, N=5, alpha=0.1))
     40
     """
-    if not alpha > 0:
+    if not 0 < alpha < inf:
         raise ValueError(f"alpha={alpha}; pass a positive number.")
     _check(labels, N)
+    labels = labels.cpu()
     generator = np.random.default_rng(mix(seed, PARTITION))
     clients: list[list[Tensor]] = [[] for _ in range(N)]
     for label in sorted(set(labels.tolist())):
@@ -73,7 +75,11 @@ def by_column(column: Sequence[Any] | Tensor) -> dict[Any, Tensor]:
     rows: dict[Any, list[int]] = {}
     for row, value in enumerate(column.tolist() if isinstance(column, Tensor) else column):
         rows.setdefault(value, []).append(row)
-    return {value: torch.tensor(rows[value]) for value in sorted(rows)}
+    return {value: torch.tensor(rows[value]) for value in sorted(rows, key=_order)}
+
+
+def _order(value: Any) -> tuple[str, Any]:
+    return ("", value) if isinstance(value, int | float) else (type(value).__name__, str(value))
 
 
 def split(X: Tensor, y: Tensor, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -33,13 +33,17 @@ class Quadratic:
         sigma: float = 0.0,
         weights: Sequence[float] | Tensor | None = None,
     ) -> None:
-        b = torch.as_tensor(b)
-        A = torch.as_tensor(A)
-        b = b if b.is_floating_point() else b.to(torch.get_default_dtype())
-        A = A.to(b.dtype)
+        A, b = torch.as_tensor(A), torch.as_tensor(b)
+        dtype = torch.promote_types(A.dtype, b.dtype)
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        A, b = A.to(dtype), b.to(dtype)
         b = b[:, None] if b.dim() == 1 else b
         A = A[:, None] if A.dim() == 1 else A
         A = torch.diag_embed(A) if A.dim() == 2 else A
+        if not b.numel():
+            raise ValueError(
+                "Quadratic: there are no clients, or d = 0; pass at least one of each."
+            )
         if b.dim() != 2 or A.shape != (*b.shape, b.shape[1]):
             raise ValueError(
                 f"Quadratic: A has shape {tuple(A.shape)} and b {tuple(b.shape)}; "

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 from trimtab.core import Oracle, Vector
 from trimtab.problems.clients import (
@@ -19,13 +20,14 @@ from trimtab.problems.clients import (
     batch_size,
     check_batch,
     check_data,
+    no_samples,
     read,
     size,
 )
-from trimtab.problems.closed_form import closed_form
+from trimtab.problems.closed_form import closed_form, suits
 from trimtab.problems.flat import FlatModule, running_statistics
 from trimtab.problems.problem import normalised
-from trimtab.streams import FORWARD, mix
+from trimtab.streams import FORWARD, global_state, mix, seeded
 from trimtab.threads import one_thread
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -75,6 +77,8 @@ class Supervised:
             raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
         if len(clients) == 0:
             raise ValueError("Supervised: there are no clients; pass at least one.")
+        if not callable(module):
+            raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
         self._build = None if isinstance(module, nn.Module) else module
         first = module if isinstance(module, nn.Module) else _built(module, seed=0)
         self.model = FlatModule(first, _dtype(clients))
@@ -84,11 +88,13 @@ class Supervised:
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
-        self._closed_form = None if autocast else closed_form(self.model.module, loss)
+        self._without_autograd = None if autocast else closed_form(self.model.module, loss)
         if isinstance(weights, str):
             if weights != "samples":
                 raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
             weights = [float(self.clients.size(i)) for i in range(self.N)]
+            if 0 in weights:
+                raise no_samples(f"client {weights.index(0)}")
         self.weights = normalised(weights, self.N)
         self._test = test
 
@@ -110,12 +116,12 @@ class Supervised:
             pieces = _pieces(data) if k is None or samples is data else [samples]
             if not self.model.draws:
                 return self._gradient(y, pieces, training=True)
-            with torch.random.fork_rng(devices=_accelerators(y)):
-                torch.manual_seed(mix(seed, FORWARD, i, r, -1 if k is None else k) >> 1)
+            with seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device):
                 return self._gradient(y, pieces, training=True)
 
         return g
 
+    @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
         data = self.clients[i]
@@ -190,8 +196,8 @@ class Supervised:
         settings = (self.batch, self.sampling, self.l2, self.autocast, _named(self.loss_function))
         for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
             digest.update(repr(text).encode())
-        if self._build is None:
-            _update(digest, self.model.start)
+        for tensor in self.model.state_dict(self.model.start).values():
+            _update(digest, tensor)
         items = self.clients.clients if self.clients.in_memory else ()
         for item in (*items, *(() if self._test is None else (self._test,))):
             digest.update(repr(size(item)).encode())
@@ -214,8 +220,8 @@ class Supervised:
         n = sum(len(piece) for piece in pieces)
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
-            if self._closed_form is not None:
-                gradient = self._closed_form(x, piece.X, piece.y)
+            if self._without_autograd is not None and suits(piece.X, piece.y):
+                gradient = self._without_autograd(x.to(self.model.dtype), piece.X, piece.y)
             else:
                 with torch.enable_grad():
                     gradient = self.model.gradient(self._loss(x, piece, training))
@@ -246,37 +252,46 @@ class Supervised:
         outputs: list[Tensor] = []
 
         def trial() -> None:
-            with torch.no_grad(), torch.random.fork_rng(devices=_accelerators(few.X)):
+            device = self.model.device
+            with torch.no_grad(), seeded(0, device):
+                before = global_state(device)
                 self.model.mode(training=True)
                 outputs.append(self.model(self.model.start, few.X))
+                pairs = zip(before, global_state(device), strict=True)
+                self.model.draws |= not all(torch.equal(old, new) for old, new in pairs)
 
         try:
             changed = self.model.changed_buffers(trial)
         except (RuntimeError, IndexError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
                 f"the module cannot take the inputs of {who}, of shape {tuple(few.X.shape)} "
-                f"and {few.X.dtype}: {reason}"
+                f"and {few.X.dtype} ({_first_line(error)}); make the two fit."
             ) from None
         if changed:
             raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
         _check_labels(who, self.loss_function, outputs[0], data.y)
-        if data.X.dim() != 2 or data.y.is_floating_point() or bool((data.y < 0).any()):
-            self._closed_form = None  # soft labels, or labels to ignore
+        try:
+            self.loss_function(outputs[0], few.y)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the loss cannot take outputs of shape {tuple(outputs[0].shape)} with the targets "
+                f"of {who}, of shape {tuple(few.y.shape)} and {few.y.dtype} "
+                f"({_first_line(error)}); make the two fit."
+            ) from None
         self._shape = shape
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(seed, FORWARD) >> 1)
+    with seeded(mix(seed, FORWARD), torch.device("cpu")):
         return build()
 
 
 def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
     """Return float64 if that is what the clients' tensors are; else leave it to the module."""
     first = clients[0] if isinstance(clients, list | tuple) else None
+    first = first.tensors if isinstance(first, TensorDataset) else first
     X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
-    return torch.float64 if getattr(X, "dtype", None) == torch.float64 else None
+    return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None
 
 
 def _pieces(data: Data) -> list[Data]:
@@ -288,12 +303,10 @@ def _pieces(data: Data) -> list[Data]:
     return [Data(X, y) for X, y in parts]
 
 
-def _accelerators(t: Tensor) -> list[torch.device]:
-    return [] if t.device.type == "cpu" else [t.device]
-
-
-def _is_cross_entropy(loss: Loss) -> bool:
-    return loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+def _takes_labels(loss: Loss) -> bool:
+    return loss in (F.cross_entropy, F.nll_loss) or isinstance(
+        loss, nn.CrossEntropyLoss | nn.NLLLoss
+    )
 
 
 def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
@@ -302,11 +315,14 @@ def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
         return (output > 0) == (y > 0.5)
     if y.is_floating_point() or output.dim() < 2 or output.shape[1] < 2:
         return None
-    return output.argmax(1) == y
+    predicted = output.argmax(1)
+    if predicted.shape != y.shape:
+        return None
+    return (predicted == y)[y != getattr(loss, "ignore_index", -100)]
 
 
 def _check_labels(who: str, loss: Loss, output: Tensor, y: Tensor) -> None:
-    if not _is_cross_entropy(loss) or y.is_floating_point() or output.dim() < 2:
+    if not _takes_labels(loss) or y.is_floating_point() or output.dim() < 2:
         return
     classes = output.shape[1]
     counted = y[y != getattr(loss, "ignore_index", -100)]
@@ -315,6 +331,10 @@ def _check_labels(who: str, loss: Loss, output: Tensor, y: Tensor) -> None:
             f"{who} has labels from {int(counted.min())} to {int(counted.max())}, but the module "
             f"has {classes} outputs; labels run from 0 to {classes - 1}."
         )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _named(f: Any) -> str:

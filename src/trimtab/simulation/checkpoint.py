@@ -64,9 +64,9 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         raise ValueError(f"{path}: there is no such file; pass one that sim.save wrote.") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ValueError(f"{path} is damaged or no saved simulation ({error}).") from None
-    if found["format"] != FORMAT:
+    if found.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has format {found['format']}, this version of trimtab reads {FORMAT}; "
+            f"{path} has format {found.get('format')}, this version of trimtab reads {FORMAT}; "
             "continue it with the version that wrote it."
         )
     if found["algorithm"] != repr(algorithm):

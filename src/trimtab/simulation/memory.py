@@ -24,8 +24,9 @@ class ClientStates:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        if limit is not None and (isinstance(limit, bool) or limit < 0):
-            raise ValueError(f"memory={limit}; pass a number of bytes, or None for no limit.")
+        whole = isinstance(limit, int) and not isinstance(limit, bool)
+        if limit is not None and (not whole or limit < 0):
+            raise ValueError(f"memory={limit!r}; pass a number of bytes, or None for no limit.")
         self.limit = limit
         self.in_memory = 0
         self._states: dict[int, State] = {}
@@ -80,7 +81,9 @@ class _MappedRows:
         return map_leaves(lambda leaf: next(parts)[row].view_as(leaf), self.like)
 
     def read(self, client: int) -> State:
-        return map_leaves(lambda leaf, row: row.to(leaf.device), self.like, self._row(client))
+        return map_leaves(
+            lambda leaf, row: row.clone().to(leaf.device), self.like, self._row(client)
+        )
 
     def write(self, client: int, state: State) -> None:
         if client not in self.rows:

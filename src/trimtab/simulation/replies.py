@@ -108,7 +108,8 @@ class _Norms:
 
     def spread(self, total: Any) -> float:
         w = self.weight
-        return sqrt(max(0.0, self.square / w - _square(total) / (w * w)))
+        variance = self.square / w - _square(total) / (w * w)
+        return 0.0 if variance < 0 else sqrt(variance)  # below 0 by rounding; NaN stays NaN
 
     def agreement(self, total: Any) -> float:
         pairs = self.weight * self.weight - self.weight2  # the sum of w_i w_j over i != j

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from math import nan
+from math import isfinite, nan
+from operator import index
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,13 +22,16 @@ EXECUTORS = {"auto": loop, "loop": loop}
 
 
 class Diverged(ArithmeticError):
-    """x is no longer finite. The simulation stays at the last round that was."""
+    """x, or a state, is no longer finite. The simulation stays at the last round that was."""
 
     def __init__(self, algorithm: Algorithm, r: int) -> None:
         name, value = step_size(algorithm)
         advice = f"try {name} below {value:g}" if name else "try a smaller step size"
         super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {advice}.")
         self.algorithm, self.r = algorithm, r
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Diverged, (self.algorithm, self.r)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Simulation(Iterator[Round]):
     ) -> None:
         if executor not in EXECUTORS:
             raise ValueError(f"executor={executor!r}; pass one of {', '.join(EXECUTORS)}.")
-        if not 0 <= lost < 1:
+        if not isinstance(lost, int | float) or not 0 <= lost < 1:
             raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
         self.problem, self.seed, self.lost = problem, seed, float(lost)
         self.S = cohort_size(S, problem.N)
@@ -106,7 +110,7 @@ class Simulation(Iterator[Round]):
             server = self._algorithm.round(self.server, clients)
         except _NobodyAnsweredError:
             server = self.server
-        if not bool(torch.isfinite(server.x).all()):
+        if not (_finite(server) and clients.finite()):
             raise Diverged(self._algorithm, r)
         clients.commit()
         self.server, self.r = server, r
@@ -265,6 +269,11 @@ class _Cohort:
             return self.sim.states[i]
         return self.sim.algorithm.init_client(self.sim.server.x)
 
+    def finite(self) -> bool:
+        """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
+        doubt = self.last is not None and not isfinite(self.last.spread)
+        return not doubt or all(_finite(state) for state in self._pending.values())
+
     def commit(self) -> None:
         """Keep the new states of those that answered to the end."""
         for i, state in self._pending.items():
@@ -283,8 +292,9 @@ def cohort_size(S: int | float | None, N: int) -> int:
         if not 0 < S <= 1:
             raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
         return max(1, round(S * N))
-    if isinstance(S, bool) or not isinstance(S, int) or S < 1:
+    if isinstance(S, bool) or not hasattr(S, "__index__") or index(S) < 1:
         raise ValueError(f"S={S!r}: pass a whole number S >= 1, or a fraction of the clients.")
+    S = index(S)
     if S > N:
         raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
     return S
@@ -317,12 +327,18 @@ def _checked(cohort: Sequence[int], N: int) -> list[int]:
 
 
 def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
+    if x is not None and not isinstance(x, torch.Tensor):
+        raise ValueError(f"x is a {type(x).__name__}; pass a tensor of length d={problem.d}.")
     x0 = problem.x0(seed) if x is None else x.detach().clone()
     if x0.shape != (problem.d,):
         raise ValueError(f"x has shape {tuple(x0.shape)}; pass a vector of length d={problem.d}.")
     if not x0.is_floating_point() or not bool(torch.isfinite(x0).all()):
         raise ValueError("x must hold finite floating-point numbers.")
     return x0
+
+
+def _finite(state: State) -> bool:
+    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(state))
 
 
 def _shape(state: State) -> Any:

@@ -1,0 +1,45 @@
+"""One thread for torch, the shared data where there are any, and what an error must look like."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("trimtab", max_examples=40, deadline=None, derandomize=True)
+settings.load_profile("trimtab")
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+if DATA.is_dir():
+    os.environ.setdefault("TRIMTAB_DATA", str(DATA))
+
+
+@contextmanager
+def _refused(*words: str) -> Iterator[None]:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        yield
+    text = str(caught.value)
+    assert "\n" not in text, text
+    assert text.endswith("."), f"no sentence: {text}"
+    assert not re.search(r"[.!?] [A-Z]", text), f"more than one sentence: {text}"
+    for word in words:
+        assert word in text, f"{word!r} is not in: {text}"
+
+
+@pytest.fixture
+def refused() -> Callable[..., AbstractContextManager[None]]:
+    """Expect a ValueError of one sentence that holds these words."""
+    return _refused
+
+
+@pytest.fixture
+def same_global_rng() -> Iterator[None]:
+    """Fail a test that draws from torch's global generator."""
+    before = torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,114 @@
+"""Problems by name, and functions in the user's files."""
+
+import sys
+
+import pytest
+import torch
+
+from trimtab import Quadratic, Supervised
+from trimtab.problems.builtin import PROBLEMS, load_problem
+
+FILE = """
+import torch
+from torch import nn
+from trimtab import Quadratic, Supervised
+
+def pair(G=1.0):
+    return Quadratic(torch.tensor([2.0, 0.0]), torch.tensor([-G, G]))
+
+def linear():
+    X, y = torch.zeros(8, 3), torch.zeros(8, 1)
+    return Supervised(nn.Linear(3, 1), nn.functional.mse_loss, [(X, y)])
+
+def batched(batch=None):
+    return linear().replace(batch=batch)
+
+def number():
+    return 7
+
+def broken():
+    return 1 / 0
+
+def wrong():
+    return Quadratic([1.0], [1.0], sigma=-1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_every_builtin_problem_can_be_evaluated():
+    for name in PROBLEMS:
+        problem, _ = load_problem(name)
+        assert problem.evaluate(problem.x0())["loss"] < 10
+
+
+def test_digits_are_sorted_by_label_over_ten_clients():
+    problem, target = load_problem("digits")
+    assert (problem.N, problem.d, target) == (10, 64 * 10 + 10, 0.95)
+    kinds = [len(set(problem.clients[i].y.tolist())) for i in range(10)]
+    assert max(kinds) <= 3
+    assert sum(len(problem.clients[i]) for i in range(10)) == 1438
+    assert len(problem.test) == 359
+    assert load_problem("digits", batch=7)[0].batch == 7
+
+
+def test_the_quadratic_has_unit_smoothness():
+    problem, _ = load_problem("quadratic")
+    assert abs(problem.L - 1) < 1e-12
+    assert problem.b.dtype == torch.float64
+
+
+def test_a_function_in_a_file_is_called_with_the_options_it_takes(file):
+    before = list(sys.path)
+    problem, target = load_problem(f"{file}:pair", batch=None)
+    assert isinstance(problem, Quadratic)
+    assert target is None
+    assert sys.path == before
+    assert load_problem(f"{file}:batched", batch=4)[0].batch == 4
+
+
+def test_a_batch_also_reaches_a_supervised_problem_that_does_not_ask_for_it(file):
+    problem, _ = load_problem(f"{file}:linear", batch=4)
+    assert isinstance(problem, Supervised)
+    assert problem.batch == 4
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("missing", ["no function 'missing'", "pair", "linear"]),
+        ("number", ["returned a int", "return a Problem"]),
+        ("broken", ["ZeroDivisionError"]),
+        ("wrong", ["sigma=-1"]),
+        ("torch", ["no function 'torch'"]),
+    ],
+)
+def test_a_bad_function_is_refused(refused, file, function, words):
+    with refused(*words):
+        load_problem(f"{file}:{function}")
+
+
+def test_a_batch_for_a_problem_without_mini_batches_is_refused(refused, file):
+    with refused("no mini-batches"):
+        load_problem(f"{file}:pair", batch=4)
+
+
+def test_an_unknown_name_a_missing_file_and_a_missing_function_are_refused(refused, file):
+    with refused("'mnist' is no problem", "digits", "file.py:function"):
+        load_problem("mnist")
+    with refused("nowhere.py", "no such file"):
+        load_problem("nowhere.py:problem")
+    with refused("names no function", f"{file}:function"):
+        load_problem(str(file))
+
+
+@pytest.mark.parametrize("text", ["import nothing_of_that_name", "def f(:"])
+def test_a_file_that_cannot_be_imported_is_refused(refused, file, text):
+    file.write_text(text)
+    with refused("mine.py", "cannot be imported", "mend it"):
+        load_problem(f"{file}:pair")

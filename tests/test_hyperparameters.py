@@ -1,0 +1,111 @@
+"""Every algorithm refuses hyper-parameters that make no sense, in one sentence."""
+
+import pytest
+
+import trimtab
+from trimtab import (
+    ALGORITHMS,
+    Adagrad,
+    Adam,
+    FedAvg,
+    FedOpt,
+    FedProx,
+    Mime,
+    MimeLite,
+    Momentum,
+    RichardsonRomberg,
+    Scaffold,
+    ServerOnly,
+    Sgd,
+    Yogi,
+)
+
+BASE = Momentum()
+STEPS = {
+    Sgd: {"eta": 0.1},
+    FedAvg: {"eta_l": 0.1, "K": 2},
+    FedProx: {"eta_l": 0.1, "K": 2},
+    Scaffold: {"eta_l": 0.1, "K": 2},
+    FedOpt: {"eta_l": 0.1, "K": 2, "base": BASE},
+    MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
+    Mime: {"eta": 0.1, "K": 2, "base": BASE},
+    ServerOnly: {"eta": 0.1, "base": BASE},
+}
+NAN, INFINITY = float("nan"), float("inf")
+every_algorithm = pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)
+
+
+def step(kind):
+    return "eta_l" if "eta_l" in STEPS[kind] else "eta"
+
+
+def test_all_algorithms_are_tried():
+    assert {*STEPS, RichardsonRomberg} == set(ALGORITHMS.values())
+
+
+@every_algorithm
+@pytest.mark.parametrize("value", [-0.1, 0, NAN, INFINITY, "0.1", None, True], ids=repr)
+def test_a_step_size_is_a_positive_number(refused, kind, value):
+    with refused(kind.__name__, f"{step(kind)}={value!r}", "positive"):
+        kind(**STEPS[kind] | {step(kind): value})
+
+
+@every_algorithm
+def test_a_step_size_has_no_default(kind):
+    rest = {name: value for name, value in STEPS[kind].items() if name != step(kind)}
+    with pytest.raises(TypeError, match=f"'{step(kind)}'"):
+        kind(**rest)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STEPS if "K" in STEPS[kind]])
+@pytest.mark.parametrize("K", [0, -1, 2.0, True, "2", None], ids=repr)
+def test_K_counts_steps(refused, kind, K):
+    with refused(kind.__name__, f"K={K!r}", "K >= 1"):
+        kind(**STEPS[kind] | {"K": K})
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, Scaffold, FedOpt])
+def test_eta_g_may_be_zero_and_not_negative(refused, kind):
+    assert kind(**STEPS[kind], eta_g=0.0).eta_g == 0
+    with refused(kind.__name__, "eta_g=-1", "zero or positive"):
+        kind(**STEPS[kind], eta_g=-1)
+
+
+def test_mu_is_zero_or_positive(refused):
+    with refused("FedProx", "mu=-1"):
+        FedProx(eta_l=0.1, K=2, mu=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (Momentum, {"beta": 1.0}),
+        (Momentum, {"beta": -0.1}),
+        (Adam, {"beta1": 1.0}),
+        (Adam, {"beta2": NAN}),
+        (Adam, {"eps": 0}),
+        (Yogi, {"beta2": 2}),
+        (Adagrad, {"eps": -1}),
+    ],
+)
+def test_a_base_refuses_bad_numbers(refused, kind, settings):
+    ((name, value),) = settings.items()
+    with refused(kind.__name__, f"{name}={value!r}"):
+        kind(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"option": "III"}, {"option": "I", "lean": True}])
+def test_lean_is_for_option_II(refused, settings):
+    with refused("Scaffold", "'I' or 'II'", "lean"):
+        Scaffold(eta_l=0.1, K=2, **settings)
+
+
+def test_richardson_romberg_wraps_fedavg(refused):
+    with refused("RichardsonRomberg", "FedAvg"):
+        RichardsonRomberg(Sgd(eta=0.1))
+
+
+@pytest.mark.parametrize("base", [None, "adam", trimtab.Adam])
+def test_a_base_is_an_optimiser(base):
+    with pytest.raises(ValueError, match=r"pass an optimiser such as Momentum\(\)"):
+        trimtab.Mime(eta=0.1, K=2, base=base)

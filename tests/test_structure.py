@@ -1,0 +1,231 @@
+"""The shape of the code: imports point one way, public names and signatures stay."""
+
+import ast
+import inspect
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import trimtab
+from trimtab import testing
+from trimtab.problems import partition
+
+SRC = Path(trimtab.__file__).parent
+MODULES = {
+    ".".join(("trimtab", *path.relative_to(SRC).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in SRC.rglob("*.py")
+}
+CONCRETE = {path.stem for path in (SRC / "algorithms").glob("*.py")} - {"__init__", "bases"}
+
+# Each may import itself and what stands above; DESIGN.md, "Imports point one way".
+LEVELS = (
+    ("core", "streams", "threads"),
+    ("algorithms",),
+    ("problems", "simulation"),
+    ("record",),
+    ("tune",),
+    ("comparison",),
+    ("compare", "run", "report"),
+    ("cli",),
+    ("__main__",),
+)
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+ALLOWED_BESIDES = {  # in the same level
+    "simulation": {"trimtab.problems.problem"},
+    "run": {"trimtab.report"},
+}
+FORBIDDEN = {  # although it stands above
+    "core": {"streams", "threads"},
+    "algorithms": {"streams", "threads"},
+    "problems": {"algorithms"},
+    "simulation": {"algorithms"},
+}
+APART = {  # the contract: of the program, these only
+    "testing": {"core", "streams", "problems", "simulation", "_laboratory", "testing"},
+    "_laboratory": {"core", "streams", "problems", "simulation"},
+}
+
+
+def imports(module):
+    """Return the names of the modules that a module imports, those inside functions as well."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: write imports in full"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+            if node.module == "trimtab" and all(a.name == "__version__" for a in node.names):
+                found.discard("trimtab")
+    return found
+
+
+def ours(module):
+    return {name for name in imports(module) if name.split(".")[0] == "trimtab"}
+
+
+def part(module):
+    """Return the folder or file right under trimtab."""
+    return module.split(".")[1]
+
+
+def outside(module):
+    return {name.split(".")[0] for name in imports(module)} - set(sys.stdlib_module_names)
+
+
+INNER = sorted(set(MODULES) - {"trimtab"})
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_imports_point_one_way(module):
+    here = part(module)
+    for name in ours(module):
+        assert name != "trimtab", f"{module}: import from the module that defines it"
+        there = part(name)
+        if here in APART:
+            assert there in APART[here], f"{module} imports {name}"
+        elif there != here and name not in ALLOWED_BESIDES.get(here, ()):
+            assert LEVEL[there] < LEVEL[here], f"{module} imports {name}"
+            assert there not in FORBIDDEN.get(here, ()), f"{module} imports {name}"
+
+
+def test_every_module_has_its_level():
+    assert {part(module) for module in INNER} == set(LEVEL) | set(APART)
+
+
+def test_only_the_tests_and_users_import_the_contract():
+    for module in INNER:
+        if part(module) not in APART:
+            assert not {part(name) for name in ours(module)} & set(APART)
+
+
+def test_the_package_itself_imports_nothing_of_the_command_line():
+    assert {part(name) for name in ours("trimtab")} <= {
+        *("algorithms", "compare", "comparison", "problems", "simulation", "testing")
+    }
+
+
+def test_core_imports_torch_and_the_standard_library_only():
+    assert outside("trimtab.core") == {"torch"}
+
+
+def test_algorithms_import_torch_core_and_bases_only():
+    for name in CONCRETE:
+        module = f"trimtab.algorithms.{name}"
+        allowed = {"trimtab.core", "trimtab.algorithms.bases"}
+        if name == "richardsonromberg":
+            allowed.add("trimtab.algorithms.fedavg")
+        assert ours(module) <= allowed, module
+        assert outside(module) <= {"torch", "trimtab"}, module
+
+
+def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
+    for module in MODULES:
+        if part(f"{module}.") not in ("cli", "report"):
+            assert not outside(module) & {"click", "rich", "matplotlib"}, module
+
+
+def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
+    assert set(trimtab.ALGORITHMS) == CONCRETE
+    for name in CONCRETE:
+        text = (SRC / "algorithms" / f"{name}.py").read_text()
+        assert len(text.splitlines()) < 60, name
+        kind = trimtab.ALGORITHMS[name]
+        assert kind.__module__ == f"trimtab.algorithms.{name}"
+        assert kind.__bases__ == (object,), "no inheritance between algorithms"
+
+
+# -- public names
+
+PUBLIC = [
+    *("ALGORITHMS", "Adagrad", "Adam", "Comparison", "Diverged", "FedAvg", "FedOpt", "FedProx"),
+    *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg", "Round"),
+    *("Scaffold", "ServerOnly", "Sgd", "Simulation", "Supervised", "Yogi", "compare", "simulate"),
+    "testing",
+]
+SIGNATURES = {
+    trimtab.Sgd: "(*, eta)",
+    trimtab.FedAvg: "(*, eta_l, K, eta_g=1.0)",
+    trimtab.FedProx: "(*, eta_l, K, mu=1.0, eta_g=1.0)",
+    trimtab.Scaffold: "(*, eta_l, K, eta_g=1.0, option='II', lean=False)",
+    trimtab.FedOpt: "(*, eta_l, K, base, eta_g=1.0)",
+    trimtab.MimeLite: "(*, eta, K, base)",
+    trimtab.Mime: "(*, eta, K, base)",
+    trimtab.ServerOnly: "(*, eta, base)",
+    trimtab.RichardsonRomberg: "(fedavg)",
+    trimtab.Momentum: "(beta=0.9)",
+    trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
+    trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",
+    trimtab.Adagrad: "(eps=0.001)",
+    trimtab.Quadratic: "(A, b, sigma=0.0, weights=None)",
+    trimtab.Supervised: (
+        "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
+        "l2=0.0, metrics=None, autocast=None)"
+    ),
+    trimtab.simulate: (
+        "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "
+        "executor='auto', memory=None)"
+    ),
+    trimtab.Simulation.load: "(path, algorithm, problem, *, executor='auto', memory=None)",
+    trimtab.Simulation.save: "(self, path)",
+    trimtab.Simulation.audit: "(self)",
+    testing.check_algorithm: "(algorithm)",
+    partition.by_similarity: "(labels, N, s, seed=0)",
+    partition.by_label: "(labels, N, seed=0)",
+    partition.dirichlet: "(labels, N, alpha, seed=0)",
+    partition.by_column: "(column)",
+}
+PROBLEM = {
+    "x0": "(self, seed=0)",
+    "oracle": "(self, i, seed, r)",
+    "loss": "(self, x)",
+    "gradient": "(self, x)",
+    "client_gradient": "(self, i, x)",
+    "evaluate": "(self, x, client=None)",
+}
+
+
+def signature(f):
+    """Return the signature of f without its annotations."""
+    found = inspect.signature(f)
+    empty = inspect.Parameter.empty
+    parameters = [p.replace(annotation=empty) for p in found.parameters.values()]
+    return str(found.replace(parameters=parameters, return_annotation=empty))
+
+
+def test_public_names_do_not_change():
+    assert sorted(trimtab.__all__) == PUBLIC
+    assert all(hasattr(trimtab, name) for name in PUBLIC)
+
+
+@pytest.mark.parametrize("f", SIGNATURES, ids=lambda f: f.__qualname__)
+def test_signatures_do_not_change(f):
+    assert signature(f) == SIGNATURES[f]
+
+
+def test_compare_takes_the_arguments_of_the_design():
+    assert signature(trimtab.compare).startswith(
+        "(problem, algorithms=None, *, target=None, K=None, S=None,"
+    )
+
+
+@pytest.mark.parametrize("kind", [trimtab.Problem, trimtab.Quadratic, trimtab.Supervised])
+def test_every_problem_has_the_methods_of_a_problem(kind):
+    assert {name: signature(getattr(kind, name)) for name in PROBLEM} == PROBLEM
+
+
+def test_supervised_also_unflattens():
+    assert signature(trimtab.Supervised.unflatten) == "(self, x)"
+
+
+def test_a_round_tells_what_the_design_says():
+    assert [field.name for field in fields(trimtab.Round)] == [
+        *("r", "x", "server", "cohort", "bytes_down", "bytes_up", "seconds"),
+        *("drift", "spread", "cosine"),
+    ]
