@@ -59,6 +59,9 @@ def steep():
 def nothing():
     return None
 
+def heart():
+    return good()
+
 def fails():
     raise KeyError("column")
 
@@ -173,6 +176,19 @@ def test_compare_json_has_the_promised_keys(capsys):
     promised = {"name", "settings", "rounds", "bytes", "seconds", "best", "diverged"}
     assert all(promised <= set(entry) for entry in found["algorithms"])
     assert [entry["name"] for entry in found["algorithms"]] == ["sgd", "scaffold"]
+
+
+def test_several_K_are_rows_and_curves_of_their_own(capsys):
+    command = ("compare", "mine.py:good", "--algorithms", "sgd,fedavg", "--K", "2,4", "-R", 20)
+    code, out, _ = trimtab(capsys, *command, "--target", 0.9)
+    assert code == 0
+    assert out.count("FedAvg") >= 2
+    assert "FedAvg, K = 4" in Path("runs/compare-mine-good-1/report.html").read_text()
+
+
+def test_a_name_is_shown_as_it_is(capsys):
+    _, out, _ = trimtab(capsys, "run", "sgd", "mine.py:heart", "--eta", 1, "-R", 2)
+    assert "mine.py:heart: rounds to the best accuracy" in out
 
 
 def test_a_diverging_row_names_the_round_and_the_others_go_on(capsys):

@@ -216,15 +216,15 @@ def _algorithm(name: str, hyper: dict[str, Any]) -> Algorithm:
 
 
 def _show(result: Comparison) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    console = Console(width=None if sys.stdout.isatty() else 100, emoji=False)
     console.print(terminal_table(result))
-    console.print(result.advice, highlight=False, soft_wrap=True)
+    console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
     click.echo(f"Page: {result.page}")
 
 
 def _follow(steps: Any, folder: Path) -> Comparison:
     """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
     with (
         _stoppable(console) as stop,

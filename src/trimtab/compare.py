@@ -110,8 +110,10 @@ def comparing(
             except StopIteration as done:
                 trials[lane.label] = done.value
                 break
+    goal = _settle(goal, [tried[0].rounds for tried in trials.values()])
+    for tried in trials.values():  # once more, now that there surely is a target
+        tried.sort(key=lambda trial: trial.standing(goal), reverse=True)
     winners = {label: tried[0] for label, tried in trials.items()}
-    goal = _settle(goal, [trial.rounds for trial in winners.values()])
     horizon = _horizon(goal, winners, R)
     for label, trial in winners.items():  # on to a common length, for the plots and the best value
         for moved in trial.advance(horizon, Goal(goal.metric)):

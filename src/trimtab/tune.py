@@ -124,17 +124,19 @@ class Trial:
             self._sim.save(self.record.checkpoint)
             self._unsaved = 0.0
 
-    def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float]:
-        """Return what trials are ranked by: rounds to the target, then the last quarter's mean.
+    def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
+        """Return what trials are ranked by.
 
-        Only the first r rounds count, so that a race that is resumed decides as it did before.
+        Rounds to the target; then how far they came, since those dropped early were worse; then
+        the mean of their last quarter. Only the first r rounds count, so that a race that is
+        resumed decides as it did before.
         """
         rounds = self.rounds[:r]
         if self.diverged or not rounds:
-            return (-inf, -inf)
+            return (-inf, -inf, -inf)
         met = goal.first(rounds)
         last = rounds[-ceil(len(rounds) / 4) :]
-        return (-met["r"] if met else -inf, sum(map(goal.score, last)) / len(last))
+        return (-met["r"] if met else -inf, len(rounds), sum(map(goal.score, last)) / len(last))
 
 
 Start = Callable[[float], Trial]

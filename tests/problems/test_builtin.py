@@ -112,3 +112,18 @@ def test_a_file_that_cannot_be_imported_is_refused(refused, file, text):
     file.write_text(text)
     with refused("mine.py", "cannot be imported", "mend it"):
         load_problem(f"{file}:pair")
+
+
+def test_a_function_is_called_under_the_seed(tmp_path):
+    """So that a module built in it is the same when the run is resumed."""
+    (tmp_path / "mine.py").write_text(
+        "import torch, trimtab\n"
+        "def f():\n"
+        "    data = [(torch.ones(2, 3), torch.tensor([0, 1]))]\n"
+        "    loss = torch.nn.functional.cross_entropy\n"
+        "    return trimtab.Supervised(torch.nn.Linear(3, 2), loss, data)\n"
+    )
+    state = torch.get_rng_state()
+    one, two, three = (load_problem(f"{tmp_path}/mine.py:f", seed=s)[0] for s in (1, 1, 2))
+    assert one.fingerprint == two.fingerprint != three.fingerprint
+    assert torch.equal(torch.get_rng_state(), state)

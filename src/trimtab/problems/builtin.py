@@ -17,7 +17,7 @@ from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised import Supervised
-from trimtab.streams import stream
+from trimtab.streams import PROBLEM, mix, seeded, stream
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     taken = {k: v for k, v in options.items() if anything or k in parameters}
     try:
-        problem = make(**taken)
+        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
+            problem = make(**taken)  # a module that is built in there is the same at a resume
     except ValueError:
         raise
     except Exception as error:

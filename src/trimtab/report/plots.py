@@ -69,7 +69,9 @@ def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
         moved = accumulate(line["bytes_down"] + line["bytes_up"] for line in entry.curve)
         x = [line["r"] for line in entry.curve] if against == "rounds" else [b / 1e6 for b in moved]
         y = [line.get(metric) for line in entry.curve]
-        label = pretty(entry.name) + (f", K = {entry.settings['K']}" if several else "")
+        label = pretty(entry.name) + (
+            f", K = {entry.settings['K']}" if several and "K" in entry.settings else ""
+        )
         axes.plot(
             x,
             [float("nan") if v is None else v for v in y],

@@ -1,5 +1,6 @@
 """The table of a comparison: the same cells for the terminal and for the page."""
 
+from rich.markup import escape
 from rich.table import Table
 
 from trimtab.comparison import Comparison, Entry, pretty
@@ -46,7 +47,8 @@ def winners(result: Comparison) -> dict[int, set[int]]:
 
 def terminal_table(result: Comparison) -> Table:
     """Return the table for a terminal, the best of each column in bold."""
-    table = Table(title=f"{result.problem}: rounds to {wanted(result)}", title_justify="left")
+    title = escape(f"{result.problem}: rounds to {wanted(result)}")
+    table = Table(title=title, title_justify="left")
     for column in COLUMNS:
         right = "right" if column not in ("algorithm",) else "left"
         title = f"best {result.metric}" if column == "best" else column
