@@ -110,7 +110,7 @@ def advise(entries: list[Entry], goal: Goal) -> str:
     simple = [e for e in there if e.name in ("fedavg", "sgd")]
     if simple and simple[0] is not first and (simple[0].rounds or 0) <= 1.1 * (first.rounds or 0):
         return (
-            f"Use {describe(simple[0])}: it reaches {wanted} in {simple[0].rounds} rounds, as fast "
+            f"Use {describe(simple[0])}: it reaches {wanted} in {_rounds(simple[0].rounds)}, as fast "
             f"as anything else here, and keeps no state."
         )
     slower: dict[str, str] = {}
@@ -119,7 +119,11 @@ def advise(entries: list[Entry], goal: Goal) -> str:
             need = f"needs {e.rounds}" if e.rounds else "does not get there"
             slower[e.name] = f"{pretty(e.name)} {need}"
     against = f", where {' and '.join(slower.values())}" if slower else ""
-    return f"Use {describe(first)}: it reaches {wanted} in {first.rounds} rounds{against}."
+    return f"Use {describe(first)}: it reaches {wanted} in {_rounds(first.rounds)}{against}."
+
+
+def _rounds(n: int | None) -> str:
+    return "1 round" if n == 1 else f"{n} rounds"
 
 
 def describe(entry: Entry) -> str:
