@@ -23,7 +23,8 @@ CONCRETE = {path.stem for path in (SRC / "algorithms").glob("*.py")} - {"__init_
 
 # Each may import itself and what stands above; DESIGN.md, "Imports point one way".
 LEVELS = (
-    ("core", "streams", "threads"),
+    ("core", "streams", "threads", "native"),
+    ("vectors",),
     ("algorithms",),
     ("problems", "simulation"),
     ("record",),
@@ -172,7 +173,7 @@ SIGNATURES = {
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "
         "executor='auto', memory=None)"
     ),
-    trimtab.Simulation.load: "(path, algorithm, problem, *, executor='auto', memory=None)",
+    trimtab.Simulation.load: "(path, algorithm, problem, *, executor=None, memory=None)",
     trimtab.Simulation.save: "(self, path)",
     trimtab.Simulation.audit: "(self)",
     testing.check_algorithm: "(algorithm)",

@@ -110,8 +110,8 @@ def advise(entries: list[Entry], goal: Goal) -> str:
     simple = [e for e in there if e.name in ("fedavg", "sgd")]
     if simple and simple[0] is not first and (simple[0].rounds or 0) <= 1.1 * (first.rounds or 0):
         return (
-            f"Use {describe(simple[0])}: it reaches {wanted} in {_rounds(simple[0].rounds)}, as fast "
-            f"as anything else here, and keeps no state."
+            f"Use {describe(simple[0])}: it reaches {wanted} in {_rounds(simple[0].rounds)}, as "
+            "fast as anything else here, and keeps no state."
         )
     slower: dict[str, str] = {}
     for e in sorted(others, key=lambda e: e.rounds or 10**9):

@@ -39,7 +39,7 @@ def running(
     save_model(trial, out / "model.safetensors")
     entry = entry_of(label, label, [trial], goal)
     result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
-    record.note(outcome=outcome_of(result))
+    record.note(executor=trial.sim.executor, outcome=outcome_of(result))
     return result
 
 

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -36,7 +37,7 @@ def read(item: Any, dtype: torch.dtype, device: torch.device) -> Data:
     X, y = (torch.as_tensor(part) for part in item)
     X = X.to(dtype) if X.is_floating_point() else X
     y = y.to(dtype) if y.is_floating_point() else y.long()
-    return Data(X.to(device), y.to(device))
+    return Data(X.to(device).contiguous(), y.to(device).contiguous())
 
 
 def size(item: Any) -> int:
@@ -64,6 +65,7 @@ class ClientData:
         self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
         self.in_memory = isinstance(clients, list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
+        self._lock = Lock()  # executors read from several threads
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -73,16 +75,17 @@ class ClientData:
         return len(self._read[i]) if i in self._read else size(self.clients[i])
 
     def __getitem__(self, i: int) -> Data:
-        if i in self._read:
-            self._read.move_to_end(i)
-            return self._read[i]
-        data = read(self.clients[i], self.dtype, self.device)
-        check_data(f"client {i}", data)
-        self.check(f"client {i}", data)
-        self._read[i] = data
-        if not self.in_memory and len(self._read) > _KEPT:
-            self._read.popitem(last=False)
-        return data
+        with self._lock:
+            if i in self._read:
+                self._read.move_to_end(i)
+                return self._read[i]
+            data = read(self.clients[i], self.dtype, self.device)
+            check_data(f"client {i}", data)
+            self.check(f"client {i}", data)
+            self._read[i] = data
+            if not self.in_memory and len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+            return data
 
 
 def check_data(who: str, data: Data) -> None:
@@ -150,10 +153,11 @@ class Batches:
         self.steps = ceil(len(data) / self.b)  # in one pass
         self._pass, self._order = -1, torch.empty(0)
 
-    def __getitem__(self, k: int) -> Data:
+    def rows(self, k: int) -> Tensor | None:
+        """Return which samples make up mini-batch k; None for all of them."""
         n = len(self.data)
         if self.whole or (self.sampling == "reshuffle" and self.b == n):
-            return self.data
+            return None
         if self.sampling == "iid":
             rows = torch.randint(n, (self.b,), generator=self._stream(k))
         else:
@@ -162,8 +166,11 @@ class Batches:
                 self._pass = number
                 self._order = torch.randperm(n, generator=self._stream(number))
             rows = self._order[step * self.b : (step + 1) * self.b]
-        rows = rows.to(self.data.X.device)
-        return Data(self.data.X[rows], self.data.y[rows])
+        return rows.to(self.data.X.device)
+
+    def __getitem__(self, k: int) -> Data:
+        rows = self.rows(k)
+        return self.data if rows is None else Data(self.data.X[rows], self.data.y[rows])
 
     def _stream(self, number: int) -> torch.Generator:
         seed, i, r = self.key

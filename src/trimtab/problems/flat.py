@@ -38,6 +38,14 @@ class FlatModule:
         for parameter, part in zip(self.trainable, parts, strict=True):
             parameter.data = part.view(parameter.shape)
 
+    def twin(self) -> "FlatModule":
+        """Return a copy with parameters of its own, for another thread."""
+        twin = FlatModule(self.module)
+        twin.start, twin.draws = self.start, self.draws
+        flags = [flag for _, flag in self._as_given]
+        twin._as_given = list(zip(twin.module.modules(), flags, strict=True))
+        return twin
+
     def vector_of(self, module: nn.Module) -> Vector:
         """Return the trainable parameters of a module of the same build as a vector."""
         parameters = dict(module.named_parameters())

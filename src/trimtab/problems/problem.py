@@ -52,6 +52,16 @@ class Problem(Protocol):
         ...
 
 
+def side_by_side(oracles: Sequence[Oracle]) -> Oracle:
+    """Return the oracle of a chunk of s clients: y of shape (d,) or (s, d) gives (s, d)."""
+
+    def g(y: Vector, k: int | None = None) -> Vector:
+        rows = y.expand(len(oracles), y.shape[-1])
+        return torch.stack([oracle(row, k) for oracle, row in zip(oracles, rows, strict=True)])
+
+    return g
+
+
 def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
     """Return the p_i in float64 for given weights; None stands for uniform ones.
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
+from threading import Lock, current_thread, local, main_thread
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from trimtab import native
 from trimtab.core import Oracle, Vector
 from trimtab.problems.clients import (
     Batches,
@@ -26,13 +28,14 @@ from trimtab.problems.clients import (
 )
 from trimtab.problems.closed_form import closed_form, suits
 from trimtab.problems.flat import FlatModule, running_statistics
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import normalised, side_by_side
 from trimtab.streams import FORWARD, global_state, mix, seeded
 from trimtab.threads import one_thread
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
+_GENERATORS = Lock()  # torch's global generators serve one thread at a time
 _CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
 
 
@@ -97,6 +100,7 @@ class Supervised:
                 raise no_samples(f"client {weights.index(0)}")
         self.weights = normalised(weights, self.N)
         self._test = test
+        self._threads = local()
 
     # -- the Problem
 
@@ -109,6 +113,9 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
+        if self._without_autograd is not None and suits(data.X, data.y):
+            chunk = self.chunk_oracle([i], seed, r)
+            return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
 
         def g(y: Vector, k: int | None = None) -> Vector:
@@ -116,9 +123,33 @@ class Supervised:
             pieces = _pieces(data) if k is None or samples is data else [samples]
             if not self.model.draws:
                 return self._gradient(y, pieces, training=True)
-            with seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device):
+            with (
+                _GENERATORS,
+                seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device),
+            ):
                 return self._gradient(y, pieces, training=True)
 
+        return g
+
+    def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Oracle:
+        """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
+        every = [self.clients[i] for i in clients]
+        direct = self._without_autograd
+        if direct is None or not all(suits(data.X, data.y) for data in every):
+            return side_by_side([self.oracle(i, seed, r) for i in clients])
+        keys = [(seed, i, r) for i in clients]
+        cut = [
+            Batches(data, self.batch, self.sampling, key)
+            for data, key in zip(every, keys, strict=True)
+        ]
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            rows = [None if k is None else batches.rows(k) for batches in cut]
+            now = [(data.X, data.y, some) for data, some in zip(every, rows, strict=True)]
+            gradients = direct(y, now)
+            return gradients + self.l2 * y if self.l2 else gradients
+
+        g.takes_combinations = not self.l2  # type: ignore[attr-defined]
         return g
 
     @torch.no_grad()
@@ -174,6 +205,21 @@ class Supervised:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
         return self.model.state_dict(x)
 
+    @property
+    def executor(self) -> str:
+        """Which executor suits this problem (measured; see `simulation/executors.py`).
+
+        A logistic regression with a compiled kernel: batched, the kernel itself uses all cores.
+        Large modules keep all cores busy by themselves: wide. Middling ones: workers. Small ones
+        spend their time in Python, where threads only wait for each other: loop.
+        """
+        linear = isinstance(self.model.module, nn.Linear) and self._without_autograd is not None
+        if linear and native.logistic(self.model.dtype) is not None:
+            return "batched"
+        if self.d >= 2_000_000:
+            return "wide"
+        return "workers" if self.d >= 10_000 else "loop"
+
     def steps(self, epochs: float) -> int:
         """Return K for a number of epochs: the mean over clients of their steps per pass.
 
@@ -207,10 +253,23 @@ class Supervised:
 
     # -- inside
 
+    @property
+    def _own(self) -> FlatModule:
+        """The calling thread's own copy of the model, whose parameters change all the time."""
+        if current_thread() is main_thread():
+            return self.model
+        if not hasattr(self._threads, "model"):
+            self._threads.model = self.model.twin()
+        own: FlatModule = self._threads.model
+        return own
+
     def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
-        self.model.mode(training)
+        self._own.mode(training)
         with self._precision(x):
-            return self.loss_function(self.model(x, data.X), data.y)
+            return self.loss_function(self._own(x, data.X), data.y)
+
+    def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
+        return self._own.gradient(self._loss(x, data, training))
 
     def _precision(self, x: Vector) -> AbstractContextManager[Any]:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
@@ -221,10 +280,11 @@ class Supervised:
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
             if self._without_autograd is not None and suits(piece.X, piece.y):
-                gradient = self._without_autograd(x.to(self.model.dtype), piece.X, piece.y)
+                batch = (piece.X, piece.y, None)
+                gradient = self._without_autograd(x, [batch])[0]
             else:
                 with torch.enable_grad():
-                    gradient = self.model.gradient(self._loss(x, piece, training))
+                    gradient = self._gradient_of(x, piece, training)
             total.add_(gradient, alpha=len(piece) / n)
         return total
 

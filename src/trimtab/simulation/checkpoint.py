@@ -46,6 +46,7 @@ def save(sim: "Simulation", path: Path) -> None:
         "seed": sim.seed,
         "lost": sim.lost,
         "cohorts": sim.cohorts,
+        "executor": sim.executor,
         "changes": sim.changes,
         "clients": list(sim.states),
     }

@@ -33,6 +33,27 @@ class Tally:
         self._moves.add(weight, getattr(upload, "dx", ()))
         self._controls.add(weight, state)
 
+    def add_rows(self, weights: list[float], uploads: Any, states: State = ()) -> None:
+        """Count a chunk: the uploads and new states of several clients, one in each row."""
+        _check(uploads)
+        self._weights += weights
+        self._uploads = _weighted(weights, uploads)
+        self._states = _weighted(weights, states)
+        self.bytes_up += nbytes(uploads)
+        for norms, tree in ((self._moves, getattr(uploads, "dx", ())), (self._controls, states)):
+            squares = _squares(tree)
+            for weight, square in zip(weights, squares, strict=bool(squares)):
+                norms.add_square(weight, square)
+
+    def merge(self, other: "Tally") -> None:
+        """Count all that another tally has counted."""
+        self._weights += other._weights
+        self._uploads = _accumulate(self._uploads, 1.0, other._uploads)
+        self._states = _accumulate(self._states, 1.0, other._states)
+        self._moves.merge(other._moves)
+        self._controls.merge(other._controls)
+        self.bytes_up += other.bytes_up
+
     @property
     def share(self) -> float:
         """The sum of p_i over those that answered."""
@@ -82,6 +103,20 @@ def _accumulate(total: Any, weight: float, tree: Any) -> Any:
     return map_leaves(lambda s, t: s.add_(t, alpha=weight), total, tree)
 
 
+def _weighted(weights: list[float], tree: Any) -> Any:
+    def total(leaf: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(weights, dtype=leaf.dtype, device=leaf.device) @ leaf.flatten(1)
+
+    return map_leaves(lambda leaf: total(leaf).view(leaf.shape[1:]), tree)
+
+
+def _squares(tree: Any) -> list[float]:
+    """Return the squared norms of the rows."""
+    numbers = [leaf.flatten(1) for leaf in leaves(tree) if leaf.is_floating_point()]
+    norms = [torch.linalg.vector_norm(leaf, dim=1).double().square() for leaf in numbers]
+    return torch.stack(norms).sum(0).tolist() if norms else []
+
+
 def _square(tree: Any) -> float:
     numbers = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
     norms = [float(torch.linalg.vector_norm(leaf)) for leaf in numbers]
@@ -98,13 +133,20 @@ class _Norms:
     def add(self, weight: float, v: Any) -> None:
         if not leaves(v):
             return
-        square = _square(v)
+        self.add_square(weight, _square(v))
+
+    def add_square(self, weight: float, square: float) -> None:
         self.seen = True
         self.weight += weight
         self.weight2 += weight * weight
         self.norm += weight * sqrt(square)
         self.square += weight * square
         self.own += weight * weight * square
+
+    def merge(self, other: "_Norms") -> None:
+        self.seen = self.seen or other.seen
+        for name in ("weight", "weight2", "norm", "square", "own"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def spread(self, total: Any) -> float:
         w = self.weight

@@ -13,12 +13,10 @@ import torch
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves, nbytes
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
-from trimtab.simulation.loop import loop
+from trimtab.simulation.executors import EXECUTORS, Exchange, choose
 from trimtab.simulation.memory import ClientStates
 from trimtab.simulation.replies import Tally
 from trimtab.streams import COHORT, LOST, stream
-
-EXECUTORS = {"auto": loop, "loop": loop}
 
 
 class Diverged(ArithmeticError):
@@ -66,14 +64,14 @@ class Simulation(Iterator[Round]):
         executor: str = "auto",
         memory: int | None = None,
     ) -> None:
-        if executor not in EXECUTORS:
-            raise ValueError(f"executor={executor!r}; pass one of {', '.join(EXECUTORS)}.")
+        if executor != "auto" and executor not in EXECUTORS:
+            raise ValueError(f"executor={executor!r}; pass auto, {', '.join(EXECUTORS)}.")
         if not isinstance(lost, int | float) or not 0 <= lost < 1:
             raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
         self.problem, self.seed, self.lost = problem, seed, float(lost)
         self.S = cohort_size(S, problem.N)
         self.cohorts = None if cohorts is None else [_checked(c, problem.N) for c in cohorts]
-        self.executor = "loop" if executor == "auto" else executor
+        self.executor = choose(problem, self.S) if executor == "auto" else executor
         self.r = 0
         self.server = algorithm.init_server(_start(problem, seed, x))
         self.states = ClientStates(memory)
@@ -166,10 +164,13 @@ class Simulation(Iterator[Round]):
         algorithm: Algorithm,
         problem: Problem,
         *,
-        executor: str = "auto",
+        executor: str | None = None,
         memory: int | None = None,
     ) -> "Simulation":
-        """Continue a saved simulation; refuse one of another algorithm or problem."""
+        """Continue a saved simulation; refuse one of another algorithm or problem.
+
+        With the executor it had, it goes on bit for bit.
+        """
         settings = checkpoint.settings(Path(path), algorithm, problem)
         sim = cls(
             algorithm,
@@ -178,7 +179,7 @@ class Simulation(Iterator[Round]):
             seed=settings["seed"],
             cohorts=settings["cohorts"],
             lost=settings["lost"],
-            executor=executor,
+            executor=executor or settings["executor"],
             memory=memory,
         )
         checkpoint.restore(sim, Path(path), settings)
@@ -247,10 +248,8 @@ class _Cohort:
         if not self.alive:
             self._pending = {}
             raise _NobodyAnsweredError
-        executor = EXECUTORS[sim.executor]
-        self.last, self._pending = executor(
-            sim.problem, program, broadcast, self.alive, self._state, sim.seed, self.r
-        )
+        exchange = Exchange(sim.problem, program, broadcast, self._state, sim.seed, self.r)
+        self.last, self._pending = EXECUTORS[sim.executor](exchange, self.alive)
         self.bytes_up += self.last.bytes_up
         return self.last
 

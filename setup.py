@@ -1,0 +1,19 @@
+"""Build the optional kernel; where there is no compiler, trimtab installs and runs without it."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "trimtab.native._logistic",
+            sources=["src/trimtab/native/logistic.c"],
+            depends=["src/trimtab/native/logistic.h"],
+            # Only when compiling: linked with -ffast-math, a library would change the rounding of
+            # the whole process.
+            extra_compile_args=["-O3", "-ffast-math", "-fopenmp"],
+            extra_link_args=["-fopenmp"],
+            libraries=["m"],
+            optional=True,
+        )
+    ]
+)

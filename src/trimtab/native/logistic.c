@@ -1,0 +1,89 @@
+// logistic_f32, logistic_f64 for any machine, and wider ones for x86-64, chosen by level().
+#include <math.h>
+#ifdef __linux__
+#include <malloc.h>
+#endif
+#include <stdint.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#define THREAD omp_get_thread_num()
+#else
+#define THREAD 0
+#endif
+
+#define REAL float
+#define EXP expf
+#define LANES 4
+#define NAME(f) f##_f32_0
+#include "logistic.h"
+#undef LANES
+#undef NAME
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDE 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LANES 8
+#define NAME(f) f##_f32_1
+#include "logistic.h"
+#undef LANES
+#undef NAME
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx2,fma")
+#define LANES 16
+#define NAME(f) f##_f32_2
+#include "logistic.h"
+#undef LANES
+#undef NAME
+#pragma GCC pop_options
+#endif
+
+#undef REAL
+#undef EXP
+#define REAL double
+#define EXP exp
+#define LANES 2
+#define NAME(f) f##_f64_0
+#include "logistic.h"
+#undef LANES
+#undef NAME
+
+#ifdef WIDE
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LANES 4
+#define NAME(f) f##_f64_1
+#include "logistic.h"
+#undef LANES
+#undef NAME
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx2,fma")
+#define LANES 8
+#define NAME(f) f##_f64_2
+#include "logistic.h"
+#undef LANES
+#undef NAME
+#pragma GCC pop_options
+#endif
+
+// Let the heap keep some memory, instead of giving every large vector back and faulting it in again.
+void keep_memory(void) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 64 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
+#endif
+}
+
+// 0: any machine, 1: AVX2, 2: AVX-512
+int level(void) {
+#ifdef WIDE
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f")) return 2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+  return 0;
+}

@@ -1,0 +1,197 @@
+"""Every executor gives the loop's result, for every algorithm; none of them knows one."""
+
+from functools import partial
+
+import pytest
+import torch
+from small import ALGORITHMS
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab import FedAvg, Scaffold, Supervised, native, simulate
+from trimtab.problems.builtin import quadratic_problem
+from trimtab.simulation import executors
+from trimtab.vectors import Combination
+
+SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
+
+
+def clients(dtype=torch.float64, features=6, classes=5):
+    draw = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(n, features, generator=draw, dtype=dtype),
+            torch.randint(classes, (n,), generator=draw),
+        )
+        for n in SIZES
+    ]
+
+
+def linear(**options):
+    return Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, clients(**options), batch=4, l2=0.1)
+
+
+def unweighted(**options):
+    return Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, clients(**options), batch=0.3)
+
+
+def mlp(**options):
+    def build():
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+
+    return Supervised(build, F.cross_entropy, clients(**options), batch=4, weights="samples")
+
+
+def autograd(**options):
+    def build():
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+
+    return Supervised(build, F.cross_entropy, clients(**options), weights=range(1, 13), batch=4)
+
+
+def dropout(**options):
+    def build():
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 5))
+
+    return Supervised(build, F.cross_entropy, clients(**options), batch=4)
+
+
+PROBLEMS = {f.__name__: f for f in (linear, unweighted, mlp, autograd, dropout)}
+PROBLEMS["quadratic"] = partial(quadratic_problem, d=6, sigma=0.1)
+
+
+def after(algorithm, problem, executor, rounds=20, **options):
+    sim = simulate(algorithm, problem, S=7, lost=0.1, seed=3, executor=executor, **options)
+    for _ in range(rounds):
+        done = next(sim)
+    return sim, done
+
+
+@pytest.mark.parametrize("executor", ["batched", "workers", "wide"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_it_gives_the_loops_result(algorithm, problem, executor):
+    made = PROBLEMS[problem]()
+    reference, expected = after(algorithm, made, "loop")
+    sim, found = after(algorithm, made, executor)
+    assert (found.x - expected.x).norm() <= 1e-10 * (1 + expected.x.norm())
+    assert list(sim.states) == list(reference.states)
+    for i in sim.states:
+        torch.testing.assert_close(sim.states[i], reference.states[i], rtol=1e-9, atol=1e-9)
+    for fact in ("cohort", "bytes_down", "bytes_up"):
+        assert getattr(found, fact) == getattr(expected, fact)
+    for fact in ("drift", "cosine", "spread"):
+        a, b = getattr(found, fact), getattr(expected, fact)
+        assert a == pytest.approx(b, rel=1e-6, abs=1e-7, nan_ok=True)
+
+
+@pytest.mark.parametrize("executor", ["batched", "workers"])
+@pytest.mark.parametrize("problem", ["linear", "mlp", "autograd"])
+def test_float32_stays_near_for_small_steps(problem, executor):
+    made = PROBLEMS[problem](dtype=torch.float32)
+    algorithm = Scaffold(eta_l=0.05, K=5)  # a stable run: L is about 1
+    expected, found = (after(algorithm, made, name)[1].x for name in ("loop", executor))
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+
+
+@pytest.mark.parametrize("problem", ["linear", "mlp", "dropout"])
+def test_the_bits_do_not_depend_on_the_number_of_workers(monkeypatch, problem):
+    found = []
+    for count in (1, 2, 3):
+        counted = partial(executors.workers, count=count)
+        monkeypatch.setitem(executors.EXECUTORS, "workers", counted)
+        sim, done = after(Scaffold(eta_l=0.1, K=3), PROBLEMS[problem](), "workers", rounds=6)
+        found.append((done.x, *(sim.states[i] for i in sim.states)))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("executor", executors.EXECUTORS)
+def test_a_run_resumes_bit_for_bit(tmp_path, executor):
+    algorithm, problem = Scaffold(eta_l=0.1, K=3), linear()
+    sim, _ = after(algorithm, problem, executor, rounds=4)
+    sim.save(tmp_path / "sim")
+    again = type(sim).load(tmp_path / "sim", algorithm, problem)
+    assert again.executor == executor
+    for _ in range(4):
+        assert torch.equal(next(again).x, next(sim).x)
+
+
+def test_auto_says_what_it_chose():
+    assert simulate(FedAvg(eta_l=0.1, K=1), quadratic_problem()).executor == "loop"
+    chosen = simulate(FedAvg(eta_l=0.1, K=1), linear()).executor
+    assert chosen == ("loop" if native.level() is None else "batched")
+
+
+@pytest.mark.parametrize("executor", ["batched", "workers"])
+def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
+    """A thousand clients: no more than a chunk, or a block for each worker, is alive."""
+    problem = Supervised(
+        lambda: nn.Linear(2, 2), F.cross_entropy, clients(features=2, classes=2)[:1] * 1000
+    )
+    seen = []
+    merge = executors.Tally.merge
+
+    def counting(self, other):
+        seen.append(len(other))
+        merge(self, other)
+
+    monkeypatch.setattr(executors.Tally, "merge", counting)
+    next(simulate(FedAvg(eta_l=0.1, K=1), problem, executor=executor))
+    assert sum(seen) == 1000
+    assert max(seen) <= executors.CHUNK
+
+
+def test_without_the_kernel_everything_is_the_same(monkeypatch):
+    expected = after(Scaffold(eta_l=0.1, K=3), linear(), "batched")[1].x
+    monkeypatch.setattr(native, "logistic", lambda dtype: None)
+    monkeypatch.setattr(native, "_function", lambda *arguments: None)
+    found = after(Scaffold(eta_l=0.1, K=3), linear(), "batched")[1].x
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(native.level() is None, reason="no compiler was there at the installation")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("n", "d", "C"), [(1, 1, 2), (5, 7, 3), (8, 24, 4), (9, 784, 47), (33, 50, 62)]
+)
+def test_the_kernel_equals_autograd(dtype, n, d, C):
+    draw = torch.Generator().manual_seed(n)
+    X, y = torch.randn(40, d, generator=draw, dtype=dtype), torch.randint(C, (40,), generator=draw)
+    rows = torch.randperm(40, generator=draw)[:n]
+    x = torch.randn(3, C * (d + 1), generator=draw, dtype=dtype)
+    batches = [(X, y, rows), (X, y, None), (X[:1], y[:1], None)]
+    point, found = native.logistic(dtype)([(2.0, x), (-1.0, x[0].clone())], batches, C, True)
+    for i, (X_i, y_i, some) in enumerate(batches):
+        z = (2 * x[i] - x[0]).requires_grad_()
+        torch.testing.assert_close(point[i], z.detach())
+        A, b = (X_i, y_i) if some is None else (X_i[some], y_i[some])
+        (expected,) = torch.autograd.grad(
+            F.cross_entropy(F.linear(A, z[: C * d].view(C, d), z[C * d :]), b), z
+        )
+        torch.testing.assert_close(
+            found[i], expected, rtol=2e-4 if dtype == torch.float32 else 1e-10, atol=1e-6
+        )
+
+
+@pytest.mark.skipif(native.level() is None, reason="no compiler was there at the installation")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_kernel_does_not_hide_what_is_not_finite(bad):
+    X, y = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+    x = torch.zeros(8)
+    x[0] = bad
+    _, found = native.logistic(torch.float32)([(1.0, x)], [(X, y, None)], 2, True)
+    assert not torch.isfinite(found).all()
+
+
+def test_combinations_are_vectors():
+    a, b = torch.randn(4), torch.randn(3, 4)
+    A, B = Combination.of(a), Combination.of(b)
+    torch.testing.assert_close((A - 0.5 * (B - A + B) / 2).tensor(), a - 0.5 * (b - a + b) / 2)
+    torch.testing.assert_close((-A + b).tensor(), -a + b)
+    torch.testing.assert_close(b - A, b - a)
+    torch.testing.assert_close(torch.sqrt(A**2) * B, torch.sqrt(a**2) * b)
+    torch.testing.assert_close(B / (torch.sqrt(A**2) + 1), b / (torch.sqrt(a**2) + 1))
+    assert (A - A).tensor().abs().max() == 0
+    assert torch.zeros_like(A).shape == a.shape
