@@ -313,7 +313,7 @@ class Supervised:
 
         def trial() -> None:
             device = self.model.device
-            with torch.no_grad(), seeded(0, device):
+            with torch.no_grad(), _GENERATORS, seeded(0, device):
                 before = global_state(device)
                 self.model.mode(training=True)
                 outputs.append(self.model(self.model.start, few.X))
