@@ -30,7 +30,7 @@ LEVELS = (
     ("record",),
     ("tune",),
     ("comparison",),
-    ("compare", "run", "report"),
+    ("compare", "run", "report", "bench"),
     ("cli",),
     ("__main__",),
 )

@@ -16,11 +16,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from trimtab import __version__
 from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
+from trimtab.bench import WORKLOADS, machine, measure
 from trimtab.compare import comparing
 from trimtab.comparison import Comparison, read_comparison
 from trimtab.core import Algorithm
 from trimtab.problems.builtin import load_problem
-from trimtab.report import terminal_table, write_page
+from trimtab.record import write_json
+from trimtab.report import bench_table, terminal_table, write_page
 from trimtab.run import running
 from trimtab.simulation import step_size
 from trimtab.tune import Trial
@@ -184,6 +186,29 @@ def report(folder: Path) -> None:
     result = read_comparison(folder)
     result.page = write_page(result, folder / "report.html")
     _show(result)
+
+
+@cli.command()
+@click.argument("workloads", nargs=-1)
+@click.option("--out", type=click.Path(path_type=Path), help="JSON file for the record.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def bench(workloads: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Measure rounds of WORKLOADS against their bare matrix products and a plain PyTorch loop."""
+    for name in workloads:
+        if name not in WORKLOADS:
+            raise ValueError(f"{name!r} is no workload; pass some of {', '.join(WORKLOADS)}.")
+    console, rows = Console(stderr=True), []
+    for name in workloads or WORKLOADS:
+        with console.status(f"{name}: {WORKLOADS[name].shows}"):
+            *_, row = measure(WORKLOADS[name])
+        rows.append(row)
+    record = {"machine": machine(), "rows": rows}
+    if out is not None:
+        write_json(out, record)
+    if as_json:
+        click.echo(json.dumps(record, indent=2))
+    else:
+        Console(width=None if sys.stdout.isatty() else 100).print(bench_table(rows))
 
 
 def _algorithm(name: str, hyper: dict[str, Any]) -> Algorithm:

@@ -1,5 +1,7 @@
 """The table of a comparison: the same cells for the terminal and for the page."""
 
+from typing import Any
+
 from rich.markup import escape
 from rich.table import Table
 
@@ -59,6 +61,18 @@ def terminal_table(result: Comparison) -> Table:
         table.add_row(
             *(f"[bold]{c}[/bold]" if row in best.get(j, ()) else c for j, c in enumerate(shown))
         )
+    return table
+
+
+def bench_table(rows: list[dict[str, Any]]) -> Table:
+    """Return the table of a benchmark: milliseconds a round, and the ratios that count."""
+    table = Table(title="milliseconds a round, the best of several", title_justify="left")
+    times, ratios = ("bare", "fedavg", "scaffold", "plain"), list(rows[0])[-3:]
+    for column in ("workload", "executor", *times, *ratios):
+        table.add_column(column, justify="right" if column not in ("workload",) else "left")
+    for row in rows:
+        shown = [f"{row['milliseconds'][name]:.1f}" for name in times]
+        table.add_row(row["workload"], row["executor"], *shown, *(f"{row[r]:.2f}" for r in ratios))
     return table
 
 

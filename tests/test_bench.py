@@ -1,0 +1,42 @@
+"""The benchmark measures what it says; how fast is for `trimtab bench`, not for a test."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from trimtab import Scaffold, Supervised, bench, simulate
+from trimtab.bench import WORKLOADS, machine, measure
+
+
+@pytest.mark.parametrize("name", ["W1", "W2", "W4"])
+def test_a_small_workload_gives_all_times_and_ratios(name):
+    work = replace(WORKLOADS[name], N=3, S=2, n=20, b=10, epochs=1, repeats=2)
+    *_, row = measure(work)
+    times = row["milliseconds"]
+    assert set(times) == {"bare", "fedavg", "scaffold", "plain"}
+    assert all(t > 0 for t in times.values())
+    assert row["scaffold / bare"] == pytest.approx(times["scaffold"] / times["bare"])
+    assert row["executor"] in ("batched", "workers", "loop")
+
+
+def test_the_workloads_are_those_of_the_table():
+    steps = {name: work.K for name, work in WORKLOADS.items()}
+    assert steps == {"W1": 5, "W1x10": 50, "W2": 25, "W3": 1, "W4": 5, "W4x5": 25}
+
+
+def test_the_plain_loop_is_scaffold_too():
+    """With all clients and one full batch there is no chance: the same numbers as ours."""
+    work = replace(WORKLOADS["W1"], N=3, S=3, n=6, b=6, epochs=4)
+    clients, plain = work.clients(), bench._Plain(work, work.clients())
+    problem = Supervised(work.build(), torch.nn.functional.cross_entropy, clients)
+    sim = simulate(Scaffold(eta_l=bench.ETA, K=work.K), problem)
+    for _ in range(3):
+        plain.round()
+        done = next(sim)
+    x = torch.cat([p.detach().reshape(-1) for p in plain.model.parameters()])
+    torch.testing.assert_close(x, done.x, rtol=1e-3, atol=1e-5)
+
+
+def test_the_machine_is_described():
+    assert {"processor", "cores", "kernel", "versions"} <= set(machine())
