@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -70,14 +71,14 @@ _MLP = ((225, 784, 200), (225, 200, 48), (225, 48, 200), (48, 225, 200), (200, 2
 
 def _w1(epochs: int, name: str) -> Workload:
     shows = f"logistic regression 784-47, 20 of 100 clients, batch 225, {epochs} epochs"
-    build = lambda: logistic(784, 47)  # noqa: E731
+    build = partial(logistic, 784, 47)
     products = _linear(225, 47)
     return Workload(name, shows, build, (784,), 47, 100, 20, 1125, 225, epochs, products=products)
 
 
 def _w4(epochs: int, name: str) -> Workload:
     shows = f"logistic regression 784-62, 100 of 3,400 clients, batch 20, {epochs} epochs"
-    build = lambda: logistic(784, 62)  # noqa: E731
+    build = partial(logistic, 784, 62)
     products = _linear(20, 62)
     return Workload(name, shows, build, (784,), 62, 3400, 100, 100, 20, epochs, products=products)
 
@@ -85,7 +86,7 @@ def _w4(epochs: int, name: str) -> Workload:
 _W2 = Workload(
     name="W2",
     shows="MLP 784-200-47, 20 of 100 clients, batch 225, 5 epochs",
-    build=lambda: mlp(784, 200, 47),
+    build=partial(mlp, 784, 200, 47),
     shape=(784,),
     classes=47,
     N=100,
@@ -99,7 +100,7 @@ _W2 = Workload(
 _W3 = Workload(
     name="W3",
     shows="ResNet-18 with GroupNorm, 3 x 32 x 32, batch 64, one step of one client",
-    build=lambda: resnet18(),
+    build=resnet18,
     shape=(3, 32, 32),
     classes=10,
     N=1,

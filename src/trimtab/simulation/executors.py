@@ -115,8 +115,11 @@ def _chunk(exchange: Exchange, clients: Sequence[int]) -> Outcome:
     g = lazily(_oracle(e, clients))
     uploads, new = map(eager, e.program(g, lazy(old), *lazy(e.broadcast)))
     tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
-    states = {i: map_leaves(lambda leaf: leaf[row], new) for row, i in enumerate(clients)}  # noqa: B023
-    return tally, states
+    return tally, {i: _row(new, row) for row, i in enumerate(clients)}
+
+
+def _row(tree: State, row: int) -> State:
+    return map_leaves(lambda leaf: leaf[row], tree)
 
 
 def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
