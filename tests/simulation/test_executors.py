@@ -124,6 +124,14 @@ def test_a_run_resumes_bit_for_bit(tmp_path, executor):
         assert torch.equal(next(again).x, next(sim).x)
 
 
+@pytest.mark.parametrize("executor", executors.EXECUTORS)
+def test_a_client_state_holds_no_more_memory_than_its_own(executor):
+    sim, _ = after(Scaffold(eta_l=0.1, K=3), linear(), executor, rounds=2)
+    for i in sim.states:
+        state = sim.states[i]
+        assert state.untyped_storage().nbytes() == state.numel() * state.element_size()
+
+
 def test_auto_says_what_it_chose():
     assert simulate(FedAvg(eta_l=0.1, K=1), quadratic_problem()).executor == "loop"
     chosen = simulate(FedAvg(eta_l=0.1, K=1), linear()).executor

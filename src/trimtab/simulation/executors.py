@@ -119,7 +119,7 @@ def _chunk(exchange: Exchange, clients: Sequence[int]) -> Outcome:
 
 
 def _row(tree: State, row: int) -> State:
-    return map_leaves(lambda leaf: leaf[row], tree)
+    return map_leaves(lambda leaf: leaf[row].clone(), tree)  # a view would keep the chunk alive
 
 
 def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
