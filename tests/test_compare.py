@@ -10,7 +10,7 @@ import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, compare
 from trimtab.compare import comparing
-from trimtab.comparison import read_comparison
+from trimtab.comparison import Entry, advise, read_comparison
 from trimtab.problems.builtin import load_problem
 from trimtab.record import Record
 from trimtab.tune import Goal, Trial, goal_of, race, settings_of
@@ -89,6 +89,14 @@ def test_a_diverging_run_is_reported_and_the_others_go_on():
 def test_when_everything_diverges_the_advice_says_so():
     found = compare(pair(G=1.0), [FedAvg(eta_l=1e30, K=5)], target=-0.49, R=10)
     assert "diverged" in found.advice
+
+
+def test_a_run_that_diverges_after_the_target_is_not_advised():
+    fast, slow = (
+        Entry(name, name, {"eta": 1.0}, rounds=r) for name, r in (("mime", 2), ("sgd", 9))
+    )
+    fast.diverged_at = 5
+    assert advise([fast, slow], Goal("loss", 0.1)).startswith("Use Sgd")
 
 
 def test_instances_keep_their_step_size_and_may_come_twice():

@@ -95,7 +95,8 @@ def _summary(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 def advise(entries: list[Entry], goal: Goal) -> str:
     """Say in one sentence which algorithm to use."""
-    there = sorted((e for e in entries if e.rounds is not None), key=lambda e: e.rounds or 0)
+    stable = [e for e in entries if e.rounds is not None and not e.diverged]
+    there = sorted(stable, key=lambda e: e.rounds or 0)
     wanted = f"{goal.metric} {goal.target:g}"
     if not there:
         best = [e for e in entries if e.best is not None and not e.diverged]

@@ -1,6 +1,9 @@
 """Every executor gives the loop's result, for every algorithm; none of them knows one."""
 
+import os
+import sys
 from functools import partial
+from shutil import which
 
 import pytest
 import torch
@@ -197,6 +200,15 @@ def test_the_kernel_does_not_hide_what_is_not_finite(bad):
     x[0] = bad
     _, found = native.logistic(torch.float32)([(1.0, x)], [(X, y, None)], 2, True)
     assert not torch.isfinite(found).all()
+
+
+@pytest.mark.skipif(os.environ.get("TRIMTAB_NATIVE") == "0", reason="told to do without")
+@pytest.mark.skipif(not (sys.platform == "linux" and which("gcc")), reason="no compiler here")
+def test_the_kernel_is_built_and_right_where_there_is_a_compiler():
+    """The build is optional, so a broken kernel would otherwise go unnoticed."""
+    assert native.level() is not None
+    assert native.logistic(torch.float32) is not None
+    assert native.logistic(torch.float64) is not None
 
 
 def test_combinations_are_vectors():
