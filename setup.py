@@ -5,9 +5,9 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "trimtab.native._logistic",
-            sources=["src/trimtab/native/logistic.c"],
-            depends=["src/trimtab/native/logistic.h"],
+            "trimtab.native._kernels",
+            sources=["src/trimtab/native/kernels.c"],
+            depends=["src/trimtab/native/variant.h", "src/trimtab/native/classifier.h", "src/trimtab/native/program.h"],
             # Only when compiling: linked with -ffast-math, a library would change the rounding of
             # the whole process.
             extra_compile_args=["-O3", "-ffast-math", "-fopenmp"],

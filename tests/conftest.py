@@ -17,6 +17,7 @@ settings.load_profile("trimtab")
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 if DATA.is_dir():
     os.environ.setdefault("TRIMTAB_DATA", str(DATA))
+os.environ["TRIMTAB_OFFLINE"] = "1"  # no test reaches the network
 
 
 @contextmanager
@@ -35,6 +36,15 @@ def _refused(*words: str) -> Iterator[None]:
 def refused() -> Callable[..., AbstractContextManager[None]]:
     """Expect a ValueError of one sentence that holds these words."""
     return _refused
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """Skip a test of real data where there are none."""
+    folder = os.environ.get("TRIMTAB_DATA")
+    if not folder:
+        pytest.skip("needs real data: set TRIMTAB_DATA to a folder that has them")
+    return Path(folder)
 
 
 @pytest.fixture

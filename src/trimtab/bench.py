@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trimtab import native
 from trimtab.algorithms import FedAvg, Scaffold
+from trimtab.core import Algorithm
 from trimtab.problems.models import logistic, mlp, resnet18
 from trimtab.problems.supervised import Supervised
 from trimtab.record import versions
-from trimtab.simulation import simulate
+from trimtab.simulation import Simulation, simulate
 
 ETA = 0.1
 
@@ -42,8 +43,11 @@ class Workload:
     n: int
     b: int
     epochs: int
-    repeats: int = 7
+    goals: dict[str, float]  # what the ratios should be at most; for 'plain / …' at least
+    repeats: int = 9
     products: tuple[tuple[int, int, int], ...] = ()  # (rows, inner, columns) of one local step
+    test: int = 0  # samples of an evaluation, measured too
+    autocast: bool = False  # whether a round in bfloat16 is measured too
 
     @property
     def K(self) -> int:
@@ -61,41 +65,72 @@ class Workload:
         return made
 
 
+class _Wrapped(nn.Module):
+    """A module as people write them: nothing here tells that it is a logistic regression."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, classes)
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.inner(X)
+        return logits
+
+
 def _linear(b: int, classes: int) -> tuple[tuple[int, int, int], ...]:
     wide = -(-classes // 16) * 16
     return (b, 784, wide), (wide, b, 784)
 
 
-_MLP = ((225, 784, 200), (225, 200, 48), (225, 48, 200), (48, 225, 200), (200, 225, 784))
+def _goals(bare: float, plain: float, fedavg: float, **others: float) -> dict[str, float]:
+    return {"scaffold / bare": bare, "plain / scaffold": plain, "scaffold / fedavg": fedavg} | {
+        name.replace("_", " / "): value for name, value in others.items()
+    }
 
 
-def _w1(epochs: int, name: str) -> Workload:
-    shows = f"logistic regression 784-47, 20 of 100 clients, batch 225, {epochs} epochs"
-    build = partial(logistic, 784, 47)
-    products = _linear(225, 47)
-    return Workload(name, shows, build, (784,), 47, 100, 20, 1125, 225, epochs, products=products)
-
-
-def _w4(epochs: int, name: str) -> Workload:
-    shows = f"logistic regression 784-62, 100 of 3,400 clients, batch 20, {epochs} epochs"
-    build = partial(logistic, 784, 62)
-    products = _linear(20, 62)
-    return Workload(name, shows, build, (784,), 62, 3400, 100, 100, 20, epochs, products=products)
-
-
-_W2 = Workload(
-    name="W2",
-    shows="MLP 784-200-47, 20 of 100 clients, batch 225, 5 epochs",
-    build=partial(mlp, 784, 200, 47),
+_W1 = Workload(
+    name="W1",
+    shows="logistic regression 784-47, 20 of 100 clients, batch 225, 1 epoch",
+    build=partial(logistic, 784, 47),
     shape=(784,),
     classes=47,
     N=100,
     S=20,
     n=1125,
     b=225,
-    epochs=5,
+    epochs=1,
+    goals=_goals(bare=1.6, plain=6, fedavg=1.1, evaluation_scaffold=0.3),
+    products=_linear(225, 47),
+    test=9400,
+)
+_W1X10 = replace(
+    _W1,
+    name="W1x10",
+    shows="the same, 10 epochs",
+    epochs=10,
+    goals=_goals(bare=1.6, plain=6, fedavg=1.1),
     repeats=3,
-    products=_MLP,
+    test=0,
+)
+_ANY = replace(
+    _W1,
+    name="any",
+    shows="a module of the size of W1 that nothing is known of, through autograd",
+    build=partial(_Wrapped, 784, 47),
+    goals={"plain / scaffold": 3},
+    test=0,
+)
+_W2 = replace(
+    _W1,
+    name="W2",
+    shows="MLP 784-200-47, 20 of 100 clients, batch 225, 5 epochs",
+    build=partial(mlp, 784, 200, 47),
+    epochs=5,
+    goals=_goals(bare=1.3, plain=2.5, fedavg=1.1),
+    repeats=3,
+    products=((225, 784, 200), (225, 200, 48), (225, 48, 200), (48, 225, 200), (200, 225, 784)),
+    test=0,
 )
 _W3 = Workload(
     name="W3",
@@ -108,23 +143,40 @@ _W3 = Workload(
     n=64,
     b=64,
     epochs=1,
+    goals=_goals(bare=1.05, plain=0.97, fedavg=1.1, autocast_scaffold=1 / 1.7),
     repeats=3,
+    autocast=True,
 )
-WORKLOADS = {
-    work.name: work
-    for work in (_w1(1, "W1"), _w1(10, "W1x10"), _W2, _W3, _w4(1, "W4"), _w4(5, "W4x5"))
-}
+_W4 = Workload(
+    name="W4",
+    shows="logistic regression 784-62, 100 of 3,400 clients, batch 20, 1 epoch",
+    build=partial(logistic, 784, 62),
+    shape=(784,),
+    classes=62,
+    N=3400,
+    S=100,
+    n=100,
+    b=20,
+    epochs=1,
+    goals=_goals(bare=3.5, plain=6, fedavg=1.35),
+    products=_linear(20, 62),
+)
+_W4X5 = replace(_W4, name="W4x5", shows="the same, 5 epochs", epochs=5, repeats=5)
+WORKLOADS = {work.name: work for work in (_W1, _W1X10, _ANY, _W2, _W3, _W4, _W4X5)}
 
 
 def measure(work: Workload) -> Iterator[dict[str, Any]]:
-    """Yield the best times so far, in milliseconds, after each repetition."""
+    """Yield the best times so far, in milliseconds, after each repetition.
+
+    Every client has taken part before the clock runs, as it has in most rounds of a long run.
+    """
     clients = work.clients()
-    problem = Supervised(work.build(), F.cross_entropy, clients, batch=work.b)
-    for i in range(problem.N):
-        problem.clients[i]  # read and checked before the clock runs
+    problem = Supervised(
+        work.build(), F.cross_entropy, clients, test=_test(work), batch=work.b
+    )  # fmt: skip
     sims = {
-        "fedavg": simulate(FedAvg(eta_l=ETA, K=work.K), problem, S=work.S),
-        "scaffold": simulate(Scaffold(eta_l=ETA, K=work.K), problem, S=work.S),
+        "fedavg": _simulated(FedAvg(eta_l=ETA, K=work.K), problem, work),
+        "scaffold": _simulated(Scaffold(eta_l=ETA, K=work.K), problem, work),
     }
     plain = _Plain(work, clients)
     runs: dict[str, Callable[[], Any]] = {
@@ -133,6 +185,12 @@ def measure(work: Workload) -> Iterator[dict[str, Any]]:
         "scaffold": lambda: next(sims["scaffold"]),
         "plain": plain.round,
     }
+    if work.test:
+        runs["evaluation"] = lambda: problem.evaluate(sims["scaffold"].server.x)
+    if work.autocast:
+        half = problem.replace(autocast=torch.bfloat16)
+        sims["autocast"] = _simulated(Scaffold(eta_l=ETA, K=work.K), half, work)
+        runs["autocast"] = lambda: next(sims["autocast"])
     best: dict[str, float] = {}
     for repeat in range(work.repeats + 1):
         for name, run in runs.items():
@@ -143,15 +201,48 @@ def measure(work: Workload) -> Iterator[dict[str, Any]]:
                 best[name] = min(best.get(name, seconds), seconds)
         if repeat:
             facts = {name: 1000 * seconds for name, seconds in best.items()}
+            ratios = {ratio: _ratio(facts, ratio) for ratio in work.goals}
             yield {
                 "workload": work.name,
                 "shows": work.shows,
                 "executor": sims["scaffold"].executor,
                 "milliseconds": facts,
-                "scaffold / bare": facts["scaffold"] / facts["bare"],
-                "plain / scaffold": facts["plain"] / facts["scaffold"],
-                "scaffold / fedavg": facts["scaffold"] / facts["fedavg"],
+                "ratios": ratios,
+                "goals": work.goals,
+                "met": {name: met(name, value, work.goals[name]) for name, value in ratios.items()},
             }
+
+
+def _ratio(facts: dict[str, float], ratio: str) -> float:
+    above, below = ratio.split(" / ")
+    return facts[above] / facts[below]
+
+
+def met(ratio: str, value: float, goal: float) -> bool:
+    """Tell whether a ratio is as it should be: the plain loop is to be slower, others are not.
+
+    >>> met("plain / scaffold", 7.0, 6.0), met("scaffold / bare", 1.7, 1.6)
+    (True, False)
+    """
+    return value >= goal if ratio.startswith("plain") else value <= goal
+
+
+def _simulated(algorithm: Algorithm, problem: Supervised, work: Workload) -> Simulation:
+    first = [list(range(j, j + work.S)) for j in range(0, work.N, work.S)]
+    draw = torch.Generator().manual_seed(1)
+    then = [torch.randperm(work.N, generator=draw)[: work.S].tolist() for _ in range(100)]
+    sim = simulate(algorithm, problem, cohorts=first + then)
+    for _ in first if work.N > 1 else ():
+        next(sim)
+    return sim
+
+
+def _test(work: Workload) -> tuple[Tensor, Tensor] | None:
+    if not work.test:
+        return None
+    draw = torch.Generator().manual_seed(2)
+    X = torch.rand(work.test, *work.shape, generator=draw)
+    return X, torch.randint(work.classes, (work.test,), generator=draw)
 
 
 def _bare(work: Workload) -> float:
@@ -186,7 +277,8 @@ class _Plain:
         self.work, self.model = work, work.build()
         self.loaders = [DataLoader(TensorDataset(X, y), work.b, shuffle=True) for X, y in clients]
         self.c = [torch.zeros_like(p) for p in self.model.parameters()]
-        self.c_i: dict[int, list[Tensor]] = {}
+        zeros = [torch.zeros_like(p) for p in self.c]
+        self.c_i = [[z.clone() for z in zeros] for _ in clients]
 
     def step(self) -> None:
         """Take one training step, without anything federated."""
@@ -204,7 +296,7 @@ class _Plain:
         zeros = [torch.zeros_like(p) for p in x]
         dx, dc = [p.clone() for p in zeros], [p.clone() for p in zeros]
         for i in torch.randperm(work.N)[: work.S].tolist():
-            c_i = self.c_i.get(i, zeros)
+            c_i = self.c_i[i]
             model = deepcopy(self.model)
             optimizer = torch.optim.SGD(model.parameters(), ETA)
             for _ in range(work.epochs):

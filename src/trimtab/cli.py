@@ -105,7 +105,8 @@ def compare(
 ) -> None:
     """Tune algorithms on PROBLEM, run them side by side, and say which to use.
 
-    PROBLEM is a built-in name (digits, quadratic) or file.py:function.
+    PROBLEM is file.py:function or a built-in name: digits, quadratic, emnist, cifar10, a9a, heart,
+    concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
     """
     made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
     folder = _folder(out, f"compare-{_short(problem)}", resume)

@@ -2,17 +2,35 @@
 
 The local steps of most algorithms are linear combinations, `y - eta_l * (g(y, k) - c_i + c)`: as
 tensors four passes over memory and four calls, as a `Combination` one. Algorithms do not notice:
-whatever is not linear is computed on the tensor.
+whatever is not linear is computed on the tensor. A `tape.Tape` uses combinations of symbols.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from trimtab import native
 from trimtab.core import Oracle, State
+
+_MANY = 6  # terms, beyond which a combination is settled
+
+
+class NotLinearError(Exception):
+    """Somebody wants the numbers of a vector that is not there yet."""
+
+
+class _Recorder(Protocol):
+    def settled(self, y: Any) -> "Symbol": ...
+
+
+class Symbol:
+    """A vector that is not there yet; its recorder takes down how to make it."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self.recorder = recorder
 
 
 class Combination:
@@ -26,7 +44,7 @@ class Combination:
 
     __slots__ = ("_tensor", "_terms")
 
-    def __init__(self, terms: list[tuple[float, Tensor]]) -> None:
+    def __init__(self, terms: list[tuple[float, Any]]) -> None:
         self._terms = terms
         self._tensor: Tensor | None = None
 
@@ -40,23 +58,21 @@ class Combination:
     def tensor(self) -> Tensor:
         """Return the tensor, computed at the first call."""
         if self._tensor is None:
+            if any(isinstance(value, Symbol) for _, value in self._terms):
+                raise NotLinearError
             self.settle(native.combine(self._terms))
         assert self._tensor is not None
         return self._tensor
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type of its numbers."""
-        return self._terms[0][1].dtype
-
-    @property
-    def terms(self) -> native.Terms:
-        """Numbers times tensors that add up to this; one term once it is computed."""
+    def terms(self) -> list[tuple[float, Any]]:
+        """Numbers times tensors or symbols that add up to this."""
         return self._terms
 
-    def settle(self, tensor: Tensor) -> None:
-        """Take the tensor that somebody else has computed from the terms."""
-        self._tensor, self._terms = tensor, [(1.0, tensor)]
+    def settle(self, value: Any) -> None:
+        """Take a tensor or symbol that stands for all the terms."""
+        self._terms = [(1.0, value)]
+        self._tensor = value if isinstance(value, Tensor) else None
 
     def _plus(self, other: Any, sign: float) -> Any:
         if isinstance(other, Combination):
@@ -73,7 +89,14 @@ class Combination:
                     break
             else:
                 terms.append((sign * a, tensor))
-        return Combination(terms)
+        combination = Combination(terms)
+        if len(terms) > _MANY:
+            symbols = [value for _, value in terms if isinstance(value, Symbol)]
+            if symbols:
+                symbols[0].recorder.settled(combination)
+            else:
+                combination.tensor()
+        return combination
 
     def __add__(self, other: Any) -> Any:
         return self._plus(other, 1.0)
@@ -137,10 +160,5 @@ def eager(tree: State) -> State:
 
 
 def lazily(g: Oracle) -> Callable[..., Combination]:
-    """Return an oracle that takes and gives combinations.
-
-    One with a true attribute `takes_combinations` gets them as they are, and settles them.
-    """
-    if getattr(g, "takes_combinations", False):
-        return lambda y, k=None: Combination.of(g(y, k))
+    """Return an oracle that takes and gives combinations."""
     return lambda y, k=None: Combination.of(g(_plain(y), k))

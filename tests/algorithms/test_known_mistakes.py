@@ -302,12 +302,11 @@ class Cohort(simulation._Cohort):
 
     def run(self, program, *broadcast):
         asked, tally = self.alive, super().run(program, *broadcast)
-        replies, pending = {}, self._pending
-        self._pending = {}
+        replies, sim = {}, self.sim
         for i in asked:
-            g = self.sim.problem.oracle(i, self.sim.seed, self.r)
-            replies[i] = program(g, self._state(i), *broadcast)
-        self._pending = pending
+            g = sim.problem.oracle(i, sim.seed, self.r)
+            old = sim.states[i] if i in sim.states else sim.algorithm.init_client(sim.server.x)
+            replies[i] = program(g, old, *broadcast)
         wrong = self.wrong(replies, tally)
         return SimpleNamespace(**{"mean": tally.mean, "share": tally.share, **wrong})
 
@@ -352,7 +351,8 @@ class UniformUpdates(Cohort):
 
 class CommitsLostReplies(Cohort):
     def wrong(self, replies, tally):
-        self._pending = {i: state for i, (_, state) in replies.items()}
+        for i, (_, state) in replies.items():
+            self.sim.states[i] = state
         return {}
 
 
@@ -361,8 +361,9 @@ def cohort(kind: type[Cohort]) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def one_state_for_all(patch: pytest.MonkeyPatch) -> None:
-    get = memory.ClientStates.__getitem__
-    patch.setattr(memory.ClientStates, "__getitem__", lambda self, i: get(self, next(iter(self))))
+    latest = memory.ClientStates.latest
+    first = lambda self, i: latest(self, next(iter(self))) if i in self else None  # noqa: E731
+    patch.setattr(memory.ClientStates, "latest", first)
 
 
 def restore(change: Callable[[Any], None]) -> Callable[[pytest.MonkeyPatch], None]:

@@ -1,12 +1,14 @@
 """Problems by name, and functions in the user's files."""
 
 import sys
+from math import log
 
 import pytest
 import torch
 
 from trimtab import Quadratic, Supervised
 from trimtab.problems.builtin import PROBLEMS, load_problem
+from trimtab.problems.data.files import DataError
 
 FILE = """
 import torch
@@ -41,10 +43,68 @@ def file(tmp_path):
     return path
 
 
-def test_every_builtin_problem_can_be_evaluated():
-    for name in PROBLEMS:
-        problem, _ = load_problem(name)
-        assert problem.evaluate(problem.x0())["loss"] < 10
+@pytest.mark.parametrize("name", ["digits", "quadratic"])
+def test_a_problem_that_needs_no_files_can_be_evaluated(name):
+    problem, _ = load_problem(name)
+    assert problem.evaluate(problem.x0())["loss"] < 10
+
+
+# Of the real problems: N, d, and the loss of a model that knows nothing (logistic regression
+# starts at 0, so log of the number of classes; the strength of concrete has variance 1).
+REAL = {
+    "emnist": (100, 785 * 47, log(47)),
+    "a9a": (10, 124 * 2, log(2)),
+    "heart": (4, 23 * 2, log(2)),
+    "concrete": (10, 9, 1.0),
+    "shakespeare": (50, None, None),
+    "cifar10": (10, 11173962, None),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_problem_on_real_data(real_data, name):
+    try:
+        problem, target = load_problem(name)
+    except DataError as error:
+        if "cannot be downloaded" not in str(error):
+            raise
+        pytest.skip(f"needs real data: {error}")
+    N, d, loss = REAL[name]
+    assert problem.N == N
+    assert d in (None, problem.d)
+    assert len(problem.clients[N - 1]) > 1
+    if loss is not None:
+        assert problem.evaluate(problem.x0())["loss"] == pytest.approx(loss, rel=1e-5)
+        assert target is not None
+
+
+def test_every_problem_is_tested():
+    assert set(PROBLEMS) == {"digits", "quadratic", *REAL}
+
+
+def test_the_hospitals_are_the_clients(real_data):
+    problem, _ = load_problem("heart")
+    assert [len(problem.clients[i]) for i in range(4)] == [243, 236, 99, 160]
+    assert len(problem.test) == 60 + 58 + 24 + 40
+
+
+def test_concrete_is_sorted_by_strength(real_data):
+    problem, _ = load_problem("concrete")
+    means = [float(problem.clients[i].y.mean()) for i in range(10)]
+    assert means == sorted(means)
+    assert [problem.batch, problem.steps(epochs=1)] == [None, 1]
+
+
+def test_a_folder_of_data_reaches_the_problem(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRIMTAB_DATA", raising=False)
+    lines = [
+        "head",
+        *(f"{i},{i * i},{i % 2},{i % 3},{i % 5},{i % 7},1{i},2{i},{i}" for i in range(9)),
+    ]
+    (tmp_path / "concrete.csv").write_text("\n".join(lines))
+    problem, _ = load_problem("concrete", data=tmp_path, batch=1, N=3)
+    assert problem.batch == 1
+    assert [len(problem.clients[i]) for i in range(3)] == [3, 3, 3]
 
 
 def test_digits_are_sorted_by_label_over_ten_clients():

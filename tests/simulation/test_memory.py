@@ -1,28 +1,34 @@
-"""Client states in memory and in mapped files: the same states, and no more memory than allowed."""
+"""Client states in memory and on disk: the same states, and no more memory than allowed."""
 
-import gc
-import os
+import errno
 import tempfile
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
-from small import SCAFFOLD, D, history, quadratic, run, same, same_simulation
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from small import SCAFFOLD, D, N, Watched, history, quadratic, run, same, same_simulation, whole
 
-from trimtab.simulation import memory
+from trimtab import Diverged, Scaffold, simulate
+from trimtab.algorithms.bases import Moments
+from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.memory import ClientStates
 
 ROW = 8 * D  # bytes of a state of the quadratic
 
 
-def folders():
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("trimtab-states")}
-
-
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch):
+    """Count the temporary files, which are to be in TMPDIR."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    opened = []
+
+    def open_file(**options):
+        opened.append(tempfile.TemporaryFile(**options))  # noqa: SIM115
+        return opened[-1]
+
+    monkeypatch.setattr("trimtab.simulation.memory.TemporaryFile", open_file)
+    return opened
 
 
 @pytest.mark.parametrize("limit", [0, ROW, 2 * ROW + 5, 100 * ROW])
@@ -43,71 +49,256 @@ def test_a_state_that_was_read_does_not_change_when_a_newer_one_is_stored(limit)
     for client in (1, 2):
         states[client] = torch.zeros(D, dtype=torch.float64)
     before = states[2]
-    states[2] = torch.ones(D, dtype=torch.float64)
+    for client in (2, 3):  # the second takes the place that the first has left
+        states[client] = torch.ones(D, dtype=torch.float64)
     assert torch.equal(before, torch.zeros(D, dtype=torch.float64))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(-99, 99)), max_size=40),
-    st.one_of(st.none(), st.integers(0, 200)),
-)
-def test_states_are_a_mapping_that_stays_within_its_limit(writes, limit):
-    states, expected = ClientStates(limit), {}
-    for client, value in writes:
-        state = (torch.full((2,), float(value)), (torch.tensor([value]), ()))
-        states[client] = expected[client] = state
-        assert limit is None or states.in_memory <= limit
-    assert list(states) == sorted(expected)
-    assert len(states) == len(expected)
-    assert all(client in states for client in expected)
-    assert all(same(states[client], expected[client]) for client in expected)
-    assert 10 not in states
-    with pytest.raises(KeyError):
-        states[10]
+def state_of(value):
+    return Moments(torch.full((2,), float(value)), (torch.tensor([[value]]), ()))
 
 
-def test_many_states_fill_several_files(monkeypatch):
-    monkeypatch.setattr(memory, "_ROWS", 4)
+CLIENTS, VALUES = st.integers(0, 7), st.integers(-99, 99)
+SIZE = 4 * 2 + 8  # bytes of such a state
+
+
+class AgainstTwoDicts(RuleBasedStateMachine):
+    """A mapping, and beside it what is staged; whatever the limit."""
+
+    @initialize(limit=st.sampled_from([None, 0, SIZE, 3 * SIZE + 1, 99 * SIZE]))
+    def start(self, limit):
+        self.states = ClientStates(limit)
+        self.committed, self.staged, self.most = {}, {}, 0
+
+    @rule(client=CLIENTS, value=VALUES)
+    def assign(self, client, value):
+        self.states[client] = self.committed[client] = state_of(value)
+        self.most = max(self.most, 1 + len(self.committed) + len(self.staged))
+
+    @rule(clients=st.lists(CLIENTS, unique=True), value=VALUES)
+    def stage(self, clients, value):
+        for client in clients:
+            state = state_of(value + client)
+            self.states.stage(client, state)
+            self.staged[client] = state_of(value + client)
+            for leaf in (state.m, state.v[0]):
+                leaf.zero_()  # it was copied
+            self.most = max(self.most, 1 + len(self.committed) + len(self.staged))
+
+    @rule(client=CLIENTS)
+    def stage_what_is_there(self, client):
+        state = self.states.latest(client)
+        if state is not None:
+            self.states.stage(client, state)
+            self.staged[client] = {**self.committed, **self.staged}[client]
+            self.most = max(self.most, 1 + len(self.committed) + len(self.staged))
+
+    @rule(clients=st.lists(CLIENTS, unique=True))
+    def commit(self, clients):
+        self.states.commit(clients)
+        self.committed |= {i: state for i, state in self.staged.items() if i in clients}
+        self.staged = {}
+
+    @rule()
+    def discard(self):
+        self.states.discard()
+        self.staged = {}
+
+    @invariant()
+    def the_same_states(self):
+        assert list(self.states) == sorted(self.committed)
+        assert len(self.states) == len(self.committed)
+        for i in range(8):
+            assert (i in self.states) == (i in self.committed)
+            latest = self.staged.get(i, self.committed.get(i))
+            found = self.states.latest(i)
+            assert (found is None) == (latest is None)
+            assert latest is None or (same(found, latest) and isinstance(found, Moments))
+            if i in self.committed:
+                assert same(self.states[i], self.committed[i])
+            else:
+                with pytest.raises(KeyError):
+                    self.states[i]
+
+    @invariant()
+    def no_more_room_than_needed(self):
+        states, kept = self.states, len(self.committed) + len(self.staged)
+        assert 0 <= states.in_memory <= (kept * SIZE if states.limit is None else states.limit)
+        rows = [file.rows - len(file.spare) for file in states._files.values()]
+        assert sum(rows) * SIZE + states.in_memory == kept * SIZE  # each in one place
+        assert sum(file.rows for file in states._files.values()) <= self.most
+        assert states.limit != 99 * SIZE or not states.on_disk
+
+
+TestAgainstTwoDicts = AgainstTwoDicts.TestCase
+
+
+@pytest.mark.parametrize("limit", [0, None])
+def test_a_thousand_rounds_of_five_clients_use_the_rows_of_ten(files, limit):
+    states, rows = ClientStates(limit), set()
+    for value in range(1000):
+        for client in range(5):
+            states.stage(client, torch.full((3,), float(value)))
+            rows.add(states.latest(client).data_ptr())
+        (states.discard if value % 3 else lambda: states.commit(range(5)))()
+    assert all(states[client].tolist() == [999.0] * 3 for client in range(5))
+    if limit is None:
+        assert len(rows) == 10
+    else:
+        assert states.on_disk == 10 * 64  # a row is a multiple of 64 bytes
+        assert len(files) == 1
+
+
+def test_states_of_several_forms_do_not_mix():
     states = ClientStates(limit=0)
-    for turn in (1, 2):
-        for client in range(18, 0, -1):
-            states[client] = torch.full((3,), float(turn * client))
-    (folder,) = folders()
-    assert len(os.listdir(os.path.join(tempfile.gettempdir(), folder))) == 5
-    for client in range(1, 19):
-        assert states[client].tolist() == [2.0 * client] * 3
+    forms = [
+        torch.arange(3.0),
+        torch.arange(3),
+        torch.ones(4, dtype=torch.bfloat16),
+        (torch.ones(2), torch.zeros(0)),
+        Moments(torch.ones(2), torch.zeros(0)),
+        torch.tensor(True),
+        torch.eye(3).T[1],
+    ]
+    for client, state in enumerate(forms):
+        states[client] = state
+    for client, state in enumerate(forms):
+        assert same(states[client], state)
+        assert type(states[client]) is type(state)
 
 
-def test_named_states_keep_their_kind():
-    from trimtab.algorithms.bases import Moments
-
-    states = ClientStates(limit=0)
-    states[0] = Moments(torch.zeros(2), torch.ones(2, 3))
-    assert isinstance(states[0], Moments)
-    assert states[0].v.shape == (2, 3)
-
-
-def test_nothing_to_remember_takes_no_room():
+def test_nothing_to_remember_takes_no_room(files):
     for limit in (0, None):
         states = ClientStates(limit)
         states[1] = ()
+        states.stage(1, ())
+        assert states.latest(1) is None
         assert len(states) == 0
         assert 1 not in states
-    assert folders() == set()
+    assert files == []
 
 
-def test_temporary_files_vanish_with_the_simulation():
+# -- rounds
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("limit", [0, 3 * ROW, None])
+def test_a_cohort_is_kept_within_the_limit_while_it_runs(monkeypatch, executor, limit):
+    most, stage = [], ClientStates.stage
+
+    def watched(self, client, state):
+        stage(self, client, state)
+        most.append(self.in_memory)
+
+    monkeypatch.setattr(ClientStates, "stage", watched)
+    run(SCAFFOLD, quadratic(), 3, memory=limit, executor=executor)
+    assert len(most) == 3 * N
+    assert max(most) == (2 * N * ROW if limit is None else limit)
+
+
+@pytest.mark.parametrize("limit", [0, 2 * ROW, None])
+def test_a_round_that_fails_leaves_the_states_as_they_were(limit):
+    class Failing(Watched):
+        def oracle(self, i, seed, r):
+            if r == 3 and i == 4:
+                raise KeyboardInterrupt
+            return super().oracle(i, seed, r)
+
+    problem = quadratic(kind=Failing)
+    sim, _ = run(SCAFFOLD, problem, 2, memory=limit)
+    before, used = whole(sim), sim.states.in_memory
+    with pytest.raises(KeyboardInterrupt):
+        next(sim)
+    r, server, states = whole(sim)
+    assert r == 2
+    assert same(server, before[1])
+    assert all(same(states[i], before[2][i]) for i in range(N))
+    assert sim.states.in_memory == used
+    assert not sim.states._staged
+
+
+@pytest.mark.parametrize("limit", [0, 2 * ROW, None])
+def test_a_round_that_diverges_leaves_the_states_as_they_were(limit):
+    sim = simulate(Scaffold(eta_l=1e30, K=3), quadratic(), memory=limit)
+    diverged = False
+    while not diverged:
+        before = whole(sim)
+        try:
+            next(sim)
+        except Diverged:
+            diverged = True
+    assert list(sim.states) == list(before[2])
+    assert all(same(sim.states[i], before[2][i]) for i in sim.states)
+
+
+# -- the file
+
+
+def test_the_file_vanishes_with_the_simulation(files, tmp_path):
     sim, _ = run(SCAFFOLD, quadratic(), 3, memory=0)
-    assert len(folders()) == 1
+    (file,) = files
+    assert not file.closed
+    assert list(tmp_path.iterdir()) == []  # it has no name, so a killed process leaves none
     del sim
-    gc.collect()
-    assert folders() == set()
+    assert file.closed
 
 
-def test_without_a_limit_there_are_no_files():
+def test_without_a_limit_there_is_no_file(files):
     sim, _ = run(SCAFFOLD, quadratic(), 3)
     assert len(sim.states) == 6
-    assert folders() == set()
+    assert sim.states.on_disk == 0
+    assert files == []
+
+
+class Full:
+    """A disk that takes so many bytes more, in small pieces."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        some = self.file.write(data[: min(self.room, 40)])
+        self.room -= some
+        return some
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_all_as_it_was(files, tmp_path):
+    sim, _ = run(SCAFFOLD, quadratic(), 2, memory=0)
+    (file,) = sim.states._files.values()
+    file._file = Full(files[0], room=300)
+    before, spare = whole(sim), sorted(file.spare)
+    with pytest.raises(OSError, match="No space left") as caught:
+        next(sim)
+    text = str(caught.value)
+    assert str(tmp_path) in text
+    assert "TMPDIR" in text
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert whole(sim)[0] == before[0]
+    assert all(same(sim.states[i], before[2][i]) for i in before[2])
+    assert sorted(file.spare) == spare
+    file._file.room = 10**6
+    straight, _ = run(SCAFFOLD, quadratic(), 3)
+    next(sim)
+    assert same_simulation(sim, straight)
+
+
+def test_reading_goes_on_after_an_interruption_of_the_system(files):
+    states = ClientStates(limit=0)
+    states[0] = torch.arange(100.0)
+    (file,) = states._files.values()
+
+    class InPieces(Full):
+        def readinto(self, data):
+            return self.file.readinto(data[:7])
+
+    file._file = InPieces(files[0], room=0)
+    assert states[0].tolist() == list(range(100))
 
 
 @pytest.mark.parametrize("limit", [-1, True])

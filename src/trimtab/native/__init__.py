@@ -1,15 +1,17 @@
 """Compiled kernels, loaded where they were built; everything works without them.
 
-A kernel computes g(y, k), or a linear combination of vectors, and knows no algorithm. It is used
-only if it passes a self-check against PyTorch when it is loaded; TRIMTAB_NATIVE=0 does without.
+A kernel runs a program, that is gradients at linear combinations of vectors, and knows no
+algorithm. It is used only if it passes a self-check against PyTorch when it is loaded;
+TRIMTAB_NATIVE=0 does without.
 """
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import local
 from typing import Any
 
 import torch
@@ -17,25 +19,79 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-_POINTER, _WHOLE, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-_scratch = local()
+_POINTER, _LONG, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_double
+_COMBINE, _GRADIENT = 0, 1
 
 Terms = Sequence[tuple[float, Tensor]]
-"""Numbers times tensors of shape (d,) or (s, d), to be added up."""
+"""Numbers times tensors of one shape, to be added up."""
 
 Batch = tuple[Tensor, Tensor, Tensor | None]
 """X, y, and which rows of them (None: all)."""
 
-Logistic = Callable[[Terms, Sequence[Batch], int, bool], tuple[Tensor, Tensor]]
-"""kernel(terms, batches, classes, biased): the point that the terms add up to, and the gradients of
-s clients there, both (s, d); the point is (d,) if it is a single term of that shape."""
+
+@dataclass(frozen=True)
+class Layers:
+    """A classifier: the sizes of its input and of each layer's output, and what layers have."""
+
+    sizes: tuple[int, ...]
+    biased: tuple[bool, ...]
+    relu: tuple[bool, ...]  # whether a ReLU follows
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program on numbered values: its inputs, then outputs, then registers.
+
+    steps: (dest, [(number, value), ...]) for a combination, whose first term alone may be dest
+    itself, and (dest, point, batch) for a gradient.
+    """
+
+    inputs: int
+    outputs: int
+    registers: int
+    steps: Sequence[tuple[int, list[tuple[float, int]]] | tuple[int, int, int]]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        ("layers", _LONG),
+        ("sizes", _POINTER),
+        ("biased", _POINTER),
+        ("relu", _POINTER),
+        ("l2", _DOUBLE),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (
+        ("inputs", _LONG),
+        ("outputs", _LONG),
+        ("registers", _LONG),
+        ("length", _LONG),
+        ("code", _POINTER),
+        ("numbers", _POINTER),
+    )
+
+
+class _Clients(ctypes.Structure):
+    _fields_ = (
+        ("count", _LONG),
+        ("batches", _LONG),
+        ("X", _POINTER),
+        ("y", _POINTER),
+        ("rows", _POINTER),
+        ("sizes", _POINTER),
+        ("inputs", _POINTER),
+        ("outputs", _POINTER),
+        ("weights", _POINTER),
+    )
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
     if os.environ.get("TRIMTAB_NATIVE") == "0":
         return None
-    for path in sorted(Path(__file__).parent.glob("_logistic*.so")):
+    for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
         try:
             library = ctypes.CDLL(str(path))
             library.keep_memory()
@@ -45,8 +101,9 @@ def _library() -> ctypes.CDLL | None:
     return None
 
 
+@cache
 def level() -> int | None:
-    """Return which kernel this machine uses (0: any, 1: AVX2, 2: AVX-512), None for no kernel."""
+    """Return which kernels this machine uses (0: any, 1: AVX2, 2: AVX-512), None for no kernel."""
     library = _library()
     return None if library is None else int(library.level())
 
@@ -57,107 +114,173 @@ def cores() -> int:
 
 
 @cache
-def _function(name: str, dtype: torch.dtype, arguments: tuple[Any, ...]) -> Any:
+def _function(name: str, dtype: torch.dtype, level: int | None) -> Any:
     library = _library()
     if library is None or dtype not in _SUFFIX:
         return None
-    function = getattr(library, f"{name}_{_SUFFIX[dtype]}_{level()}")
-    function.argtypes, function.restype = arguments, None
+    function = getattr(library, f"{name}_{_SUFFIX[dtype]}_{level}")
+    pointers = [_POINTER] * 3
+    arguments = {
+        "run": [*pointers, _LONG, _LONG, _POINTER, _POINTER, _INT],
+        "outputs": [*pointers, _LONG, _POINTER, _INT],
+        "combine": [_POINTER, _POINTER, _LONG, _LONG, _POINTER],
+    }
+    function.argtypes, function.restype = arguments[name], None if name == "combine" else _INT
     return function
 
 
 @cache
-def logistic(dtype: torch.dtype) -> Logistic | None:
-    """Return the kernel for a number type, or None where there is none that passes its check."""
-    arguments = [*[_POINTER] * 3, _WHOLE, *[_POINTER] * 5, *[_WHOLE] * 3, _INT]
-    arguments += [_POINTER, _POINTER, _WHOLE, _INT]
-    function = _function("logistic_many", dtype, tuple(arguments))
-    if function is None:
-        return None
+def works(dtype: torch.dtype) -> bool:
+    """Tell whether there are kernels for a number type that pass their check."""
+    return _function("run", dtype, level()) is not None and _is_right(dtype)
 
-    def kernel(
-        terms: Terms, batches: Sequence[Batch], classes: int, biased: bool
-    ) -> tuple[Tensor, Tensor]:
-        s, d, length = len(batches), batches[0][0].shape[1], terms[0][1].shape[-1]
-        given = len(terms) == 1 and terms[0][0] == 1.0
-        point = terms[0][1] if given else torch.empty((s, length), dtype=dtype)
-        out = torch.empty((s, length), dtype=dtype)
-        sizes = [len(X if rows is None else rows) for X, _, rows in batches]
-        room, threads = max(sizes) * (2 * classes + 3 + 48), min(s, cores())
-        function(
-            *_described(terms),
-            None if given else point.data_ptr(),
-            (_POINTER * s)(*(X.data_ptr() for X, _, _ in batches)),
-            (_POINTER * s)(*(y.data_ptr() for _, y, _ in batches)),
-            (_POINTER * s)(*(None if rows is None else rows.data_ptr() for _, _, rows in batches)),
-            (_WHOLE * s)(*sizes),
-            s,
-            d,
-            classes,
-            biased,
-            out.data_ptr(),
-            _work(room * threads, dtype).data_ptr(),
-            room,
-            threads,
-        )
-        return point, out
 
-    return kernel if _is_right(kernel, dtype) else None
+def run(
+    layers: Layers,
+    l2: float,
+    code: Code,
+    data: Sequence[tuple[Tensor, Tensor]],
+    rows: Sequence[Sequence[Tensor | None]],
+    inputs: Sequence[Sequence[Tensor]],
+    outputs: Sequence[Sequence[Tensor | None]],
+    weights: Sequence[float] | None = None,
+    block: int = 1,
+    threads: int | None = None,
+) -> tuple[Tensor, list[list[float]]]:
+    """Run a program for each client, on all cores.
+
+    rows[i][j] are the samples of client i in batch j (None: all). Outputs are written where
+    outputs[i] says (None: nowhere). With weights, returns the sums over the clients of
+    weights[i] times output j, (outputs, d), and the |output|^2 of each client. Clients are added
+    up in blocks of `block`, so that the number of threads changes no bit.
+    """
+    dtype, d = inputs[0][0].dtype, len(inputs[0][0])
+    s, blocks = len(data), -(-len(data) // block)
+    sizes = [
+        len(y) if some is None else len(some)
+        for (_, y), row in zip(data, rows, strict=True)
+        for some in row
+    ]
+    arrays: list[array[Any]] = [
+        *_encoded(code),
+        _places(X for X, _ in data),
+        _places(y for _, y in data),
+        _places(some for row in rows for some in row),
+        _longs(sizes),
+        _places(vector for row in inputs for vector in row),
+        _places(vector for row in outputs for vector in row),
+        array("d", weights or ()),
+    ]
+    at = [part.buffer_info()[0] for part in arrays]
+    model, own = _model(layers, l2)
+    program = _Program(code.inputs, code.outputs, code.registers, len(arrays[0]), *at[:2])
+    clients = _Clients(s, len(rows[0]), *at[2:])
+    sums = torch.empty((blocks, code.outputs, d) if weights else 0, dtype=dtype)
+    squares = torch.empty((s, code.outputs), dtype=torch.float64)
+    failed = _function("run", dtype, level())(
+        ctypes.byref(model),
+        ctypes.byref(program),
+        ctypes.byref(clients),
+        d,
+        block,
+        sums.data_ptr() if weights else None,
+        squares.data_ptr(),
+        threads or min(blocks, cores()),
+    )
+    if failed:
+        raise MemoryError("there is no memory left for the clients' vectors.")
+    return (sums[0], squares.tolist()) if weights else (sums, [])
+
+
+_ONE_GRADIENT = Code(inputs=1, outputs=1, registers=0, steps=[(1, 0, 0)])
+
+
+def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
+    """Return the gradients of s mini-batches, (s, d), at x of shape (d,) or (s, d)."""
+    x = x.contiguous()
+    found = torch.empty((len(batches), x.shape[-1]), dtype=x.dtype)
+    points = x.expand(found.shape)
+    run(
+        layers,
+        0.0,
+        _ONE_GRADIENT,
+        [(X, y) for X, y, _ in batches],
+        [[rows] for _, _, rows in batches],
+        [[point] for point in points],
+        [[row] for row in found],
+    )
+    return found
+
+
+def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
+    """Return what a classifier says of each row of X, on all cores."""
+    out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
+    model, own = _model(layers)
+    function = _function("outputs", X.dtype, level())
+    x, X = x.contiguous(), X.contiguous()
+    if function(ctypes.byref(model), x.data_ptr(), X.data_ptr(), len(X), out.data_ptr(), cores()):
+        raise MemoryError("there is no memory left for an evaluation.")
+    return out
 
 
 def combine(terms: Terms) -> Tensor:
     """Return the sum of the terms, in one pass where there is a kernel."""
-    largest = max((tensor for _, tensor in terms), key=Tensor.dim)
-    dtype, shape = largest.dtype, largest.shape
-    arguments = (*[_POINTER] * 3, *[_WHOLE] * 3, _POINTER, _INT)
-    function = _function("combine", dtype, arguments) if fits(terms) else None
+    first = terms[0][1]
+    alike = all(
+        t.shape == first.shape and t.dtype == first.dtype and t.is_contiguous() for _, t in terms
+    )
+    on_cpu = first.device.type == "cpu" and alike
+    function = _function("combine", first.dtype, level()) if on_cpu else None
     if function is None:
-        total = terms[0][0] * terms[0][1]
+        total = terms[0][0] * first
         for a, tensor in terms[1:]:
             total = total + a * tensor
         return total
-    out = torch.empty(shape, dtype=dtype)
-    rows = shape[0] if largest.dim() == 2 else 1
-    function(*_described(terms), rows, shape[-1], out.data_ptr(), cores() if rows > 1 else 1)
+    out = torch.empty_like(first)
+    numbers, places = array("d", (a for a, _ in terms)), _places(t for _, t in terms)
+    addresses = numbers.buffer_info()[0], places.buffer_info()[0]
+    function(*addresses, len(terms), first.numel(), out.data_ptr())
     return out
 
 
-def fits(terms: Terms) -> bool:
-    """Tell whether a kernel can read these terms: plain vectors, or rows of them, in memory."""
-    first = terms[0][1]
-    return first.device.type == "cpu" and all(
-        t.dim() in (1, 2) and t.is_contiguous() and t.dtype == first.dtype for _, t in terms
-    )
+def _model(layers: Layers, l2: float = 0.0) -> tuple[_Model, Any]:
+    """Return a model for the kernels, and the arrays it points to, which must live as long."""
+    own = (_longs(layers.sizes), array("i", layers.biased), array("i", layers.relu))
+    return _Model(len(layers.biased), *(part.buffer_info()[0] for part in own), l2), own
 
 
-def _described(terms: Terms) -> tuple[Any, Any, Any, int]:
-    """Return the numbers, where the tensors are, and how far their rows are apart."""
-    m = len(terms)
-    numbers = (ctypes.c_double * m)(*(a for a, _ in terms))
-    places = (_POINTER * m)(*(tensor.data_ptr() for _, tensor in terms))
-    strides = (_WHOLE * m)(*(t.shape[1] if t.dim() == 2 else 0 for _, t in terms))
-    return numbers, places, strides, m
+def _encoded(code: Code) -> "tuple[array[int], array[float]]":
+    steps: list[int] = []
+    numbers: list[float] = []
+    for step in code.steps:
+        if len(step) == 3:
+            steps += (_GRADIENT, *step)
+        else:
+            dest, terms = step
+            steps += (_COMBINE, dest, len(terms), *(value for _, value in terms))
+            numbers += (number for number, _ in terms)
+    return _longs(steps), array("d", numbers)
 
 
-def _work(size: int, dtype: torch.dtype) -> Tensor:
-    """Return room for a kernel's own use, one piece for each calling thread."""
-    piece: Tensor | None = getattr(_scratch, _SUFFIX[dtype], None)
-    if piece is None or piece.numel() < size:
-        piece = torch.empty(size, dtype=dtype)
-        setattr(_scratch, _SUFFIX[dtype], piece)
-    return piece
+def _longs(numbers: Iterable[int]) -> "array[int]":
+    return array("l", numbers)
 
 
-def _is_right(kernel: Logistic, dtype: torch.dtype) -> bool:
+def _places(tensors: Iterable[Tensor | None]) -> "array[int]":
+    return array("Q", (0 if tensor is None else tensor.data_ptr() for tensor in tensors))
+
+
+def _is_right(dtype: torch.dtype) -> bool:
     draw = torch.Generator().manual_seed(0)
     X = torch.randn(21, 53, generator=draw, dtype=dtype)
     y = torch.arange(21) % 5
     rows = torch.randperm(21, generator=draw)[:13]
-    x = torch.randn(2, 5 * 54, generator=draw, dtype=dtype)
+    x = torch.randn(7 * 54 + 5 * 8, generator=draw, dtype=dtype)
     with torch.enable_grad():
-        z = (x[0] - 0.5 * x[1]).detach().requires_grad_()
-        loss = F.cross_entropy(F.linear(X[rows], z[: 5 * 53].view(5, 53), z[5 * 53 :]), y[rows])
+        z = x.clone().requires_grad_()
+        hidden = torch.relu(F.linear(X[rows], z[:371].view(7, 53), z[371:378]))
+        loss = F.cross_entropy(F.linear(hidden, z[378:413].view(5, 7), z[413:]), y[rows])
         (expected,) = torch.autograd.grad(loss, z)
-    point, found = kernel([(1.0, x[0]), (-0.5, x[1])], [(X, y, rows)], 5, True)
-    pairs = ((found[0], expected), (point[0], z))
-    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in pairs)
+    layers = Layers((53, 7, 5), (True, True), (True, False))
+    found = gradients(layers, x, [(X, y, rows)])[0]
+    return torch.allclose(found, expected, rtol=1e-3, atol=1e-5)

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from threading import Lock
 from typing import Any, Literal
@@ -25,6 +26,12 @@ class Data:
 
     def __len__(self) -> int:
         return self.X.shape[0]
+
+    @cached_property
+    def labelled(self) -> bool:
+        """Whether these are flat samples with one label each, none of them to be ignored."""
+        flat = self.X.dim() == 2 and self.X.is_floating_point() and self.y.dim() == 1
+        return flat and not self.y.is_floating_point() and int(self.y.min()) >= 0
 
 
 def read(item: Any, dtype: torch.dtype, device: torch.device) -> Data:

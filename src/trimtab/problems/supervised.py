@@ -26,16 +26,18 @@ from trimtab.problems.clients import (
     read,
     size,
 )
-from trimtab.problems.closed_form import closed_form, suits
+from trimtab.problems.closed_form import closed_form
 from trimtab.problems.flat import FlatModule, running_statistics
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.streams import FORWARD, global_state, mix, seeded
+from trimtab.tape import Tape
 from trimtab.threads import one_thread
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
 _GENERATORS = Lock()  # torch's global generators serve one thread at a time
+_BLOCKS = 24  # parts of a cohort that threads share out
 _CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
 
 
@@ -113,7 +115,7 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
-        if self._without_autograd is not None and suits(data.X, data.y):
+        if self._without_autograd is not None and data.labelled:
             chunk = self.chunk_oracle([i], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
@@ -135,22 +137,62 @@ class Supervised:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         every = [self.clients[i] for i in clients]
         direct = self._without_autograd
-        if direct is None or not all(suits(data.X, data.y) for data in every):
+        if direct is None or not all(data.labelled for data in every):
             return side_by_side([self.oracle(i, seed, r) for i in clients])
-        keys = [(seed, i, r) for i in clients]
-        cut = [
-            Batches(data, self.batch, self.sampling, key)
-            for data, key in zip(every, keys, strict=True)
-        ]
+        cut = self._cut(clients, every, seed, r)
 
         def g(y: Vector, k: int | None = None) -> Vector:
             rows = [None if k is None else batches.rows(k) for batches in cut]
             now = [(data.X, data.y, some) for data, some in zip(every, rows, strict=True)]
-            gradients = direct(y, now)
+            gradients = direct.gradients(y, now)
             return gradients + self.l2 * y if self.l2 else gradients
 
-        g.takes_combinations = not self.l2  # type: ignore[attr-defined]
         return g
+
+    @property
+    def kernel(self) -> native.Layers | None:
+        """What a compiled kernel needs to know of the module; None if it cannot run it."""
+        layers = self._without_autograd.layers if self._without_autograd is not None else None
+        fits = self.model.device.type == "cpu" and native.works(self.model.dtype)
+        return layers if fits else None
+
+    def play(
+        self,
+        tape: Tape,
+        clients: Sequence[int],
+        seed: int,
+        r: int,
+        inputs: Sequence[Sequence[Vector]],
+        outputs: Sequence[Sequence[Vector | None]],
+    ) -> tuple[Vector, list[list[float]]] | None:
+        """Run a tape for some clients through the kernel, if there is one and their data suit it.
+
+        Returns the sum of p_i times each output, (outputs, d), and their |.|^2 for each client.
+        """
+        every = [self.clients[i] for i in clients]
+        layers, like = self.kernel, self.model.start
+        vectors = (vector for row in inputs for vector in row)
+        plain = all(v.dtype == like.dtype and v.is_contiguous() and v.is_cpu for v in vectors)
+        if layers is None or not plain or not all(data.labelled for data in every):
+            return None
+        cut = self._cut(clients, every, seed, r)
+        return native.run(
+            layers,
+            self.l2,
+            tape.code,
+            [(data.X, data.y) for data in every],
+            [[None if k is None else batches.rows(k) for k in tape.batches] for batches in cut],
+            inputs,
+            outputs,
+            [float(self.weights[i]) for i in clients],
+            block=ceil(len(clients) / _BLOCKS),
+        )
+
+    def _cut(self, clients: Sequence[int], every: list[Data], seed: int, r: int) -> list[Batches]:
+        return [
+            Batches(data, self.batch, self.sampling, (seed, i, r))
+            for i, data in zip(clients, every, strict=True)
+        ]
 
     @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
@@ -209,12 +251,11 @@ class Supervised:
     def executor(self) -> str:
         """Which executor suits this problem (measured; see `simulation/executors.py`).
 
-        A logistic regression with a compiled kernel: batched, the kernel itself uses all cores.
+        A classifier that the compiled kernel can run: batched, the kernel itself uses all cores.
         Large modules keep all cores busy by themselves: wide. Middling ones: workers. Small ones
         spend their time in Python, where threads only wait for each other: loop.
         """
-        linear = isinstance(self.model.module, nn.Linear) and self._without_autograd is not None
-        if linear and native.logistic(self.model.dtype) is not None:
+        if self.kernel is not None:
             return "batched"
         if self.d >= 2_000_000:
             return "wide"
@@ -279,9 +320,8 @@ class Supervised:
         n = sum(len(piece) for piece in pieces)
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
-            if self._without_autograd is not None and suits(piece.X, piece.y):
-                batch = (piece.X, piece.y, None)
-                gradient = self._without_autograd(x, [batch])[0]
+            if self._without_autograd is not None and piece.labelled:
+                gradient = self._without_autograd.gradients(x, [(piece.X, piece.y, None)])[0]
             else:
                 with torch.enable_grad():
                     gradient = self._gradient_of(x, piece, training)
@@ -290,10 +330,13 @@ class Supervised:
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        self.model.mode(training=False)
-        pieces = _pieces(data)
-        with self._precision(x), one_thread(when=len(pieces) == 1):
-            output = torch.cat([self.model(x, piece.X) for piece in pieces])
+        pieces, layers = _pieces(data), self.kernel
+        with self._precision(x), one_thread(when=layers is not None or len(pieces) == 1):
+            if layers is not None and data.labelled:
+                output = native.outputs(layers, x.to(data.X.dtype), data.X)
+            else:
+                self.model.mode(training=False)
+                output = torch.cat([self.model(x, piece.X) for piece in pieces])
             found = {"loss": float(self.loss_function(output, data.y))}
         correct = _correct(self.loss_function, output, data.y)
         if correct is not None:

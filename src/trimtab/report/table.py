@@ -65,14 +65,19 @@ def terminal_table(result: Comparison) -> Table:
 
 
 def bench_table(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of a benchmark: milliseconds a round, and the ratios that count."""
+    """Return the table of a benchmark: milliseconds a round, and the ratios with their goals."""
     table = Table(title="milliseconds a round, the best of several", title_justify="left")
-    times, ratios = ("bare", "fedavg", "scaffold", "plain"), list(rows[0])[-3:]
-    for column in ("workload", "executor", *times, *ratios):
-        table.add_column(column, justify="right" if column not in ("workload",) else "left")
+    times = ("bare", "fedavg", "scaffold", "plain")
+    for column in ("workload", "executor", *times):
+        table.add_column(column, justify="left" if column == "workload" else "right")
+    table.add_column("ratios (goal)")
     for row in rows:
         shown = [f"{row['milliseconds'][name]:.1f}" for name in times]
-        table.add_row(row["workload"], row["executor"], *shown, *(f"{row[r]:.2f}" for r in ratios))
+        ratios = [
+            f"{name} {value:.2f} ({row['goals'][name]:.3g}{'' if row['met'][name] else ', missed'})"
+            for name, value in row["ratios"].items()
+        ]
+        table.add_row(row["workload"], row["executor"], *shown, "\n".join(ratios))
     return table
 
 

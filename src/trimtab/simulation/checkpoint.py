@@ -1,12 +1,18 @@
-"""A simulation on disk: one safetensors file whose header holds the settings as JSON."""
+"""A simulation on disk: one safetensors file whose header holds the settings as JSON.
+
+The file is written and read one tensor at a time, which safetensors' own functions do not do: the
+client states may be more than fits into memory.
+"""
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from trimtab.core import Algorithm, State, leaves, map_leaves
@@ -16,6 +22,12 @@ if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
 FORMAT = 1
+_DTYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool},
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def fingerprint(problem: Problem) -> str:
@@ -23,16 +35,6 @@ def fingerprint(problem: Problem) -> str:
     return getattr(problem, "fingerprint", None) or (
         f"{type(problem).__name__} N={problem.N} d={problem.d}"
     )
-
-
-def write_whole(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file so that it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    save_file(tensors, part, metadata)
-    with open(part, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def save(sim: "Simulation", path: Path) -> None:
@@ -50,10 +52,13 @@ def save(sim: "Simulation", path: Path) -> None:
         "changes": sim.changes,
         "clients": list(sim.states),
     }
-    tensors = _named("server", sim.server)
-    for i in sim.states:
-        tensors |= _named(f"client.{i}", sim.states[i])
-    write_whole(path, tensors, {"trimtab": json.dumps(settings)})
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        yield from _named("server", sim.server)
+        for i in sim.states:
+            yield from _named(f"client.{i}", sim.states[i])
+
+    _write_whole(path, tensors, {"trimtab": json.dumps(settings)})
 
 
 def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
@@ -86,11 +91,21 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
 def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     """Fill a new simulation with the states in a file."""
     x = sim.server.x
-    with safe_open(path, framework="pt", device=str(x.device)) as file:
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        begin = file.tell()
+
+        def tensor(name: str) -> Tensor:
+            entry = header[name]
+            start, end = entry["data_offsets"]
+            data = torch.empty(end - start, dtype=torch.uint8)
+            file.seek(begin + start)
+            file.readinto(data.numpy().data)
+            return data.view(_DTYPES[entry["dtype"]]).view(entry["shape"]).to(x.device)
 
         def read(name: str, like: State) -> State:
-            names = iter(range(len(leaves(like))))
-            return map_leaves(lambda _: file.get_tensor(f"{name}.{next(names)}"), like)
+            numbers = count()
+            return map_leaves(lambda _: tensor(f"{name}.{next(numbers)}"), like)
 
         sim.server = read("server", sim.server)
         client = sim.algorithm.init_client(x)
@@ -100,6 +115,29 @@ def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     sim.changes = [(r, text) for r, text in settings["changes"]]
 
 
-def _named(name: str, state: State) -> dict[str, Tensor]:
-    # Cloned: safetensors wants no two tensors in one storage.
-    return {f"{name}.{j}": leaf.detach().clone() for j, leaf in enumerate(leaves(state))}
+def _write_whole(
+    path: Path, tensors: Callable[[], Iterator[tuple[str, Tensor]]], metadata: dict[str, str]
+) -> None:
+    """Write a file so that it appears whole or not at all; go through the tensors twice."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, leaf in tensors():
+        start, end = end, end + leaf.numel() * leaf.element_size()
+        entry = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape, "data_offsets": (start, end)}
+        header[name] = entry
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, leaf in tensors():
+            file.write(leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _named(name: str, state: State) -> Iterator[tuple[str, Tensor]]:
+    for j, leaf in enumerate(leaves(state)):
+        yield f"{name}.{j}", leaf.detach()

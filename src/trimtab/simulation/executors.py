@@ -1,30 +1,35 @@
 """Executors: ways to run a program on a cohort. None of them knows an algorithm.
 
 loop      one client after the other, one intra-op thread: the readable reference
-wide      the same with all intra-op threads, for modules that keep all cores busy by themselves
+wide      the same with all intra-op threads, for modules that keep all cores busy by themselves;
+          everything else, the server included, computes with one
 batched   chunks of the cohort as one (s, d) computation
 workers   blocks of clients on as many threads as there are cores, one intra-op thread each
 
-Each of them adds the uploads as they come, so that a cohort's uploads never exist all at once.
+Each of them adds the uploads and hands on the new states as they come, so that those of a whole
+cohort never exist all at once.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-from trimtab.core import Oracle, Program, State, map_leaves
+from trimtab.core import Oracle, Program, State, leaves, map_leaves
 from trimtab.native import cores
 from trimtab.problems.problem import Problem, side_by_side
 from trimtab.simulation.replies import Tally
-from trimtab.threads import one_thread
+from trimtab.tape import Tape, filled, numbers, trace
 from trimtab.vectors import eager, lazily, lazy
 
+WAVE = 96  # clients that a kernel runs at once
 CHUNK = 20  # clients in one (s, d) computation, if d is small;
 ROOM = 4_000_000  # at most so many numbers in one of its vectors
+AHEAD = 4  # blocks for each worker that may be under way
 
 
 @dataclass(frozen=True)
@@ -35,49 +40,51 @@ class Exchange:
     program: Program
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
+    keep: Callable[[int, State], None]  # takes a copy of the client's new state,
+    room: Callable[[State], State | None]  # unless it was written into what this lends
     seed: int
     r: int
 
 
-Outcome = tuple[Tally, dict[int, State]]
-Executor = Callable[[Exchange, Sequence[int]], Outcome]
+Block = tuple[Tally, dict[int, State]]
+Executor = Callable[[Exchange, Sequence[int]], Tally]
 
 
-def loop(exchange: Exchange, clients: Sequence[int]) -> Outcome:
+def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one client after the other, in the order of their numbers."""
-    with one_thread():
-        return _one_by_one(exchange, clients)
-
-
-def wide(exchange: Exchange, clients: Sequence[int]) -> Outcome:
-    """Run one client after the other, each with all intra-op threads."""
-    return _one_by_one(exchange, clients)
-
-
-def _one_by_one(exchange: Exchange, clients: Sequence[int]) -> Outcome:
-    e, problem = exchange, exchange.problem
-    tally, states = Tally(), {}
+    e, problem, tally = exchange, exchange.problem, Tally()
     for i in clients:
-        upload, states[i] = e.program(problem.oracle(i, e.seed, e.r), e.state(i), *e.broadcast)
-        tally.add(float(problem.weights[i]), upload, states[i])
-    return tally, states
+        upload, state = e.program(problem.oracle(i, e.seed, e.r), e.state(i), *e.broadcast)
+        tally.add(float(problem.weights[i]), upload, state)
+        e.keep(i, state)
+    return tally
 
 
-def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Outcome:
+def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
     """Run blocks of clients in threads; the bits do not depend on how many threads there are."""
     size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
     blocks = [clients[j : j + size] for j in range(0, len(clients), size)]
     tally = Tally()
-    states: dict[int, State] = {}
-    with one_thread():
-        for part, new in _pool(count or cores()).map(lambda b: _block(exchange, b), blocks):
-            tally.merge(part)
-            states |= new
-    return tally, states
+    for part, new in _in_order(exchange, blocks, count or cores()):
+        tally.merge(part)
+        for i, state in new.items():
+            exchange.keep(i, state)
+    return tally
+
+
+def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -> Iterator[Block]:
+    """Go through the results; of blocks that wait for a slow one there are a few, not all."""
+    running: deque[Future[Block]] = deque()
+    for block in blocks:
+        running.append(_pool(count).submit(_block, exchange, block))
+        if len(running) > AHEAD * count:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
 
 
 @torch.no_grad()
-def _block(exchange: Exchange, clients: Sequence[int]) -> Outcome:
+def _block(exchange: Exchange, clients: Sequence[int]) -> Block:
     """Run one client after the other, with vectors that fuse what is linear."""
     e, tally, states = exchange, Tally(), {}
     broadcast = lazy(e.broadcast)
@@ -94,32 +101,77 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "trimtab", initializer=lambda: torch.set_num_threads(1))
 
 
-def batched(exchange: Exchange, clients: Sequence[int]) -> Outcome:
-    """Run chunks of clients as one computation on vectors of shape (s, d)."""
-    tally = Tally()
-    states: dict[int, State] = {}
-    with one_thread():
-        size = max(1, min(CHUNK, ROOM // exchange.problem.d))
-        for j in range(0, len(clients), size):
-            part, new = _chunk(exchange, clients[j : j + size])
+def batched(exchange: Exchange, clients: Sequence[int]) -> Tally:
+    """Run chunks of clients as one computation: a kernel's, or on vectors of shape (s, d)."""
+    tally, tape, d = Tally(), _tape(exchange, clients[0]), exchange.problem.d
+    for wave in _slices(clients, max(8, min(WAVE, 4 * ROOM // d))):
+        part = None if tape is None else _play(exchange, tape, wave)
+        if part is not None:
             tally.merge(part)
-            states |= new
-    return tally, states
+            continue
+        for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
+            tally.merge(_chunk(exchange, chunk))
+    return tally
+
+
+def _slices(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (clients[j : j + size] for j in range(0, len(clients), size))
+
+
+def _tape(e: Exchange, client: int) -> Tape | None:
+    """Return the program's tape, if the problem has a kernel to play it."""
+    if getattr(e.problem, "kernel", None) is None:
+        return None
+    return trace(e.program, e.state(client), e.broadcast, e.problem.d)
+
+
+def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
+    """Let the problem's kernel run the tape; None if it cannot for these clients."""
+    sent = leaves(e.broadcast)
+    uploads, states = numbers(tape.upload), numbers(tape.state)
+    like = filled(tape.state, [sent[0] for _ in range(tape.code.outputs)])
+    new = [_room(e, like) for _ in clients]
+    found = e.problem.play(  # type: ignore[attr-defined]
+        tape,
+        clients,
+        e.seed,
+        e.r,
+        [[*leaves(e.state(i)), *sent] for i in clients],
+        [[*(None for _ in uploads), *leaves(state)] for state in new],
+    )
+    if found is None:
+        return None
+    sums, squares = found
+    moves = numbers(getattr(tape.upload, "dx", ()))
+    tally = Tally()
+    tally.add_sums(
+        [float(e.problem.weights[i]) for i in clients],
+        filled(tape.upload, sums),
+        filled(tape.state, sums),
+        [sum(row[j] for j in moves) for row in squares] if moves else [],
+        [sum(row[j] for j in states) for row in squares] if states else [],
+    )
+    for i, state in zip(clients, new, strict=True):
+        e.keep(i, state)
+    return tally
+
+
+def _room(e: Exchange, like: State) -> State:
+    lent = e.room(like) if leaves(like) else like
+    return map_leaves(torch.empty_like, like) if lent is None else lent
 
 
 @torch.no_grad()
-def _chunk(exchange: Exchange, clients: Sequence[int]) -> Outcome:
+def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one chunk: states and uploads have a first dimension for the clients."""
     e, tally = exchange, Tally()
     old = map_leaves(lambda *leaves: torch.stack(leaves), *(e.state(i) for i in clients))
     g = lazily(_oracle(e, clients))
     uploads, new = map(eager, e.program(g, lazy(old), *lazy(e.broadcast)))
     tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
-    return tally, {i: _row(new, row) for row, i in enumerate(clients)}
-
-
-def _row(tree: State, row: int) -> State:
-    return map_leaves(lambda leaf: leaf[row].clone(), tree)  # a view would keep the chunk alive
+    for row, i in enumerate(clients):
+        e.keep(i, map_leaves(lambda leaf, row=row: leaf[row], new))
+    return tally
 
 
 def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
@@ -132,7 +184,7 @@ def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
 
 EXECUTORS: dict[str, Executor] = {
     "loop": loop,
-    "wide": wide,
+    "wide": loop,
     "batched": batched,
     "workers": workers,
 }

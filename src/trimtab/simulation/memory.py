@@ -1,9 +1,11 @@
-"""The states of the clients seen so far: in memory up to a limit, beyond it in mapped files."""
+"""The states of the clients seen so far: in memory up to a limit, beyond it in a temporary file."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryFile, gettempdir
+from threading import Lock
+from typing import Any
 from weakref import finalize
 
 import torch
@@ -11,16 +13,29 @@ from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
 
-_ROWS = 256  # states in one mapped file
+_LINE = 64  # bytes; every tensor of a row begins at a multiple
+_SLAB = 1 << 26  # bytes that are taken from the system at once,
+_ROWS = 512  # for so many states at most
 
 
 class ClientStates:
     """A mapping from client to state that holds `limit` bytes in memory at most (None: no limit).
 
+    What lies beyond the limit is in a temporary file, which vanishes with this object or with the
+    process. Its folder is that of `tempfile` (TMPDIR): let it be on a disk, since a file in a
+    memory file system takes the memory that the limit should save.
+
+    The new states of a round are staged: they count against the limit, but are not in the mapping
+    until they are committed. States are copied on the way in and on the way out.
+
     >>> states = ClientStates(limit=0)
     >>> states[3] = torch.arange(2.0)
+    >>> states.stage(3, torch.ones(2))
+    >>> states[3], states.latest(3)
+    (tensor([0., 1.]), tensor([1., 1.]))
+    >>> states.commit([3])
     >>> states[3], len(states)
-    (tensor([0., 1.]), 1)
+    (tensor([1., 1.]), 1)
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -29,70 +44,225 @@ class ClientStates:
             raise ValueError(f"memory={limit!r}; pass a number of bytes, or None for no limit.")
         self.limit = limit
         self.in_memory = 0
-        self._states: dict[int, State] = {}
-        self._files: _MappedRows | None = None
+        self._committed: dict[int, State | _Row] = {}
+        self._staged: dict[int, State | _Row] = {}
+        self._lent: dict[int, State] = {}  # by its id
+        self._slabs: dict[Any, _Slabs] = {}  # one for each form of state: one, as a rule
+        self._files: dict[Any, _File] = {}
 
     def __setitem__(self, client: int, state: State) -> None:
-        if not leaves(state):
-            return  # nothing to remember
-        if client in self._states:
-            self._states[client] = state
-        elif self._files is not None and client in self._files.rows:
-            self._files.write(client, state)
-        elif self.limit is None or self.in_memory + nbytes(state) <= self.limit:
-            self._states[client] = state
-            self.in_memory += nbytes(state)
-        else:
-            if self._files is None:
-                self._files = _MappedRows(state)
-            self._files.write(client, state)
+        self._keep(self._committed, client, state)
 
     def __getitem__(self, client: int) -> State:
-        if client in self._states:
-            return self._states[client]
-        if self._files is not None and client in self._files.rows:
-            return self._files.read(client)
-        raise KeyError(client)
+        return map_leaves(torch.clone, _read(self._committed[client]))
 
     def __contains__(self, client: int) -> bool:
-        return client in self._states or (self._files is not None and client in self._files.rows)
+        return client in self._committed
 
     def __iter__(self) -> Iterator[int]:
         """Go through the clients seen, in the order of their numbers."""
-        return iter(sorted([*self._states, *(self._files.rows if self._files else ())]))
+        return iter(sorted(self._committed))
 
     def __len__(self) -> int:
-        return len(self._states) + (len(self._files.rows) if self._files else 0)
+        return len(self._committed)
+
+    @property
+    def on_disk(self) -> int:
+        """How many bytes the temporary file has."""
+        return sum(file.size for file in self._files.values())
+
+    def stage(self, client: int, state: State) -> None:
+        """Keep a state that is not in the mapping yet."""
+        self._keep(self._staged, client, state)
+
+    def room(self, like: State) -> State | None:
+        """Return memory for a new state, to be filled and staged; None if the limit is reached.
+
+        What is staged so is not copied. What is not staged in this round is taken back.
+        """
+        size = nbytes(like)
+        if self.limit is not None and self.in_memory + size > self.limit:
+            return None
+        form = _form(like)
+        if form not in self._slabs:
+            self._slabs[form] = _Slabs(like)
+        self.in_memory += size
+        lent = self._slabs[form].take()
+        self._lent[id(lent)] = lent
+        return lent
+
+    def latest(self, client: int) -> State | None:
+        """Return the staged state, else that of the mapping, else None.
+
+        Not a copy: once a newer one is staged or committed, its memory is another state's.
+        """
+        for index in (self._staged, self._committed):
+            if client in index:
+                return _read(index[client])
+        return None
+
+    def commit(self, clients: Iterable[int]) -> None:
+        """Let the staged states of these clients replace those in the mapping; forget others."""
+        for client in clients:
+            if client in self._staged:
+                self._replace(self._committed, client, self._staged.pop(client))
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget the staged states."""
+        for places in (self._staged, self._lent):
+            while places:
+                self._free(places.popitem()[1])
+
+    # -- inside
+
+    @torch.no_grad()
+    def _keep(self, index: dict[int, Any], client: int, state: State) -> None:
+        if not leaves(state):
+            return  # nothing to remember
+        kept = state if id(state) in self._lent else self.room(state)
+        if kept is None:
+            form = _form(state)
+            if form not in self._files:
+                self._files[form] = _File(state)
+            kept = self._files[form].put(state)
+        else:
+            if kept is not state:
+                map_leaves(Tensor.copy_, kept, state)
+            del self._lent[id(kept)]
+        self._replace(index, client, kept)
+
+    def _replace(self, index: dict[int, Any], client: int, place: "State | _Row") -> None:
+        old = index.get(client)
+        index[client] = place
+        if old is not None:
+            self._free(old)
+
+    def _free(self, place: "State | _Row") -> None:
+        if isinstance(place, _Row):
+            place.file.spare.append(place.number)
+        else:
+            self._slabs[_form(place)].spare.append(place)
+            self.in_memory -= nbytes(place)
 
 
-class _MappedRows:
-    """One state a row, in mapped files of `_ROWS` rows that vanish with this object."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Where a state lies on disk."""
 
-    def __init__(self, like: State) -> None:
-        self.folder = Path(mkdtemp(prefix="trimtab-states-"))
-        finalize(self, rmtree, self.folder, ignore_errors=True)
-        self.like = like
-        self.rows: dict[int, int] = {}
-        self.files: list[list[Tensor]] = []
+    file: "_File"
+    number: int
 
-    def _row(self, client: int) -> State:
-        file, row = divmod(self.rows[client], _ROWS)
-        parts = iter(self.files[file])
-        return map_leaves(lambda leaf: next(parts)[row].view_as(leaf), self.like)
 
-    def read(self, client: int) -> State:
-        return map_leaves(
-            lambda leaf, row: row.clone().to(leaf.device), self.like, self._row(client)
-        )
+def _read(place: State | _Row) -> State:
+    return place.file.get(place.number) if isinstance(place, _Row) else place
 
-    def write(self, client: int, state: State) -> None:
-        if client not in self.rows:
-            if len(self.rows) == len(self.files) * _ROWS:
-                self.files.append([self._map(j, leaf) for j, leaf in enumerate(leaves(self.like))])
-            self.rows[client] = len(self.rows)
-        map_leaves(lambda row, leaf: row.copy_(leaf), self._row(client), state)
 
-    def _map(self, j: int, leaf: Tensor) -> Tensor:
-        path = self.folder / f"{len(self.files)}-{j}"
-        size = _ROWS * leaf.numel()
-        return torch.from_file(str(path), shared=True, size=size, dtype=leaf.dtype).view(_ROWS, -1)
+class _Slabs:
+    """Rows of memory for states of one form; those that are spare are used again.
+
+    Many are taken at once. One by one they would lie between the vectors that come and go in a
+    round, and the heap would grow to several times what they take.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.like = _like(state)
+        self.spare: list[State] = []
+
+    def take(self) -> State:
+        if not self.spare:
+            self.spare = self._slab()
+        return self.spare.pop()
+
+    def _slab(self) -> list[State]:
+        if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
+            return [map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)]
+        size = _row_bytes(self.like)
+        rows = max(1, min(_ROWS, _SLAB // max(1, size)))
+        slab = torch.empty(rows, size, dtype=torch.uint8)
+        return [_cut(row, self.like) for row in slab.unbind()][::-1]
+
+
+class _File:
+    """Rows of a temporary file for states of one form; those that are spare are used again.
+
+    It is read and written, not mapped: the pages of a mapping count as memory of the process, and
+    a full disk would kill it.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.like, self.row = _like(state), _row_bytes(state)
+        self.rows = 0
+        self.spare: list[int] = []
+        self._file: Any = TemporaryFile(prefix="trimtab-states-", buffering=0)  # noqa: SIM115
+        self._lock = Lock()  # of the position in the file; executors read from several threads
+        finalize(self, self._file.close)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def put(self, state: State) -> _Row:
+        data = torch.empty(self.row, dtype=torch.uint8)
+        map_leaves(Tensor.copy_, _cut(data, self.like), state)
+        number = self.spare[-1] if self.spare else self.rows
+        try:
+            self._transfer(self._file.write, number, data)
+        except OSError as error:
+            raise OSError(
+                f"{gettempdir()} cannot take more client states ({error.strerror}); free space "
+                "there, set TMPDIR to a folder on another disk, or pass a larger memory."
+            ) from error
+        if self.spare:
+            self.spare.pop()
+        else:
+            self.rows += 1
+        return _Row(self, number)
+
+    def get(self, number: int) -> State:
+        data = torch.empty(self.row, dtype=torch.uint8)
+        self._transfer(self._file.readinto, number, data)
+        return map_leaves(lambda part, leaf: part.to(leaf.device), _cut(data, self.like), self.like)
+
+    def _transfer(self, some: Callable[[memoryview], int], number: int, data: Tensor) -> None:
+        """Read or write a row; the system may take several calls for it."""
+        rest = data.numpy().data
+        with self._lock:
+            self._file.seek(number * self.row)
+            while rest:
+                rest = rest[some(rest) :]
+
+
+def _form(state: State) -> Any:
+    """Return what states that fit the same rows have in common."""
+    if isinstance(state, Tensor):
+        return state.shape, state.dtype, state.device
+    if isinstance(state, tuple):
+        return (type(state), *map(_form, state))
+    return state
+
+
+def _like(state: State) -> State:
+    """Return a state of the same form that takes no memory."""
+    return map_leaves(lambda leaf: leaf.new_zeros(()).expand(leaf.shape), state)
+
+
+def _row_bytes(like: State) -> int:
+    return sum(_padded(leaf) for leaf in leaves(like))
+
+
+def _padded(leaf: Tensor) -> int:
+    return -(-leaf.numel() * leaf.element_size() // _LINE) * _LINE
+
+
+def _cut(row: Tensor, like: State) -> State:
+    """Return a row of bytes as a state whose tensors are views of it."""
+    start = 0
+
+    def part(leaf: Tensor) -> Tensor:
+        nonlocal start
+        data = row[start : start + leaf.numel() * leaf.element_size()]
+        start += _padded(leaf)
+        return data.view(leaf.dtype).view(leaf.shape)
+
+    return map_leaves(part, like)

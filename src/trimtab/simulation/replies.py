@@ -1,5 +1,6 @@
 """Replies as a running sum: uploads come one at a time and are never kept."""
 
+from collections.abc import Sequence
 from math import fsum, nan, sqrt
 from typing import Any
 
@@ -36,12 +37,28 @@ class Tally:
     def add_rows(self, weights: list[float], uploads: Any, states: State = ()) -> None:
         """Count a chunk: the uploads and new states of several clients, one in each row."""
         _check(uploads)
+        self.add_sums(
+            weights,
+            _weighted(weights, uploads),
+            _weighted(weights, states),
+            _squares(getattr(uploads, "dx", ())),
+            _squares(states),
+        )
+
+    def add_sums(
+        self,
+        weights: list[float],
+        uploads: Any,
+        states: State,
+        moves: Sequence[float],
+        controls: Sequence[float],
+    ) -> None:
+        """Count the weighted sums of several clients, with each one's |dx|^2 and |state|^2."""
         self._weights += weights
-        self._uploads = _weighted(weights, uploads)
-        self._states = _weighted(weights, states)
-        self.bytes_up += nbytes(uploads)
-        for norms, tree in ((self._moves, getattr(uploads, "dx", ())), (self._controls, states)):
-            squares = _squares(tree)
+        self._uploads = _accumulate(self._uploads, 1.0, uploads)
+        self._states = _accumulate(self._states, 1.0, states)
+        self.bytes_up += len(weights) * nbytes(uploads)
+        for norms, squares in ((self._moves, moves), (self._controls, controls)):
             for weight, square in zip(weights, squares, strict=bool(squares)):
                 norms.add_square(weight, square)
 

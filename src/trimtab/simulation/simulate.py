@@ -17,6 +17,7 @@ from trimtab.simulation.executors import EXECUTORS, Exchange, choose
 from trimtab.simulation.memory import ClientStates
 from trimtab.simulation.replies import Tally
 from trimtab.streams import COHORT, LOST, stream
+from trimtab.threads import one_thread
 
 
 class Diverged(ArithmeticError):
@@ -101,16 +102,22 @@ class Simulation(Iterator[Round]):
     def __next__(self) -> Round:
         if self.cohorts is not None and self.r >= len(self.cohorts):
             raise StopIteration
+        with one_thread(when=self.executor != "wide"):
+            return self._round()
+
+    def _round(self) -> Round:
         started, r = perf_counter(), self.r + 1
         asked = self.cohorts[self.r] if self.cohorts is not None else self._sample(r)
         clients = _Cohort(self, r, asked)
         try:
             server = self._algorithm.round(self.server, clients)
+            if not (_finite(server) and clients.finite()):
+                raise Diverged(self._algorithm, r)
+            self.states.commit(clients.alive)
         except _NobodyAnsweredError:
             server = self.server
-        if not (_finite(server) and clients.finite()):
-            raise Diverged(self._algorithm, r)
-        clients.commit()
+        finally:
+            self.states.discard()
         self.server, self.r = server, r
         last = clients.last
         return Round(
@@ -203,7 +210,7 @@ def simulate(
     S clients a round (a number, or a fraction of N; None: all), sampled without replacement from
     (seed, round), or `cohorts`, explicit lists of clients. `lost` is the share of replies that get
     lost at random; a round in which nobody answers leaves the server as it was. `memory` is the
-    number of bytes client states may take in RAM; beyond it they live in mapped files.
+    number of bytes client states may take in RAM; beyond it they live in a temporary file.
 
     >>> import torch, trimtab
     >>> problem = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-1.0, 1.0]))
@@ -238,7 +245,6 @@ class _Cohort:
         self.sim, self.r, self.alive = sim, r, asked
         self.bytes_down = self.bytes_up = self.exchanges = 0
         self.last: Tally | None = None
-        self._pending: dict[int, State] = {}
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""
@@ -246,10 +252,19 @@ class _Cohort:
         self.bytes_down += len(self.alive) * nbytes(broadcast)
         self.alive = self._answering()
         if not self.alive:
-            self._pending = {}
             raise _NobodyAnsweredError
-        exchange = Exchange(sim.problem, program, broadcast, self._state, sim.seed, self.r)
-        self.last, self._pending = EXECUTORS[sim.executor](exchange, self.alive)
+        states = sim.states
+        exchange = Exchange(
+            sim.problem,
+            program,
+            broadcast,
+            self._state,
+            states.stage,
+            states.room,
+            sim.seed,
+            self.r,
+        )
+        self.last = EXECUTORS[sim.executor](exchange, self.alive)
         self.bytes_up += self.last.bytes_up
         return self.last
 
@@ -262,21 +277,13 @@ class _Cohort:
         return [i for i, u_i in zip(self.alive, u, strict=True) if u_i >= self.sim.lost]
 
     def _state(self, i: int) -> State:
-        if i in self._pending:
-            return self._pending[i]
-        if i in self.sim.states:
-            return self.sim.states[i]
-        return self.sim.algorithm.init_client(self.sim.server.x)
+        state = self.sim.states.latest(i)
+        return self.sim.algorithm.init_client(self.sim.server.x) if state is None else state
 
     def finite(self) -> bool:
         """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
         doubt = self.last is not None and not isfinite(self.last.spread)
-        return not doubt or all(_finite(state) for state in self._pending.values())
-
-    def commit(self) -> None:
-        """Keep the new states of those that answered to the end."""
-        for i, state in self._pending.items():
-            self.sim.states[i] = state
+        return not doubt or all(_finite(self._state(i)) for i in self.alive)
 
 
 def cohort_size(S: int | float | None, N: int) -> int:

@@ -1,9 +1,8 @@
 """The 8 x 8 digits that come with scikit-learn (UCI, Alpaydin and Kaynak 1998): no download."""
 
 import torch
-from torch import Tensor
 
-Pair = tuple[Tensor, Tensor]
+from trimtab.problems.data.split import Pair
 
 
 def digits() -> tuple[Pair, Pair]:

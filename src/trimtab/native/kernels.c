@@ -1,24 +1,47 @@
-// logistic_f32, logistic_f64 for any machine, and wider ones for x86-64, chosen by level().
+// Gradients and programs in float and double, for any machine, and wider ones for x86-64, chosen by level().
 #include <math.h>
 #ifdef __linux__
 #include <malloc.h>
 #endif
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#define THREAD omp_get_thread_num()
-#else
-#define THREAD 0
-#endif
+
+typedef struct {
+  long layers;
+  const long *sizes;  // of the input, and of each layer's output
+  const int *biased;  // whether a layer has a bias
+  const int *relu;    // whether a ReLU follows it
+  double l2;
+} Model;
+
+// A program's values are numbered: its inputs, then outputs, then registers.
+enum { COMBINE, GRADIENT };
+typedef struct {
+  long inputs, outputs, registers;
+  long length;
+  const long *code;  // COMBINE dest m value...   or   GRADIENT dest point batch
+  const double *numbers;
+} Program;
+
+typedef struct {
+  long count, batches;
+  const void *const *X;
+  const int64_t *const *y;
+  const int64_t *const *rows;  // (count, batches): which samples; 0 for all of them
+  const long *sizes;           // (count, batches): how many
+  const void *const *inputs;   // (count, inputs)
+  void *const *outputs;        // (count, outputs): where to write; 0 for nowhere
+  const double *weights;
+} Clients;
+
+#define VARIANT "variant.h"
 
 #define REAL float
 #define EXP expf
 #define LANES 4
 #define NAME(f) f##_f32_0
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define WIDE 1
@@ -26,17 +49,13 @@
 #pragma GCC target("avx2,fma")
 #define LANES 8
 #define NAME(f) f##_f32_1
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx2,fma")
 #define LANES 16
 #define NAME(f) f##_f32_2
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 #pragma GCC pop_options
 #endif
 
@@ -46,26 +65,20 @@
 #define EXP exp
 #define LANES 2
 #define NAME(f) f##_f64_0
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 
 #ifdef WIDE
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define LANES 4
 #define NAME(f) f##_f64_1
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx2,fma")
 #define LANES 8
 #define NAME(f) f##_f64_2
-#include "logistic.h"
-#undef LANES
-#undef NAME
+#include VARIANT
 #pragma GCC pop_options
 #endif
 

@@ -1,0 +1,213 @@
+"""Where data files come from: folders of the user's, the cache, and their official address.
+
+A file is looked for in `data`, in the folder TRIMTAB_DATA names and in the user's cache, in this
+order; what is in none of them is downloaded into the cache, unless TRIMTAB_OFFLINE is set. What
+comes from the network is checked against a published digest; and every file in the cache against
+the SHA-256 noted beside it when it came there, or when it was first used. The user's own folders
+are only read.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from math import nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+from urllib.request import Request, urlopen
+
+import torch
+from torch import Tensor
+
+Folder = str | os.PathLike[str] | None
+
+_TIMEOUT = 30.0  # seconds without an answer
+_CHUNK = 1 << 20
+
+
+class DataError(ValueError):
+    """A data file is missing or damaged."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file at its official address, or several in an archive (.zip, .tar.gz) there.
+
+    folder: where the files lie under a data folder. most: bytes; a longer answer is refused.
+    digest: "sha256:…" or "md5:…" of what the address serves; None where no source publishes one.
+    """
+
+    folder: str
+    url: str
+    files: tuple[str, ...]
+    most: int
+    digest: str | None = None
+
+
+def fetch(source: Source, name: str, data: Folder = None) -> Path:
+    """Return the path of a file: where it lies, or in the cache after a download."""
+    path = look(source, name, data) or _download(source, name, data)
+    if path.is_relative_to(cache()):
+        _check_note(path, source)
+    return path
+
+
+def look(source: Source, name: str, data: Folder = None) -> Path | None:
+    """Return the path of a file if it is in one of the places; nothing is downloaded or checked."""
+    for place in places(data):
+        folder = place / source.folder
+        for path in (folder / name, place / name, *folder.glob(f"*/{name}")):
+            if path.is_file():
+                return path
+    return None
+
+
+def places(data: Folder = None) -> list[Path]:
+    """Return the folders that are searched, in order."""
+    if data is not None and not Path(data).is_dir():
+        raise DataError(f"{data}: there is no such folder; pass one that holds data files.")
+    named = (data, os.environ.get("TRIMTAB_DATA") or None)
+    return [*(Path(folder) for folder in named if folder is not None), cache()]
+
+
+def cache() -> Path:
+    """Return the folder for downloads."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
+
+
+def damaged(path: Path, source: Source, why: object) -> DataError:
+    """Return the error that refuses a file, in one sentence."""
+    return DataError(f"{path} is damaged ({_line(why)}); get {source.url} anew and replace it.")
+
+
+def table(path: Path, source: Source, columns: int, header: bool = False) -> Tensor:
+    """Read lines of numbers with commas between; '?' is NaN."""
+    rows = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines()[header:]:
+            if line.strip():
+                rows.append([nan if v.strip() == "?" else float(v) for v in line.split(",")])
+    except ValueError as error:
+        raise damaged(path, source, error) from None
+    if not rows or {len(row) for row in rows} != {columns}:
+        raise damaged(path, source, f"not all its lines have {columns} numbers")
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+# -- from the network into the cache
+
+
+def _download(source: Source, name: str, data: Folder) -> Path:
+    assert name in source.files
+    folder = cache() / source.folder
+    try:
+        if os.environ.get("TRIMTAB_OFFLINE"):
+            raise OSError("TRIMTAB_OFFLINE is set")
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".") as temporary:
+            _get(source, Path(temporary) / "answer")
+            for file, content in _unpacked(source, Path(temporary) / "answer"):
+                _store(content, folder / file, Path(temporary) / "new")
+    except (OSError, HTTPException, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        *others, last = (str(place) for place in places(data))
+        where = f"neither in {', '.join(others)} nor in {last}" if others else f"not in {last}"
+        what = "unpack it" if len(source.files) > 1 else f"save it as {name}"
+        raise DataError(
+            f"{name} is {where}, and cannot be downloaded ({_line(error)}); "
+            f"get {source.url} by hand and {what} in {folder}."
+        ) from None
+    if source.digest is None:
+        _say(f"no digest of {source.url} is published; the SHA-256 of {folder / name} is noted")
+    return folder / name
+
+
+def _store(content: IO[bytes], path: Path, new: Path) -> None:
+    """Write a file under a temporary name, note its SHA-256, and put it in its place."""
+    with content, new.open("wb") as out:
+        shutil.copyfileobj(content, out, _CHUNK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _note(path).write_text(f"{_digest(new, 'sha256')}  {path.name}\n")
+    new.replace(path)
+
+
+def _get(source: Source, path: Path) -> None:
+    """Download what the address serves, and verify it."""
+    request = Request(source.url, headers={"User-Agent": "trimtab"})
+    with urlopen(request, timeout=_TIMEOUT) as answer, path.open("wb") as file:
+        length = int(answer.headers.get("Content-Length") or 0)
+        _say(f"downloading {source.url}" + (f" ({length / 1e6:.1f} MB)" if length else ""))
+        while chunk := answer.read(_CHUNK):
+            file.write(chunk)
+            if file.tell() > source.most:
+                raise OSError(f"more than {source.most} bytes came")
+            if sys.stderr.isatty() and length > 10 * _CHUNK:
+                print(f"\r{file.tell() / length:4.0%}", end="\r", file=sys.stderr)
+        if file.tell() < length:
+            raise OSError(f"only {file.tell()} of {length} bytes came")
+    if source.digest is not None:
+        kind, published = source.digest.split(":")
+        found = _digest(path, kind)
+        if found != published:
+            raise OSError(f"its {kind} is {found}, published is {published}")
+
+
+def _unpacked(source: Source, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield the names and contents of the files that we want."""
+    if source.url.endswith(".zip"):
+        with zipfile.ZipFile(archive) as zipped:
+            for file in source.files:
+                yield file, zipped.open(_member(file, zipped.namelist()))
+    elif source.url.endswith(".tar.gz"):
+        with tarfile.open(archive) as tarred:
+            for file in source.files:
+                content = tarred.extractfile(_member(file, tarred.getnames()))
+                assert content is not None
+                yield file, content
+    else:
+        yield source.files[0], archive.open("rb")
+
+
+def _member(file: str, names: list[str]) -> str:
+    for name in names:
+        if name == file or name.endswith(f"/{file}"):
+            return name
+    raise OSError(f"the archive has no {file}")
+
+
+# -- what the cache remembers
+
+
+def _check_note(path: Path, source: Source) -> None:
+    """Refuse a cached file that has changed; make a note of one seen for the first time."""
+    found, note = _digest(path, "sha256"), _note(path)
+    if not note.exists():
+        note.write_text(f"{found}  {path.name}\n")
+        _say(f"{path} is used for the first time; its SHA-256 is noted in {note}")
+    elif note.read_text().split()[:1] != [found]:
+        raise DataError(
+            f"{path} has changed since its SHA-256 was noted in {note.name} beside it; "
+            f"delete both, and it comes anew from {source.url} when next needed."
+        )
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def _say(text: str) -> None:
+    print(f"trimtab: {text}.", file=sys.stderr)
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

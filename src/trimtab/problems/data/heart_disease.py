@@ -1,0 +1,81 @@
+"""Heart disease in four hospitals: a federation as nature made it.
+
+Janosi, Steinbrunn, Pfisterer and Detrano (1988); UCI, CC BY 4.0.
+"""
+
+from math import nan
+
+import torch
+from torch import Tensor
+
+from trimtab.problems.data.files import Folder, Source, damaged, fetch, table
+from trimtab.problems.data.split import Split, named
+
+# Their MD5: owkin/FLamby, flamby/datasets/fed_heart_disease/dataset_creation_scripts/download.py
+_MD5 = {
+    "cleveland": "2d91a8ff69cfd9616aa47b59d6f843db",
+    "hungarian": "22e96bee155b5973568101c93b3705f6",
+    "switzerland": "9a87f7577310b3917730d06ba9349e20",
+    "va": "4249d03ca7711e84f4444768c9426170",
+}
+_ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
+HOSPITALS = {
+    hospital: Source(
+        "heart-disease",
+        f"{_ADDRESS}processed.{hospital}.data",
+        (f"processed.{hospital}.data",),
+        most=1 << 20,
+        digest=f"md5:{md5}",
+    )
+    for hospital, md5 in _MD5.items()
+}
+COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
+    *("thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+)
+KINDS = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope": (1, 2, 3), "thal": (3, 6, 7)}
+FEATURES = 22  # a column each, and one for each kind of pain, ECG, slope and thallium scan
+
+
+def heart_disease(data: Folder = None) -> dict[str, Split]:
+    """Return each hospital's patients: 22 features, and 1 for a narrowed artery, else 0.
+
+    Every fifth patient is a test patient. Features have mean 0 and deviation 1 over the training
+    patients of all hospitals together. A missing value is 0, that common mean; a blood pressure
+    or cholesterol of 0, as Switzerland reports for everybody, is a missing one.
+    """
+    rows = {hospital: _rows(source, data) for hospital, source in HOSPITALS.items()}
+    known = torch.cat([_features(r[~_is_test(r)]) for r in rows.values()])
+    mean = known.nanmean(0)
+    deviation = (known - mean).square().nanmean(0).sqrt()
+    found = {}
+    for hospital, r in rows.items():
+        X = ((_features(r) - mean) / deviation).nan_to_num(0, 0, 0).float()
+        y, test = (r[:, 13] > 0).long(), _is_test(r)
+        found[hospital] = named(hospital, (X[~test], y[~test]), (X[test], y[test]))
+    return found
+
+
+def _is_test(rows: Tensor) -> Tensor:
+    return torch.arange(len(rows)) % 5 == 4
+
+
+def _rows(source: Source, data: Folder) -> Tensor:
+    path = fetch(source, source.files[0], data)
+    rows = table(path, source, columns=14)
+    if rows[:, 13].isnan().any():
+        raise damaged(path, source, "a patient without a diagnosis")
+    return rows
+
+
+def _features(rows: Tensor) -> Tensor:
+    """Return what a logistic regression can use: numbers, and kinds as columns of 0 and 1."""
+    found = []
+    for name, column in zip(COLUMNS, rows[:, :13].T, strict=True):
+        if name in KINDS:
+            is_kind = column[:, None] == torch.tensor(KINDS[name])
+            found.append(torch.where(column.isnan()[:, None], nan, is_kind.to(column)))
+        else:
+            missing = (column == 0) & (name in ("trestbps", "chol"))
+            found.append(torch.where(missing, nan, column)[:, None])
+    return torch.cat(found, 1)

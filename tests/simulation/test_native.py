@@ -1,0 +1,145 @@
+"""The kernels: gradients are autograd's, programs do what they say, threads change no bit."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab import native
+from trimtab.native import Code, Layers
+from trimtab.problems.closed_form import closed_form
+
+pytestmark = pytest.mark.skipif(
+    native.level() is None, reason="no compiler was there at the installation"
+)
+DTYPES = [torch.float32, torch.float64]
+MODULES = {
+    "linear": lambda d, C: nn.Linear(d, C),
+    "no bias": lambda d, C: nn.Linear(d, C, bias=False),
+    "mlp": lambda d, C: nn.Sequential(nn.Linear(d, 30), nn.ReLU(), nn.Linear(30, C)),
+    "deep": lambda d, C: nn.Sequential(
+        nn.Linear(d, 25), nn.ReLU(), nn.Linear(25, 9, bias=False), nn.Linear(9, 50), nn.ReLU(),
+        nn.ReLU(), nn.Linear(50, C),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=range(native.level() or 0, -1, -1), ids=lambda level: f"level {level}")
+def level(request, monkeypatch):
+    """Every variant that this machine can run."""
+    monkeypatch.setattr(native, "level", lambda: request.param)
+    return request.param
+
+
+def flat(module):
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def autograd(module, X, y):
+    parts = torch.autograd.grad(F.cross_entropy(module(X), y), list(module.parameters()))
+    return torch.cat([part.flatten() for part in parts])
+
+
+def close(found, expected):
+    exact = expected.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-10 if exact else 5e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("build", MODULES.values(), ids=MODULES.keys())
+@pytest.mark.parametrize(
+    ("n", "d", "C"), [(1, 1, 2), (5, 7, 3), (8, 24, 4), (9, 784, 47), (33, 50, 62), (700, 5, 3)]
+)
+def test_gradients_are_autograds(level, dtype, build, n, d, C):
+    torch.manual_seed(n)
+    X, y = torch.randn(800, d, dtype=dtype), torch.randint(C, (800,))
+    rows = torch.randperm(800)[:n]
+    modules = [build(d, C).to(dtype) for _ in range(3)]
+    layers = closed_form(modules[0], F.cross_entropy).layers
+    batches = [(X, y, rows), (X, y, None), (X[:1], y[:1], None)]
+    found = native.gradients(layers, torch.stack([flat(m) for m in modules]), batches)
+    for row, module, (A, b, some) in zip(found, modules, batches, strict=True):
+        close(row, autograd(module, *((A, b) if some is None else (A[some], b[some]))))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("build", MODULES.values(), ids=MODULES.keys())
+@pytest.mark.parametrize("n", [1, 127, 129, 1500])
+def test_outputs_are_the_modules(level, dtype, build, n):
+    torch.manual_seed(n)
+    module, X = build(20, 7).to(dtype), torch.randn(n, 20, dtype=dtype)
+    layers = closed_form(module, F.cross_entropy).layers
+    close(native.outputs(layers, flat(module), X), module(X).detach())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sizes", [(3, 2), (3, 4, 2)])
+def test_what_is_not_finite_stays_so(level, bad, sizes):
+    """A step from such a point is not finite either, although a ReLU may hide it."""
+    X, y = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+    hidden = len(sizes) > 2
+    x = torch.zeros(sum((a + 1) * b for a, b in pairwise(sizes)))
+    x[0] = bad
+    layers = Layers(sizes, (True,) * (1 + hidden), (True, False)[1 - hidden :])
+    code = Code(1, 1, 1, [(2, 0, 0), (1, [(1.0, 0), (-0.1, 2)])])
+    (sums, _) = native.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
+    assert not torch.isfinite(sums).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_program_does_what_it_says(level, dtype):
+    """Two steps of y - 0.5 g(y) + 2 c from x, and g at x on all samples."""
+    torch.manual_seed(0)
+    module, l2 = nn.Linear(6, 3).to(dtype), 0.3
+    layers = closed_form(module, F.cross_entropy).layers
+    data = [(torch.randn(n, 6, dtype=dtype), torch.randint(3, (n,))) for n in (5, 9, 7, 6, 8)]
+    rows = [[torch.randperm(len(y))[:4], torch.randperm(len(y))[:3], None] for _, y in data]
+    x = flat(module)
+    c = [torch.randn_like(x) for _ in data]
+    step = [(5, 4, 0), (4, [(1.0, 4), (-0.5, 5), (2.0, 0)]), (5, 4, 1)]
+    code = Code(2, 2, 2, [(4, [(1.0, 1)]), *step, (2, [(1.0, 4), (-0.5, 5)]), (3, 1, 2)])
+    outputs = [[None, torch.empty_like(x)] for _ in data]
+    weights = [0.1, 0.2, 0.3, 0.15, 0.25]
+
+    def g(y, samples, some):
+        A, b = samples if some is None else (samples[0][some], samples[1][some])
+        expected = native.gradients(layers, y, [(A, b, None)])[0]
+        return expected + l2 * y
+
+    found = {}
+    for block in (1, 2, 5):
+        for threads in (1, 2, 3):
+            found[block, threads] = native.run(
+                layers, l2, code, data, rows, [[c_i, x] for c_i in c], outputs, weights,
+                block=block, threads=threads,
+            )  # fmt: skip
+        for threads in (2, 3):
+            assert torch.equal(found[block, threads][0], found[block, 1][0])
+        sums, squares = found[block, 1]
+        total = torch.zeros_like(sums)
+        for i, samples in enumerate(data):
+            y = x - 0.5 * g(x, samples, rows[i][0]) + 2 * c[i]
+            y = y - 0.5 * g(y, samples, rows[i][1])
+            full = g(x, samples, None)
+            close(outputs[i][1], full)
+            total += weights[i] * torch.stack([y, full])
+            torch.testing.assert_close(
+                torch.tensor(squares[i]), torch.stack([y, full]).square().sum(1).float()
+            )
+        close(sums, total)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+def test_combine_adds_up(level, dtype):
+    vectors = [torch.randn(5000).to(dtype) for _ in range(4)]
+    numbers = [0.5, -1.0, 2.0, 0.25]
+    expected = sum(a * v for a, v in zip(numbers, vectors, strict=True))
+    found = native.combine(list(zip(numbers, vectors, strict=True)))
+    torch.testing.assert_close(found, expected, rtol=1e-2 if dtype == torch.float16 else 1e-5,
+                               atol=1e-2 if dtype == torch.float16 else 1e-6)  # fmt: skip
+    strided = [torch.randn(3, 4).T, torch.randn(4, 3)]
+    torch.testing.assert_close(
+        native.combine([(1.0, strided[0]), (2.0, strided[1])]), strided[0] + 2 * strided[1]
+    )

@@ -1,0 +1,135 @@
+"""A tape says what its program does, for every program that is linear in its vectors."""
+
+import pytest
+import torch
+from small import ALGORITHMS
+
+from trimtab import FedAvg, Mime, Momentum, Scaffold
+from trimtab.algorithms import Adam, RichardsonRomberg
+from trimtab.tape import filled, numbers, trace
+
+
+def play(tape, g, inputs):
+    """Do what the code says, on tensors."""
+    values = dict(enumerate(inputs))
+    first, total = tape.code.inputs, tape.code.inputs + tape.code.outputs + tape.code.registers
+    for dest, what, *batch in tape.code.steps:
+        assert first <= dest < total
+        if batch:
+            assert dest != what
+            values[dest] = g(values[what], tape.batches[batch[0]])
+        else:
+            assert all(value != dest for _, value in what[1:])
+            values[dest] = sum(a * values[value] for a, value in what)
+    return [values[first + j] for j in range(tape.code.outputs)]
+
+
+def oracle(d):
+    A = torch.randn(d, d, dtype=torch.float64)
+
+    def g(y, k=None):
+        return torch.sin(A @ y) + (100 if k is None else k)
+
+    return g
+
+
+class Recorded:
+    """Clients that keep what was run."""
+
+    def __init__(self, g):
+        self.g, self.ran = g, []
+
+    def run(self, program, *broadcast):
+        self.ran.append((program, broadcast))
+        state = torch.randn(5, dtype=torch.float64) if broadcast_has_control(program) else ()
+        self.state = state
+        self.upload, self.new = program(self.g, state, *broadcast)
+        return self
+
+    share = 0.5
+
+    def mean(self):
+        return self.upload
+
+    def __len__(self):
+        return 1
+
+
+def broadcast_has_control(program):
+    return isinstance(program.__self__, Scaffold)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_it_does_what_the_program_does(algorithm):
+    torch.manual_seed(0)
+    x, g = torch.randn(5, dtype=torch.float64), oracle(5)
+    clients = Recorded(g)
+    algorithm.round(algorithm.init_server(x), clients)
+    program, broadcast = clients.ran[-1]
+    tape = trace(program, clients.state, broadcast, 5)
+    adaptive = any(name in repr(algorithm) for name in ("Adam", "Yogi", "Adagrad"))
+    if adaptive and tape is None:  # its steps on the client are not linear
+        return
+    assert tape is not None
+    vectors = [*([clients.state] if numbers(clients.state) != [] else []), *flat(broadcast)]
+    found = play(tape, g, vectors)
+    upload, new = filled(tape.upload, found), filled(tape.state, found)
+    for a, b in zip([*flat(upload), *flat(new)], [*flat(clients.upload), *flat(clients.new)],
+                    strict=True):  # fmt: skip
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def flat(tree):
+    return [leaf for part in tree for leaf in flat(part)] if isinstance(tree, tuple) else [tree]
+
+
+def test_registers_do_not_grow_with_the_number_of_steps():
+    x = torch.zeros(3)
+    for algorithm, state, broadcast in (
+        (Scaffold(eta_l=0.1, K=50), x, (x, x)),
+        (FedAvg(eta_l=0.1, K=50), (), (x,)),
+        (RichardsonRomberg(FedAvg(eta_l=0.1, K=50)), (), (x, x)),
+        (Mime(eta=0.1, K=50, base=Momentum()), (), (x, x, x)),
+    ):
+        assert trace(algorithm.local, state, broadcast, 3).code.registers <= 4
+
+
+def test_a_long_sum_takes_few_registers():
+    def program(g, state, x):
+        total = g(x, 0)
+        for k in range(1, 40):
+            total = total + g(x, k)
+        return total / 40, ()
+
+    x = torch.zeros(3)
+    assert trace(program, (), (x,), 3).code.registers <= 8
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda g, s, x: (x * x, ()),
+        lambda g, s, x: (torch.sqrt(g(x)), ()),
+        lambda g, s, x: (x + torch.ones(3), ()),
+        lambda g, s, x: (x if x.norm() > 0 else g(x), ()),
+        lambda g, s, x: (x.clone(), ()),
+        lambda g, s, x: (1.0, ()),
+        lambda g, s, x: (torch.zeros(3), ()),
+        lambda g, s, x: (g(torch.zeros(3)), ()),
+        lambda g, s, x: (x + torch.randn_like(x), ()),
+    ],
+)
+def test_what_is_not_linear_has_no_tape(program):
+    assert trace(program, (), (torch.zeros(3),), 3) is None
+
+
+def test_a_state_with_a_number_or_another_shape_has_no_tape():
+    def program(g, s, x):
+        return g(x), s
+
+    x = torch.zeros(3)
+    assert trace(program, x, (x,), 3) is not None
+    assert trace(program, (x, 1), (x,), 3) is None
+    assert trace(program, torch.zeros(()), (x,), 3) is None
+    mime = Mime(eta=0.1, K=2, base=Adam())
+    assert trace(mime.local, (), (x, mime.base.init(x), x), 3) is None
