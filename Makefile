@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test format clean
+.PHONY: demo test format bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -23,6 +23,9 @@ test: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-peers: $(VENV)/installed
+	$(BIN)/python benchmarks/peers.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
