@@ -11,6 +11,13 @@ import pytest
 import trimtab
 from trimtab import testing
 from trimtab.problems import partition
+from trimtab.problems.data.a9a import a9a
+from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.concrete import concrete
+from trimtab.problems.data.digits import digits
+from trimtab.problems.data.emnist import emnist
+from trimtab.problems.data.heart_disease import heart_disease
+from trimtab.problems.data.shakespeare import shakespeare
 
 SRC = Path(trimtab.__file__).parent
 MODULES = {
@@ -25,12 +32,14 @@ CONCRETE = {path.stem for path in (SRC / "algorithms").glob("*.py")} - {"__init_
 LEVELS = (
     ("core", "streams", "threads", "native"),
     ("vectors",),
+    ("tape",),
     ("algorithms",),
     ("problems", "simulation"),
     ("record",),
     ("tune",),
     ("comparison",),
     ("compare", "run", "report", "bench"),
+    ("reproduce",),
     ("cli",),
     ("__main__",),
 )
@@ -181,6 +190,13 @@ SIGNATURES = {
     partition.by_label: "(labels, N, seed=0)",
     partition.dirichlet: "(labels, N, alpha, seed=0)",
     partition.by_column: "(column)",
+    digits: "()",
+    emnist: "(split='balanced', data=None, pixels='unit')",
+    cifar10: "(data=None, pixels='unit')",
+    concrete: "(data=None)",
+    heart_disease: "(data=None)",
+    a9a: "(data=None)",
+    shakespeare: "(data=None, length=80)",
 }
 PROBLEM = {
     "x0": "(self, seed=0)",
