@@ -7,11 +7,15 @@ setup(
         Extension(
             "trimtab.native._kernels",
             sources=["src/trimtab/native/kernels.c"],
-            depends=["src/trimtab/native/variant.h", "src/trimtab/native/classifier.h", "src/trimtab/native/program.h"],
+            depends=[
+                "src/trimtab/native/variant.h",
+                "src/trimtab/native/classifier.h",
+                "src/trimtab/native/program.h",
+            ],
             # Only when compiling: linked with -ffast-math, a library would change the rounding of
             # the whole process.
-            extra_compile_args=["-O3", "-ffast-math", "-fopenmp"],
-            extra_link_args=["-fopenmp"],
+            extra_compile_args=["-O3", "-ffast-math", "-pthread"],
+            extra_link_args=["-pthread"],
             libraries=["m"],
             optional=True,
         )

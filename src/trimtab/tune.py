@@ -147,30 +147,36 @@ _FIRST = 16  # rounds before anybody is dropped: large steps look bad early and 
 
 
 def race(
-    start: Start, goal: Goal, R: int, grid: list[float] | None = None
+    start: Start,
+    goal: Goal,
+    R: int,
+    grid: list[float] | None = None,
+    factor: float = _FACTOR,
+    refine: bool = True,
 ) -> Generator[Trial, None, list[Trial]]:
     """Find the step size that reaches the goal in the fewest rounds, at most R.
 
     Yield the trial that moved after each round; return (by StopIteration) all trials, best first.
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
-    stops. The grid is widened while its best lies at an edge; then the two steps between the best
-    and its neighbours are tried as well.
+    stops. The grid, in steps of `factor`, is widened while its best lies at an edge; then, to
+    refine, the two steps between the best and its neighbours are tried as well.
     """
     trials: dict[float, Trial] = {}
-    etas = sorted(grid or [_FACTOR**e for e in range(-4, 3)])  # 0.01 … 10
+    etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
     yield from _heat(start, etas, trials, goal, R)
     for _ in range(12):  # widen: each edge that wins is followed outwards
         best = _best(trials, goal)
         if best == max(trials) and not trials[best].diverged:
-            more = [best * _FACTOR]
+            more = [best * factor]
         elif best == min(trials):
-            more = [best / _FACTOR, best / _FACTOR**2]
+            more = [best / factor, best / factor**2]
         else:
             break
         yield from _heat(start, more, trials, goal, _limit(trials, goal, R))
-    best = _best(trials, goal)
-    between = [best / _FACTOR**0.5, best * _FACTOR**0.5]
-    yield from _heat(start, between, trials, goal, _limit(trials, goal, R))
+    if refine:
+        best = _best(trials, goal)
+        between = [best / factor**0.5, best * factor**0.5]
+        yield from _heat(start, between, trials, goal, _limit(trials, goal, R))
     return sorted(trials.values(), key=lambda t: t.standing(goal), reverse=True)
 
 

@@ -6,7 +6,9 @@
 typedef REAL NAME(vec) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL))));
 
 #define STRETCH (3 * LANES)
-#define TILE 512L
+#define PANEL (2 * LANES)
+#define DEPTH 392L  // inputs
+#define TILE 512L   // samples
 
 static inline NAME(vec) NAME(load)(const REAL *p) { return *(const NAME(vec) *)p; }
 
@@ -40,32 +42,73 @@ static inline void NAME(dots)(const REAL *const *a, const REAL *w, long d, int o
   }
 }
 
-// Z (n, m) = A W' + bias, the rows of A given by pointers; W is (m, d).
-static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int relu,
-                          REAL *Z) {
-  long block = 196608 / (long)sizeof(REAL) / d / 3 * 3;  // so many rows of W stay in the second-level cache
-  if (block < 3) block = 3;
-  for (long from = 0; from < m; from += block) {
-    long to = from + block < m ? from + block : m;
-    for (long r = 0; r < n; r += 8) {  // 8 samples stay in the first-level cache
-      const REAL *x[8];
-      for (int q = 0; q < 8; q++) x[q] = a[r + q < n ? r + q : r];
-      for (int q = 8; q < 16 && r + q < n; q++)  // the next 8 are on their way meanwhile
-        for (long t = 0; t < d; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + t);
-      for (long c = from; c < to; c += 3) {
-        int outputs = to - c < 3 ? (int)(to - c) : 3;
-        for (int h = 0; h < 8 && r + h < n; h += 4) {
-          REAL z[4][3];
-          NAME(dots)(x + h, W + c * d, d, outputs, z);
-          for (int q = 0; q < 4 && r + h + q < n; q++)
-            for (int j = 0; j < outputs; j++) {
-              REAL value = z[q][j] + (bias ? bias[c + j] : 0);
-              Z[(r + h + q) * m + c + j] = relu && value < 0 ? 0 : value;
-            }
-        }
+// Z (n, m) = A W', the rows of A given by pointers; W is (m, d). For few samples.
+static void NAME(products)(const REAL *const *a, long n, const REAL *W, long d, long m, REAL *Z) {
+  for (long r = 0; r < n; r += 8) {  // 8 samples stay in the first-level cache
+    const REAL *x[8];
+    for (int q = 0; q < 8; q++) x[q] = a[r + q < n ? r + q : r];
+    for (int q = 8; q < 16 && r + q < n; q++)  // the next 8 are on their way meanwhile
+      for (long t = 0; t < d; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + t);
+    for (long c = 0; c < m; c += 3) {
+      int outputs = m - c < 3 ? (int)(m - c) : 3;
+      for (int h = 0; h < 8 && r + h < n; h += 4) {
+        REAL z[4][3];
+        NAME(dots)(x + h, W + c * d, d, outputs, z);
+        for (int q = 0; q < 4 && r + h + q < n; q++)
+          for (int j = 0; j < outputs; j++) Z[(r + h + q) * m + c + j] = z[q][j];
       }
     }
   }
+}
+
+// The same for many samples: PANEL outputs and DEPTH inputs of W at a time, transposed.
+// packed holds (m + PANEL) * n + PANEL * DEPTH numbers.
+static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, long d, long m, REAL *Z, REAL *packed) {
+  const long panels = (m + PANEL - 1) / PANEL;
+  REAL *P = packed, *T = packed + PANEL * DEPTH;  // W transposed (DEPTH, PANEL); Z as (panels, n, PANEL)
+  for (long k = 0; k < d; k += DEPTH) {
+    long depth = d - k < DEPTH ? d - k : DEPTH;
+    for (long p = 0; p < panels; p++) {
+      for (long c = 0; c < PANEL; c++) {
+        const REAL *w = W + (p * PANEL + c) * d + k;
+        for (long t = 0; t < depth; t++) P[t * PANEL + c] = p * PANEL + c < m ? w[t] : 0;
+      }
+      for (long r = 0; r < n; r += 6) {
+        const REAL *x[6];
+        for (int q = 0; q < 6; q++) x[q] = a[r + q < n ? r + q : r] + k;
+        NAME(vec) acc[6][2] = {0};
+        for (long t = 0; t < depth; t++) {
+          NAME(vec) w0 = NAME(load)(P + t * PANEL), w1 = NAME(load)(P + t * PANEL + LANES);
+          for (int q = 0; q < 6; q++) {
+            acc[q][0] += x[q][t] * w0;
+            acc[q][1] += x[q][t] * w1;
+          }
+        }
+        for (int q = 0; q < 6 && r + q < n; q++)
+          for (int j = 0; j < 2; j++) {
+            NAME(vec) *to = (NAME(vec) *)(T + (p * n + r + q) * PANEL + j * LANES);
+            *to = k ? *to + acc[q][j] : acc[q][j];
+          }
+      }
+    }
+  }
+  for (long p = 0; p < panels; p++)
+    for (long i = 0; i < n; i++)
+      for (long c = 0; c < PANEL && p * PANEL + c < m; c++) Z[i * m + p * PANEL + c] = T[(p * n + i) * PANEL + c];
+}
+
+// Z (n, m) = A W' + bias, and a ReLU of it. packed is room for many_products.
+static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int relu,
+                          REAL *Z, REAL *packed) {
+  if (n < 48)
+    NAME(products)(a, n, W, d, m, Z);
+  else
+    NAME(many_products)(a, n, W, d, m, Z, packed);
+  if (bias)
+    for (long i = 0; i < n; i++)
+      for (long c = 0; c < m; c++) Z[i * m + c] += bias[c];
+  if (relu)
+    for (long t = 0; t < n * m; t++) Z[t] = Z[t] < 0 ? 0 : Z[t];
 }
 
 // dW (m, d) = G' A, or added to it; dbias likewise. G is (n, m), the rows of A are given by pointers.
@@ -162,14 +205,14 @@ static void NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, 
   }
 }
 
-// How many numbers of work `gradient` needs for n samples; and that many bytes for pointers: n * sizeof(REAL *).
+// How many numbers of work `gradient` and `outputs` need for n samples.
 static long NAME(work)(const Model *model, long n) {
   long tile = n < TILE ? n : TILE, outputs = 0, most = 0;
   for (long l = 1; l <= model->layers; l++) {
     outputs += model->sizes[l];
     if (model->sizes[l] > most) most = model->sizes[l];
   }
-  return tile * (outputs + 2 * most + most + 4 + STRETCH);
+  return tile * (outputs + 2 * most) + tile * (most + PANEL + STRETCH) + PANEL * DEPTH;
 }
 
 // out = the gradient at x of the mean cross-entropy over the n given rows of X (all of them: rows = 0).
@@ -178,28 +221,29 @@ static void NAME(gradient)(const Model *model, const REAL *x, const REAL *X, con
   const long L = model->layers, *sizes = model->sizes;
   const REAL *W[L], *bias[L], *input[L];  // parameters of each layer, and what it gets (the first: X itself)
   REAL *dW[L], *dbias[L];
-  long most = 0, d = 0;
+  long most = 0, d = 0, room = 0;
   for (long l = 0; l < L; l++) {
     W[l] = x + d, dW[l] = out + d;
     d += sizes[l] * sizes[l + 1];
     bias[l] = model->biased[l] ? x + d : 0, dbias[l] = model->biased[l] ? out + d : 0;
     d += model->biased[l] ? sizes[l + 1] : 0;
     if (sizes[l + 1] > most) most = sizes[l + 1];
+    room += sizes[l + 1];
   }
+  room = (n < TILE ? n : TILE) * (room + 2 * most);
   for (long from = 0; from < n; from += TILE) {
     long tile = n - from < TILE ? n - from : TILE;
     const int64_t *some = rows ? rows + from : 0;
-    REAL *Z = work, *G, *H = work;
+    REAL *packed = work + room, *Z = work, *G, *H;
     for (long l = 0; l < L; l++) {
       for (long i = 0; i < tile; i++)
         pointers[i] = l ? input[l] + i * sizes[l] : X + (rows ? some[i] : from + i) * sizes[0];
-      NAME(forward)(pointers, tile, W[l], bias[l], sizes[l], sizes[l + 1], model->relu[l], Z);
+      NAME(forward)(pointers, tile, W[l], bias[l], sizes[l], sizes[l + 1], model->relu[l], Z, packed);
       if (l + 1 < L) input[l + 1] = Z, Z += tile * sizes[l + 1];
     }
     NAME(cross_entropy)(Z, rows ? y : y + from, some, tile, sizes[L], n);
     G = Z;
-    H = Z + tile * sizes[L];  // two buffers in turn, then room for packing
-    REAL *packed = H + 2 * tile * most;
+    H = Z + tile * sizes[L];  // two buffers in turn
     for (long l = L - 1; l >= 0; l--) {
       for (long i = 0; i < tile; i++)
         pointers[i] = l ? input[l] + i * sizes[l] : X + (rows ? some[i] : from + i) * sizes[0];
@@ -215,30 +259,42 @@ static void NAME(gradient)(const Model *model, const REAL *x, const REAL *X, con
     for (long t = 0; t < d; t++) out[t] += (REAL)model->l2 * x[t];
 }
 
+typedef struct {
+  Pieces pieces;
+  const Model *model;
+  const REAL *x, *X;
+  long n, size;
+  REAL *out;
+} NAME(Outputs);
+
+static void *NAME(some_outputs)(void *job) {
+  NAME(Outputs) *o = job;
+  const long L = o->model->layers, *sizes = o->model->sizes;
+  long hidden = 0;
+  for (long l = 1; l < L; l++) hidden += sizes[l];
+  REAL *work = malloc(NAME(work)(o->model, o->size) * sizeof(REAL));
+  const REAL **pointers = malloc(o->size * sizeof(REAL *));
+  if (!work || !pointers) o->pieces.failed = 1;
+  for (long p; work && pointers && (p = next_piece(&o->pieces)) >= 0;) {
+    long from = p * o->size, tile = o->n - from < o->size ? o->n - from : o->size;
+    const REAL *W = o->x, *input = 0;
+    REAL *Z = work, *packed = work + o->size * hidden;
+    for (long l = 0; l < L; l++) {
+      const REAL *bias = W + sizes[l] * sizes[l + 1];
+      for (long i = 0; i < tile; i++) pointers[i] = l ? input + i * sizes[l] : o->X + (from + i) * sizes[0];
+      NAME(forward)(pointers, tile, W, o->model->biased[l] ? bias : 0, sizes[l], sizes[l + 1], o->model->relu[l],
+                    l + 1 < L ? Z : o->out + from * sizes[L], packed);
+      input = Z, Z += l + 1 < L ? tile * sizes[l + 1] : 0;
+      W = bias + (o->model->biased[l] ? sizes[l + 1] : 0);
+    }
+  }
+  free(work), free(pointers);
+  return 0;
+}
+
 // out (n, classes) = what the classifier says at x of all n rows of X. Returns 0, or 1 if there is no memory.
 int NAME(outputs)(const Model *model, const REAL *x, const REAL *X, long n, REAL *out, int threads) {
-  const long L = model->layers, *sizes = model->sizes;
-  int failed = 0;
-#pragma omp parallel num_threads(threads) if (threads > 1 && n > TILE)
-  {
-    REAL *work = malloc(NAME(work)(model, TILE) * sizeof(REAL));
-    const REAL **pointers = malloc(TILE * sizeof(REAL *));
-    if (!work || !pointers) failed = 1;
-#pragma omp for schedule(dynamic)
-    for (long from = 0; from < n; from += TILE / 4) {
-      long tile = n - from < TILE / 4 ? n - from : TILE / 4;
-      const REAL *W = x, *input = 0;
-      REAL *Z = work;
-      for (long l = 0; l < L && work && pointers; l++) {
-        const REAL *bias = W + sizes[l] * sizes[l + 1];
-        for (long i = 0; i < tile; i++) pointers[i] = l ? input + i * sizes[l] : X + (from + i) * sizes[0];
-        REAL *to = l + 1 < L ? Z : out + from * sizes[L];
-        NAME(forward)(pointers, tile, W, model->biased[l] ? bias : 0, sizes[l], sizes[l + 1], model->relu[l], to);
-        input = Z, Z += tile * sizes[l + 1];
-        W = bias + (model->biased[l] ? sizes[l + 1] : 0);
-      }
-    }
-    free(work), free(pointers);
-  }
-  return failed;
+  NAME(Outputs) job = {{(n + 127) / 128, 0, 0}, model, x, X, n, 128, out};
+  on_threads(threads, NAME(some_outputs), &job, job.pieces.pieces);
+  return job.pieces.failed;
 }

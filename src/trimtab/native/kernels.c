@@ -3,6 +3,7 @@
 #ifdef __linux__
 #include <malloc.h>
 #endif
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,29 @@ typedef struct {
   void *const *outputs;        // (count, outputs): where to write; 0 for nowhere
   const double *weights;
 } Clients;
+
+// Work of several threads: each takes the next piece until none is left. They are made anew for each call, of
+// which a round has few: threads that wait for work by spinning would take the cores from others.
+#define MOST_THREADS 256
+
+typedef struct {
+  long pieces, next;
+  int failed;
+} Pieces;
+
+static long next_piece(Pieces *pieces) {
+  long piece = __atomic_fetch_add(&pieces->next, 1, __ATOMIC_RELAXED);
+  return piece < pieces->pieces ? piece : -1;
+}
+
+static void on_threads(int threads, void *(*work)(void *), void *job, long pieces) {
+  pthread_t others[MOST_THREADS];
+  int started = 0, wanted = threads < pieces ? threads : (int)pieces;
+  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+  while (started < wanted - 1 && pthread_create(&others[started], 0, work, job) == 0) started++;
+  work(job);
+  while (started > 0) pthread_join(others[--started], 0);
+}
 
 #define VARIANT "variant.h"
 

@@ -66,41 +66,60 @@ static void NAME(run_block)(const Model *model, const Program *program, const Cl
   }
 }
 
+typedef struct {
+  Pieces blocks, parts;
+  const Model *model;
+  const Program *program;
+  const Clients *clients;
+  long d, block, most;  // most samples in a batch
+  REAL *sums;
+  double *squares;
+} NAME(Run);
+
+static void *NAME(some_blocks)(void *job) {
+  NAME(Run) *r = job;
+  const long s = r->clients->count, outputs = r->program->outputs;
+  REAL *own = malloc((r->program->registers + outputs) * r->d * sizeof(REAL) + 64);
+  REAL *work = malloc(NAME(work)(r->model, r->most) * sizeof(REAL) + 64);
+  const REAL **pointers = malloc((r->most < TILE ? r->most : TILE) * sizeof(REAL *) + 64);
+  if (!own || !work || !pointers) r->blocks.failed = 1;
+  for (long b; own && work && pointers && (b = next_piece(&r->blocks)) >= 0;) {
+    long to = (b + 1) * r->block < s ? (b + 1) * r->block : s;
+    NAME(run_block)(r->model, r->program, r->clients, r->d, b * r->block, to,
+                    r->sums ? r->sums + b * outputs * r->d : 0, r->squares, own, work, pointers);
+  }
+  free(own), free(work), free(pointers);
+  return 0;
+}
+
+static void *NAME(some_sums)(void *job) {
+  NAME(Run) *r = job;
+  const long all = r->program->outputs * r->d;
+  for (long p; (p = next_piece(&r->parts)) >= 0;) {
+    long stop = (p + 1) * PART < all ? (p + 1) * PART : all;
+    for (long b = 1; b < r->blocks.pieces; b++)
+      for (long t = p * PART; t < stop; t++) r->sums[t] += r->sums[b * all + t];
+  }
+  return 0;
+}
+
 // Run a program for all clients, block by block, on several threads; which thread runs what changes no bit.
 // sums is (blocks, outputs, d), and its first block gets the total; squares is (clients, outputs): |output|^2.
 // Both may be 0. Returns 0, or 1 if there is no memory.
 int NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, long block, REAL *sums,
               double *squares, int threads) {
-  const long s = clients->count, blocks = (s + block - 1) / block, outputs = program->outputs;
-  int failed = 0;
-  long n = 0;
-  for (long j = 0; j < s * clients->batches; j++)
-    if (clients->sizes[j] > n) n = clients->sizes[j];
-#pragma omp parallel num_threads(threads) if (threads > 1 && blocks > 1)
-  {
-    REAL *own = malloc((program->registers + outputs) * d * sizeof(REAL) + 64);
-    REAL *work = malloc(NAME(work)(model, n) * sizeof(REAL) + 64);
-    const REAL **pointers = malloc((n < TILE ? n : TILE) * sizeof(REAL *) + 64);
-    if (!own || !work || !pointers) failed = 1;
-#pragma omp for schedule(dynamic)
-    for (long b = 0; b < blocks; b++) {
-      long to = (b + 1) * block < s ? (b + 1) * block : s;
-      if (own && work && pointers)
-        NAME(run_block)(model, program, clients, d, b * block, to, sums ? sums + b * outputs * d : 0, squares, own,
-                        work, pointers);
-    }
-    if (sums) {
-#pragma omp for schedule(static)
-      for (long k = 0; k < outputs * d; k += PART) {
-        long stop = k + PART < outputs * d ? k + PART : outputs * d;
-        for (long b = 1; b < blocks; b++)
-          for (long t = k; t < stop; t++) sums[t] += sums[b * outputs * d + t];
-      }
-    }
-    free(own), free(work), free(pointers);
-  }
-  return failed;
+  NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .block = block};
+  job.sums = sums, job.squares = squares;
+  job.blocks.pieces = (clients->count + block - 1) / block;
+  job.parts.pieces = sums ? (program->outputs * d + PART - 1) / PART : 0;
+  for (long j = 0; j < clients->count * clients->batches; j++)
+    if (clients->sizes[j] > job.most) job.most = clients->sizes[j];
+  on_threads(threads, NAME(some_blocks), &job, job.blocks.pieces);
+  on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
+  return job.blocks.failed;
 }
 #undef PART
 #undef STRETCH
+#undef PANEL
+#undef DEPTH
 #undef TILE
