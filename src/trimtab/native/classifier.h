@@ -76,6 +76,8 @@ static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, lon
       for (long r = 0; r < n; r += 6) {
         const REAL *x[6];
         for (int q = 0; q < 6; q++) x[q] = a[r + q < n ? r + q : r] + k;
+        for (int q = 12; q < 18 && p == 0 && r + q < n; q++)  // samples after the next are on their way
+          for (long t = 0; t < depth; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + k + t);
         NAME(vec) acc[6][2] = {0};
         for (long t = 0; t < depth; t++) {
           NAME(vec) w0 = NAME(load)(P + t * PANEL), w1 = NAME(load)(P + t * PANEL + LANES);
@@ -294,7 +296,7 @@ static void *NAME(some_outputs)(void *job) {
 
 // out (n, classes) = what the classifier says at x of all n rows of X. Returns 0, or 1 if there is no memory.
 int NAME(outputs)(const Model *model, const REAL *x, const REAL *X, long n, REAL *out, int threads) {
-  NAME(Outputs) job = {{(n + 127) / 128, 0, 0}, model, x, X, n, 128, out};
+  NAME(Outputs) job = {{(n + 255) / 256, 0, 0}, model, x, X, n, 256, out};
   on_threads(threads, NAME(some_outputs), &job, job.pieces.pieces);
   return job.pieces.failed;
 }

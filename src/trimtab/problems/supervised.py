@@ -330,18 +330,18 @@ class Supervised:
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        pieces, layers = _pieces(data), self.kernel
+        pieces, layers = _pieces(data), self.kernel if data.labelled else None
         with self._precision(x), one_thread(when=layers is not None or len(pieces) == 1):
-            if layers is not None and data.labelled:
+            if layers is not None:
                 output = native.outputs(layers, x.to(data.X.dtype), data.X)
             else:
                 self.model.mode(training=False)
                 output = torch.cat([self.model(x, piece.X) for piece in pieces])
             found = {"loss": float(self.loss_function(output, data.y))}
-        correct = _correct(self.loss_function, output, data.y)
-        if correct is not None:
-            found["accuracy"] = float(correct.double().mean())
-        return found | {name: float(f(output, data.y)) for name, f in self.metrics.items()}
+            correct = _correct(self.loss_function, output, data.y)
+            if correct is not None:
+                found["accuracy"] = float(correct.double().mean())
+            return found | {name: float(f(output, data.y)) for name, f in self.metrics.items()}
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""

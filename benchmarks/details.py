@@ -1,0 +1,140 @@
+"""Where the time of a round of W1 goes, and how it grows with S, K and d.
+
+    python benchmarks/details.py [--out results/bench/details.json]
+
+Both on the workload W1 with SCAFFOLD; the minimum of several rounds, since others use the machine.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+from torch.nn import functional as F
+
+from trimtab import Scaffold, Supervised, native
+from trimtab.bench import ETA, WORKLOADS, Workload, _bare, _simulated, machine
+from trimtab.problems.clients import Batches
+from trimtab.problems.models import logistic
+from trimtab.record import write_json
+from trimtab.simulation import executors
+
+REPEATS = 7
+
+
+class Clock:
+    """Adds up the seconds spent in a function while it stands in for it."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name, self.original = owner, name, getattr(owner, name)
+        self.seconds = 0.0
+
+    def __enter__(self) -> "Clock":
+        clock = self
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            started = perf_counter()
+            try:
+                return clock.original(*arguments, **options)
+            finally:
+                clock.seconds += perf_counter() - started
+
+        setattr(self.owner, self.name, timed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self.owner, self.name, self.original)
+
+
+def _problem(work: Workload) -> Supervised:
+    return Supervised(work.build(), F.cross_entropy, work.clients(), batch=work.b)
+
+
+def profile(work: Workload) -> dict[str, float]:
+    """Return the milliseconds of a round's parts."""
+    sim = _simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    best: dict[str, float] = {}
+    calls: list[tuple[Any, ...]] = []
+    run = native.run
+
+    def remembered(*arguments: Any, **options: Any) -> Any:
+        calls.append((arguments, options))
+        return run(*arguments, **options)
+
+    native.run = remembered  # type: ignore[assignment]
+    for _ in range(REPEATS):
+        calls.clear()
+        with (
+            Clock(native, "run") as kernel,
+            Clock(executors, "trace") as trace,
+            Clock(Batches, "rows") as rows,
+        ):
+            started = perf_counter()
+            next(sim)
+            whole = perf_counter() - started
+        (layers, l2, code, *rest), options = calls[-1]
+        steps = [step for step in code.steps if len(step) == 3]
+        alone = replace(code, steps=[(code.inputs, 1, batch) for _, _, batch in steps])
+        started = perf_counter()
+        run(layers, l2, alone, *rest[:-1], **{**options, "weights": None} if options else {})
+        gradients = perf_counter() - started
+        if not best or whole < best["whole round"] / 1000:
+            best = {
+                "whole round": 1000 * whole,
+                "gradients": 1000 * gradients,
+                "steps, sums and norms of the vectors": 1000 * (kernel.seconds - gradients),
+                "drawing mini-batches": 1000 * rows.seconds,
+                "tracing the program": 1000 * trace.seconds,
+            }
+    native.run = run
+    known = sum(best.values()) - best["whole round"]
+    best["server step, states, the rest of Python"] = best["whole round"] - known
+    return best | {"bare products, for comparison": 1000 * min(_bare(work) for _ in range(REPEATS))}
+
+
+def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
+    """Return (value, milliseconds a round) for several S, K and d, all else as in the workload."""
+    varied: dict[str, list[tuple[float, Workload]]] = {
+        "S": [(S, replace(work, S=S, N=max(100, S))) for S in (5, 10, 20, 50, 100)],
+        "K": [(e * 5, replace(work, epochs=e)) for e in (1, 2, 4, 8, 16)],
+        "d": [
+            (C * 785, replace(work, classes=C, build=partial(logistic, 784, C)))
+            for C in (16, 32, 64, 128, 256)
+        ],
+    }
+    return {
+        name: [(value, 1000 * _round(each)) for value, each in works]
+        for name, works in varied.items()
+    }
+
+
+def _round(work: Workload) -> float:
+    sim = _simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    return min(_seconds(lambda: next(sim)) for _ in range(REPEATS))
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    started = perf_counter()
+    run()
+    return perf_counter() - started
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default="results/bench/details.json")
+def main(out: Path) -> None:
+    """Measure, print and write the record."""
+    work = WORKLOADS["W1"]
+    record = {"machine": machine(), "profile": profile(work), "growth": growth(work)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, record)
+    for name, milliseconds in record["profile"].items():
+        click.echo(f"{name:45} {milliseconds:8.2f} ms")
+    for name, points in record["growth"].items():
+        click.echo(f"{name}: " + ", ".join(f"{value:g}: {ms:.1f} ms" for value, ms in points))
+
+
+if __name__ == "__main__":
+    main()
