@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test format bench-peers clean
+.PHONY: demo test format bench bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -24,8 +24,16 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The records of docs/performance.md, on a quiet machine.
+bench: $(VENV)/installed
+	$(BIN)/trimtab bench --out results/bench/bench.json
+	$(BIN)/python benchmarks/details.py
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/page.py
+
 bench-peers: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/page.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

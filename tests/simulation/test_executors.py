@@ -1,6 +1,7 @@
 """Every executor gives the loop's result, for every algorithm; none of them knows one."""
 
 import os
+import subprocess
 import sys
 from functools import partial
 from shutil import which
@@ -188,3 +189,33 @@ def test_combinations_are_vectors():
     torch.testing.assert_close(B / (torch.sqrt(A**2) + 1), b / (torch.sqrt(a**2) + 1))
     assert (A - A).tensor().abs().max() == 0
     assert torch.zeros_like(A).shape == a.shape
+
+
+SCRIPT = """
+import os, torch
+from torch import nn
+from torch.nn import functional as F
+from trimtab import Scaffold, Supervised, simulate
+X, y = torch.randn(40, 300), torch.randint(40, (40,))
+for build in (lambda: nn.Linear(300, 40), lambda: nn.Sequential(nn.Linear(300, 40), nn.Tanh())):
+    problem = Supervised(build, F.cross_entropy, [(X, y)] * 20, batch=10)
+    sim = simulate(Scaffold(eta_l=0.1, K=3), problem)
+    next(sim)
+    print(sim.executor)
+children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+print("children:", open(children).read() if os.path.exists(children) else "")
+"""
+
+
+@pytest.mark.parametrize("how", ["a script", "standard input, as in a notebook"])
+def test_auto_needs_no_guard_and_leaves_no_process_behind(tmp_path, how):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    command = [sys.executable, str(path)] if how == "a script" else [sys.executable, "-"]
+    given = None if how == "a script" else SCRIPT
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    *chosen, children = done.stdout.splitlines()
+    assert chosen[0] == ("batched" if native.level() is not None else "workers")
+    assert chosen[1] == ("workers" if native.cores() > 1 else "loop")
+    assert children.strip() == "children:"

@@ -305,3 +305,29 @@ def test_reading_goes_on_after_an_interruption_of_the_system(files):
 def test_a_bad_limit_is_refused(refused, limit):
     with refused(f"memory={limit}", "bytes"):
         run(SCAFFOLD, quadratic(), 0, memory=limit)
+
+
+def test_what_is_written_into_lent_room_is_staged_without_a_copy():
+    states = ClientStates()
+    lent = states.room(torch.zeros(3))
+    lent.copy_(torch.arange(3.0))
+    states.stage(7, lent)
+    assert 7 not in states
+    assert states.latest(7).data_ptr() == lent.data_ptr()
+    states.commit([7])
+    assert states[7].tolist() == [0, 1, 2]
+    assert states.in_memory == 12
+
+
+def test_room_that_is_not_staged_is_taken_back():
+    states = ClientStates(limit=24)
+    first = states.room(torch.zeros(3))
+    assert states.room(torch.zeros(3)) is not None
+    assert states.room(torch.zeros(3)) is None  # the limit
+    states.stage(0, first)
+    states.commit([0])
+    assert states.in_memory == 12
+    again = states.room(torch.zeros(3))
+    assert again.data_ptr() != states.latest(0).data_ptr()
+    states.discard()
+    assert states.in_memory == 12

@@ -172,7 +172,7 @@ def run(
         array("d", weights or ()),
     ]
     at = [part.buffer_info()[0] for part in arrays]
-    model, own = _model(layers, l2)
+    model, _own = _model(layers, l2)
     program = _Program(code.inputs, code.outputs, code.registers, len(arrays[0]), *at[:2])
     clients = _Clients(s, len(rows[0]), *at[2:])
     sums = torch.empty((blocks, code.outputs, d) if weights else 0, dtype=dtype)
@@ -215,7 +215,7 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
     """Return what a classifier says of each row of X, on all cores."""
     out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
-    model, own = _model(layers)
+    model, _own = _model(layers)
     function = _function("outputs", X.dtype, level())
     x, X = x.contiguous(), X.contiguous()
     if function(ctypes.byref(model), x.data_ptr(), X.data_ptr(), len(X), out.data_ptr(), cores()):

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from trimtab import native
 from trimtab.core import Oracle, Vector
+from trimtab.problems.checks import Loss, check_fit
 from trimtab.problems.clients import (
     Batches,
     ClientData,
@@ -27,13 +28,12 @@ from trimtab.problems.clients import (
     size,
 )
 from trimtab.problems.closed_form import closed_form
-from trimtab.problems.flat import FlatModule, running_statistics
+from trimtab.problems.flat import FlatModule
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.streams import FORWARD, global_state, mix, seeded
+from trimtab.streams import FORWARD, mix, seeded
 from trimtab.tape import Tape
 from trimtab.threads import one_thread
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
 _GENERATORS = Lock()  # torch's global generators serve one thread at a time
@@ -351,36 +351,8 @@ class Supervised:
                 f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
                 "give all clients the same features."
             )
-        few = Data(data.X[:2], data.y[:2])
-        outputs: list[Tensor] = []
-
-        def trial() -> None:
-            device = self.model.device
-            with torch.no_grad(), _GENERATORS, seeded(0, device):
-                before = global_state(device)
-                self.model.mode(training=True)
-                outputs.append(self.model(self.model.start, few.X))
-                pairs = zip(before, global_state(device), strict=True)
-                self.model.draws |= not all(torch.equal(old, new) for old, new in pairs)
-
-        try:
-            changed = self.model.changed_buffers(trial)
-        except (RuntimeError, IndexError, TypeError) as error:
-            raise ValueError(
-                f"the module cannot take the inputs of {who}, of shape {tuple(few.X.shape)} "
-                f"and {few.X.dtype} ({_first_line(error)}); make the two fit."
-            ) from None
-        if changed:
-            raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
-        _check_labels(who, self.loss_function, outputs[0], data.y)
-        try:
-            self.loss_function(outputs[0], few.y)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"the loss cannot take outputs of shape {tuple(outputs[0].shape)} with the targets "
-                f"of {who}, of shape {tuple(few.y.shape)} and {few.y.dtype} "
-                f"({_first_line(error)}); make the two fit."
-            ) from None
+        with _GENERATORS:
+            check_fit(who, data, self.model, self.loss_function)
         self._shape = shape
 
 
@@ -406,12 +378,6 @@ def _pieces(data: Data) -> list[Data]:
     return [Data(X, y) for X, y in parts]
 
 
-def _takes_labels(loss: Loss) -> bool:
-    return loss in (F.cross_entropy, F.nll_loss) or isinstance(
-        loss, nn.CrossEntropyLoss | nn.NLLLoss
-    )
-
-
 def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
     """Return which predictions are right, or None where that means nothing."""
     if loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss):
@@ -422,22 +388,6 @@ def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
     if predicted.shape != y.shape:
         return None
     return (predicted == y)[y != getattr(loss, "ignore_index", -100)]
-
-
-def _check_labels(who: str, loss: Loss, output: Tensor, y: Tensor) -> None:
-    if not _takes_labels(loss) or y.is_floating_point() or output.dim() < 2:
-        return
-    classes = output.shape[1]
-    counted = y[y != getattr(loss, "ignore_index", -100)]
-    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
-        raise ValueError(
-            f"{who} has labels from {int(counted.min())} to {int(counted.max())}, but the module "
-            f"has {classes} outputs; labels run from 0 to {classes - 1}."
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _named(f: Any) -> str:
