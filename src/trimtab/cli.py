@@ -22,7 +22,9 @@ from trimtab.comparison import Comparison, read_comparison
 from trimtab.core import Algorithm
 from trimtab.problems.builtin import load_problem
 from trimtab.record import write_json
-from trimtab.report import bench_table, terminal_table, write_page
+from trimtab.report import bench_table, reproduction_table, terminal_table, write_page
+from trimtab.reproduce import REPRODUCTIONS, computing, listing
+from trimtab.reproduce import read as read_records
 from trimtab.run import running
 from trimtab.simulation import step_size
 from trimtab.tune import Trial
@@ -210,6 +212,54 @@ def bench(workloads: tuple[str, ...], out: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(record, indent=2))
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(bench_table(rows))
+
+
+@cli.command()
+@click.argument("names", nargs=-1)
+@click.option("--quick", is_flag=True, help="A small version, under two minutes a name.")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--cells", "cells", help="Cells with commas between, or patterns: scaffold-*-0.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the records.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def reproduce(
+    names: tuple[str, ...],
+    quick: bool,
+    seeds: int,
+    cells: str | None,
+    data: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Reproduce tables and figures of the papers; without NAMES, list them.
+
+    A cell that has a record is not computed again: an interrupted reproduction goes on.
+    """
+    for name in names:
+        if name not in REPRODUCTIONS:
+            raise ValueError(
+                f"{name!r} is no reproduction; pass one of {', '.join(REPRODUCTIONS)}."
+            )
+    folder = out or Path("runs/quick" if quick else "results")
+    pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))
+    console = Console(stderr=True)
+    for name in names:
+        with console.status(name) as status:
+            options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
+            steps = computing(REPRODUCTIONS[name], folder / name, say=status.update, **options)
+            for cell, record in steps:
+                console.print(f"{name} {cell}: {record['seconds']:.1f} s")
+    found = listing(folder, names or tuple(REPRODUCTIONS))
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    elif names:
+        for name in names:
+            click.echo(f"\n{name}: {REPRODUCTIONS[name].source}\n")
+            click.echo(REPRODUCTIONS[name].table(read_records(folder / name)))
+            for claim in REPRODUCTIONS[name].claims(read_records(folder / name)):
+                click.echo(f"\n{claim.verdict}: {claim.sentence} {claim.numbers}")
+    else:
+        Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(found))
 
 
 def _algorithm(name: str, hyper: dict[str, Any]) -> Algorithm:

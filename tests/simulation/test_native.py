@@ -143,3 +143,15 @@ def test_combine_adds_up(level, dtype):
     torch.testing.assert_close(
         native.combine([(1.0, strided[0]), (2.0, strided[1])]), strided[0] + 2 * strided[1]
     )
+
+
+def test_a_point_of_another_length_is_refused():
+    """A kernel would read beyond it."""
+    layers = Layers((3, 4, 2), (True, False), (True, False))
+    assert layers.d == 24
+    X, y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
+    for wrong in (torch.zeros(23), torch.zeros(25)):
+        with pytest.raises(ValueError, match="length d=24"):
+            native.outputs(layers, wrong, X)
+        with pytest.raises(ValueError, match="length d=24"):
+            native.gradients(layers, wrong, [(X, y, None)])

@@ -37,6 +37,17 @@ class Layers:
     biased: tuple[bool, ...]
     relu: tuple[bool, ...]  # whether a ReLU follows
 
+    @property
+    def d(self) -> int:
+        """How many parameters it has."""
+        pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
+        return sum((inside + biased) * outside for inside, outside, biased in pairs)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a point of another length: a kernel would read beyond it."""
+        if x.shape[-1] != self.d:
+            raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
+
 
 @dataclass(frozen=True)
 class Code:
@@ -154,7 +165,10 @@ def run(
     weights[i] times output j, (outputs, d), and the |output|^2 of each client. Clients are added
     up in blocks of `block`, so that the number of threads changes no bit.
     """
-    dtype, d = inputs[0][0].dtype, len(inputs[0][0])
+    for row in inputs:
+        for vector in row:
+            layers.check(vector)
+    dtype, d = inputs[0][0].dtype, layers.d
     s, blocks = len(data), -(-len(data) // block)
     sizes = [
         len(y) if some is None else len(some)
@@ -214,6 +228,7 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
     """Return what a classifier says of each row of X, on all cores."""
+    layers.check(x)
     out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
     model, _own = _model(layers)
     function = _function("outputs", X.dtype, level())

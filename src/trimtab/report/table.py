@@ -81,6 +81,17 @@ def bench_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def reproduction_table(found: list[dict[str, Any]]) -> Table:
+    """Return the list of the reproductions."""
+    table = Table("name", "shows", "minutes", "record", "claims", title_justify="left")
+    for one in found:
+        verdicts = list(one["claims"].values())
+        counts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
+        minutes = f"{one['minutes']:g}"
+        table.add_row(one["name"], one["shows"], minutes, one["record"] or "", ", ".join(counts))
+    return table
+
+
 def wanted(result: Comparison) -> str:
     """Return the target in words."""
     if result.target is None:

@@ -1,0 +1,25 @@
+"""The papers' tables and figures, each by one command: `trimtab reproduce NAME`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.reproduce.bias import BIAS
+from trimtab.reproduce.concrete import CONCRETE
+from trimtab.reproduce.figure3 import FIGURE3
+from trimtab.reproduce.local_steps import LOCAL_STEPS
+from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, computing, listed, read
+from trimtab.reproduce.speedup import SPEEDUP
+from trimtab.reproduce.tables import TABLE_3, TABLE_4, TABLE_5
+from trimtab.reproduce.theorem2 import THEOREM2
+
+_ALL = (FIGURE3, THEOREM2, TABLE_3, TABLE_4, TABLE_5, CONCRETE, BIAS, SPEEDUP, LOCAL_STEPS)
+REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
+
+
+def listing(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what is known of some reproductions, for people and machines."""
+    return [listed(REPRODUCTIONS[name], folder) for name in names]
+
+
+__all__ = ["REPRODUCTIONS", "Cell", "Claim", "Reproduction", "computing", "listing", "read"]

@@ -1,0 +1,216 @@
+"""Cells on EMNIST: a step size found by a race, then the winner's accuracy round by round."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab.algorithms import FedAvg, FedProx, Scaffold, Sgd
+from trimtab.core import Algorithm
+from trimtab.problems.data.emnist import emnist
+from trimtab.problems.data.split import Scale, Split
+from trimtab.problems.models import logistic, mlp
+from trimtab.problems.partition import by_similarity, split
+from trimtab.problems.supervised import Supervised
+from trimtab.record import Record as Rounds
+from trimtab.reproduce.reproduction import Cell, Record, Say
+from trimtab.tune import Goal, Trial, race
+
+FACTOR = 1.8  # between step sizes
+HELD = 10  # rounds whose mean counts as staying at a target
+TARGETS = (0.45, 0.5, 0.6)
+NAMES = {"sgd": "SGD", "fedavg": "FedAvg", "scaffold": "SCAFFOLD", "fedprox": "FedProx"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a cell runs; the defaults are those of section 7 of the SCAFFOLD paper."""
+
+    algorithm: str
+    epochs: int
+    similarity: float
+    S: int = 20
+    N: int = 100
+    target: float = 0.5  # that the race is for
+    until: float = 0.6  # the winner runs on until it stays there,
+    limit: int = 1000  # or for so many rounds
+    network: bool = False  # with 200 hidden units, instead of logistic regression
+    pixels: Scale = "unit"
+    random_start: bool = False  # instead of zero
+    every: int = 1  # take every so many-th sample
+    seed: int = 0
+    eta: float | None = None  # given, not raced for
+
+    @property
+    def name(self) -> str:
+        """Tell the cells of a table apart."""
+        parts = [self.algorithm, str(self.epochs), f"{self.similarity:g}"]
+        parts += [f"S{self.S}"] if self.S != 20 else []
+        parts += ["standardised"] if self.pixels != "unit" else []
+        parts += ["random-start"] if self.random_start else []
+        parts += [f"eta{self.eta:.4g}"] if self.eta is not None else []
+        parts += [f"seed{self.seed}"] if self.seed else []
+        return "-".join(parts)
+
+    def with_step(self, eta: float, K: int) -> Algorithm:
+        """Return the algorithm with a step size."""
+        made: dict[str, Callable[[], Algorithm]] = {
+            "sgd": lambda: Sgd(eta=eta),
+            "fedavg": lambda: FedAvg(eta_l=eta, K=K),
+            "scaffold": lambda: Scaffold(eta_l=eta, K=K),
+            "fedprox": lambda: FedProx(eta_l=eta, K=K, mu=1.0),
+        }
+        return made[self.algorithm]()
+
+
+@lru_cache(maxsize=2)
+def _data(data: Path | None, pixels: Scale) -> Split:
+    return emnist("balanced", data, pixels)
+
+
+@lru_cache(maxsize=2)
+def _problem(
+    data: Path | None,
+    pixels: Scale,
+    similarity: float,
+    N: int,
+    network: bool,
+    random_start: bool,
+    every: int,
+    seed: int,
+) -> Supervised:
+    (X, y), test, _ = _data(data, pixels)
+    X, y = X[::every], y[::every]
+    clients = split(X, y, by_similarity(y, N, similarity, seed))
+    classes = int(y.max()) + 1
+
+    def build() -> nn.Module:
+        if network:
+            return mlp(784, 200, classes)
+        return nn.Linear(784, classes) if random_start else logistic(784, classes)
+
+    test = (test[0][::every], test[1][::every])
+    return Supervised(build, F.cross_entropy, clients, test, batch=0.2)
+
+
+def problem_of(s: Setting, data: Path | None) -> Supervised:
+    """Return the problem of a setting; those used last are kept."""
+    return _problem(
+        data, s.pixels, s.similarity, s.N, s.network, s.random_start, s.every, s.seed
+    )  # fmt: skip
+
+
+def compute(s: Setting, data: Path | None, say: Say) -> Record:
+    """Race for the step size, let the winner run on, and return the record of both."""
+    problem = problem_of(s, data)
+    K = problem.steps(s.epochs)
+
+    def start(eta: float) -> Trial:
+        return Trial(s.with_step(eta, K), problem, Rounds(None, {}), S=s.S, seed=s.seed)
+
+    goal, trials = Goal("accuracy", s.target), dict[float, Trial]()
+
+    def remembered(eta: float) -> Trial:
+        trials[eta] = start(eta)
+        return trials[eta]
+
+    if s.eta is not None:
+        winner = remembered(s.eta)
+    else:
+        grid = [centre(s) * FACTOR**e for e in (-2, -1, 0, 1, 2)]
+        running = race(remembered, goal, s.limit, grid, factor=FACTOR, refine=False)
+        try:
+            while True:
+                moved = next(running)
+                say(f"{len(trials)} step sizes, round {len(moved.rounds)}")
+        except StopIteration as over:
+            winner = over.value[0]
+    endless = Goal("accuracy")
+    for _ in winner.advance(s.limit, endless):
+        accuracy = _accuracy(winner)
+        say(f"round {len(accuracy)}, accuracy {accuracy[-1]:.3f}")
+        if stays(accuracy, s.until) is not None:
+            break
+    (eta,) = (eta for eta, trial in trials.items() if trial is winner)
+    return {
+        "setting": asdict(s),
+        "K": K,
+        "data": _data(data, s.pixels).name,
+        "eta": eta,
+        "candidates": [_candidate(eta, trial, goal) for eta, trial in sorted(trials.items())],
+        "accuracy": _accuracy(winner),
+        "rounds": {
+            f"{t:g}": [first(_accuracy(winner), t), stays(_accuracy(winner), t)] for t in TARGETS
+        },
+        "best": max(_accuracy(winner), default=None),
+        "limit": s.limit,
+        "bytes a round": sum(winner.rounds[0][b] for b in ("bytes_up", "bytes_down"))
+        if winner.rounds
+        else None,
+    }
+
+
+def centre(s: Setting) -> float:
+    """Return where the race for a step size begins; it follows the winner wherever that leads."""
+    if s.algorithm == "sgd":
+        return 3.0
+    return float(0.5 / s.epochs**0.5)
+
+
+def _accuracy(trial: Trial) -> list[float]:
+    return [round(line["accuracy"], 4) for line in trial.rounds]
+
+
+def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
+    met = goal.first(trial.rounds)
+    return {
+        "eta": eta,
+        "rounds": len(trial.rounds),
+        "first": met["r"] if met else None,
+        "best": goal.best(trial.rounds),
+        "diverged": trial.diverged is not None,
+    }
+
+
+def first(accuracy: Sequence[float], target: float) -> int | None:
+    """Return the first round at or above the target.
+
+    >>> first([0.1, 0.5, 0.4], 0.5)
+    2
+    """
+    return next((r for r, a in enumerate(accuracy, 1) if a >= target), None)
+
+
+def stays(accuracy: Sequence[float], target: float) -> int | None:
+    """Return the first round r such that rounds r to r + 9 average at or above the target.
+
+    >>> stays([0.1, 0.6, *[0.5] * 9], 0.5)
+    2
+    """
+    return next(
+        (
+            r + 1
+            for r in range(len(accuracy) - HELD + 1)
+            if sum(accuracy[r : r + HELD]) / HELD >= target
+        ),
+        None,
+    )
+
+
+def cell(s: Setting) -> Cell:
+    """Return the cell of a setting."""
+    return Cell(s.name, lambda data, say: compute(s, data, say))
+
+
+def seeded(settings: Sequence[Setting], seeds: int) -> list[Setting]:
+    """Return the settings for each seed."""
+    return [replace(s, seed=seed) for seed in range(seeds) for s in settings]
+
+
+def shown(rounds: Any, limit: int) -> str:
+    """Return a number of rounds as the tables show it."""
+    return f"{limit}+" if rounds is None else str(rounds)
