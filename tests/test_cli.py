@@ -125,7 +125,7 @@ BAD = {
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
     "report nosuch": "nosuch holds no run",
-    "bench W9": "'W9' is no workload; pass some of W1, W1x10, W2, W3, W4, W4x5.",
+    "bench W9": "'W9' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5.",
     "frobnicate": "No such command 'frobnicate'.",
     "compare --nosuch": "No such option '--nosuch'.",
 }
@@ -152,6 +152,7 @@ def test_options_are_what_they_were():
         "run": sorted([*common, *hyper.split()]),
         "report": [],
         "bench": ["--json", "--out"],
+        "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
     }
 
 

@@ -137,7 +137,7 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        if part(f"{module}.") not in ("cli", "report"):
+        if part(f"{module}.") not in ("cli", "report", "reproduce"):
             assert not outside(module) & {"click", "rich", "matplotlib"}, module
 
 
