@@ -81,7 +81,9 @@ def _tune(cut: str, name: str, R: int, data: Path | None, say: Say) -> Record:
         gaps = _run(problem, _algorithm(name, eta), R)
         diverged = gaps[-1] > gaps[0]
         tried.append({"eta": eta, "rounds": first(gaps, TARGET), "end": gaps[-1]})
-        tried[-1] |= {"diverged": diverged} | ({} if diverged else {"curve": thinned(gaps[:101], 60)})
+        tried[-1] |= {"diverged": diverged} | (
+            {} if diverged else {"curve": thinned(gaps[:101], 60)}
+        )
     return {
         "settings": {"cut": cut, "algorithm": name, "N": N, "K": K, "R": R, "eta_g": 1}
         | {"batch": "all", "target": TARGET, "option": "II"}
