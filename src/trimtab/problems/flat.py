@@ -33,6 +33,7 @@ class FlatModule:
         self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
         self.draws = False  # whether its forward draws random numbers; a trial finds out
         self._as_given = [(m, m.training) for m in self.module.modules()]
+        self._training: bool | None = None  # the mode it was last put in
         self._vector = self.start.clone()  # what the parameters are views of
         parts = torch.split(self._vector, [p.numel() for p in self.trainable])
         for parameter, part in zip(self.trainable, parts, strict=True):
@@ -71,6 +72,9 @@ class FlatModule:
 
     def mode(self, training: bool) -> None:
         """Put the submodules in the mode they were given in, or all in evaluation mode."""
+        if training is self._training:
+            return
+        self._training = training
         if training:
             for submodule, flag in self._as_given:
                 submodule.training = flag

@@ -310,22 +310,23 @@ class Supervised:
             return self.loss_function(self._own(x, data.X), data.y)
 
     def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
-        return self._own.gradient(self._loss(x, data, training))
+        if self._without_autograd is not None and data.labelled:
+            return self._without_autograd.gradients(x, [(data.X, data.y, None)])[0]
+        with torch.enable_grad():
+            return self._own.gradient(self._loss(x, data, training))
 
     def _precision(self, x: Vector) -> AbstractContextManager[Any]:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
     def _gradient(self, x: Vector, pieces: Sequence[Data], training: bool) -> Vector:
         """Return the gradient of the mean loss over the pieces, plus l2 x."""
+        if len(pieces) == 1:
+            gradient = self._gradient_of(x, pieces[0], training)
+            return gradient + self.l2 * x if self.l2 else gradient
         n = sum(len(piece) for piece in pieces)
         total = self.l2 * x if self.l2 else torch.zeros_like(x)
         for piece in pieces:
-            if self._without_autograd is not None and piece.labelled:
-                gradient = self._without_autograd.gradients(x, [(piece.X, piece.y, None)])[0]
-            else:
-                with torch.enable_grad():
-                    gradient = self._gradient_of(x, piece, training)
-            total.add_(gradient, alpha=len(piece) / n)
+            total.add_(self._gradient_of(x, piece, training), alpha=len(piece) / n)
         return total
 
     @torch.no_grad()

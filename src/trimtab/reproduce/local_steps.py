@@ -328,7 +328,7 @@ LOCAL_STEPS = Reproduction(
     name="local-steps",
     shows="rounds fall with K until K is about L/delta (option II: at most sqrt(L/mu)), then stay",
     source="Karimireddy et al. 2020, section 6 and Theorem IV",
-    minutes=4,
+    minutes=2.5,
     cells=cells,
     claims=claims,
     table=table,
@@ -338,7 +338,7 @@ LOCAL_STEPS = Reproduction(
     "sqrt(L/mu) it stays at sqrt(L/mu) rounds per e-fold, from K of about half of that (a finding "
     "of ours, not of the paper). Where clients differ more it is not so: at delta/mu = 300 of 1000 "
     "option II needs fewer rounds than sqrt(L/mu), and fewer than option I, and gains from K far "
-    "beyond L/delta; clients whose Hessians do not commute behave alike. So the rule "
+    "beyond L/delta. So the rule "
     "min(L/delta, sqrt(L/mu)) is too small for option II there. Points are missing where a run "
     "would be long; the lines are exact.",
 )
