@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,7 @@ def compute(s: Setting, data: Path | None, say: Say) -> Record:
     if s.eta is not None:
         winner = remembered(s.eta)
     else:
-        grid = [centre(s) * FACTOR**e for e in (-2, -1, 0, 1, 2)]
-        running = race(remembered, goal, s.limit, grid, factor=FACTOR, refine=False)
+        running = race(remembered, goal, s.limit, grid(s), factor=FACTOR, refine=False)
         try:
             while True:
                 moved = next(running)
@@ -154,11 +154,17 @@ def compute(s: Setting, data: Path | None, say: Say) -> Record:
     }
 
 
-def centre(s: Setting) -> float:
-    """Return where the race for a step size begins; it follows the winner wherever that leads."""
-    if s.algorithm == "sgd":
-        return 3.0
-    return float(0.5 / s.epochs**0.5)
+def grid(s: Setting) -> list[float]:
+    """Return where the race for a step size begins; it follows the winner wherever that leads.
+
+    All are powers of the factor: the candidates of one cell are those of the others.
+
+    >>> [round(eta, 2) for eta in grid(Setting("scaffold", 5, 0.0))]
+    [0.1, 0.17, 0.31, 0.56, 1.0]
+    """
+    centre = 3.0 if s.algorithm == "sgd" else 0.7 / s.epochs**0.5
+    nearest = round(log(centre, FACTOR))
+    return [FACTOR**e for e in range(nearest - 2, nearest + 3)]
 
 
 def _accuracy(trial: Trial) -> list[float]:
