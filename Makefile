@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test format bench bench-peers clean
+.PHONY: demo test format reproduce bench bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -23,6 +23,12 @@ test: $(VENV)/installed-dev
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# All tables and figures of docs/reproduction.md: hours; it goes on where it was interrupted.
+reproduce: $(VENV)/installed
+	$(BIN)/trimtab reproduce figure3 theorem2 table3 table4 table5 concrete emnist400 clients mime \
+		bias speedup local-steps
+	$(BIN)/python -m trimtab.reproduce.page
 
 # The records of docs/performance.md, on a quiet machine.
 bench: $(VENV)/installed

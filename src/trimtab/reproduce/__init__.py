@@ -6,14 +6,31 @@ from typing import Any
 
 from trimtab.reproduce.bias import BIAS
 from trimtab.reproduce.concrete import CONCRETE
+from trimtab.reproduce.emnist400 import CLIENTS, EMNIST400
 from trimtab.reproduce.figure3 import FIGURE3
 from trimtab.reproduce.local_steps import LOCAL_STEPS
+from trimtab.reproduce.mime import MIME
 from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, computing, listed, read
 from trimtab.reproduce.speedup import SPEEDUP
-from trimtab.reproduce.tables import TABLE_3, TABLE_4, TABLE_5
+from trimtab.reproduce.table3 import TABLE_3
+from trimtab.reproduce.table4 import TABLE_4
+from trimtab.reproduce.table5 import TABLE_5
 from trimtab.reproduce.theorem2 import THEOREM2
 
-_ALL = (FIGURE3, THEOREM2, TABLE_3, TABLE_4, TABLE_5, CONCRETE, BIAS, SPEEDUP, LOCAL_STEPS)
+_ALL = (
+    FIGURE3,
+    THEOREM2,
+    TABLE_3,
+    TABLE_4,
+    TABLE_5,
+    CONCRETE,
+    EMNIST400,
+    CLIENTS,
+    MIME,
+    BIAS,
+    SPEEDUP,
+    LOCAL_STEPS,
+)
 REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 
 

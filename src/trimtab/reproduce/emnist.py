@@ -5,12 +5,24 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab.algorithms import FedAvg, FedProx, Scaffold, Sgd
+from trimtab.algorithms import (
+    Adam,
+    FedAvg,
+    FedOpt,
+    FedProx,
+    Mime,
+    MimeLite,
+    Momentum,
+    Scaffold,
+    ServerOnly,
+    Sgd,
+)
+from trimtab.algorithms.bases import Base
 from trimtab.core import Algorithm
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.data.split import Scale, Split
@@ -24,7 +36,17 @@ from trimtab.tune import Goal, Trial, race
 FACTOR = 1.8  # between step sizes
 HELD = 10  # rounds whose mean counts as staying at a target
 TARGETS = (0.45, 0.5, 0.6)
-NAMES = {"sgd": "SGD", "fedavg": "FedAvg", "scaffold": "SCAFFOLD", "fedprox": "FedProx"}
+NAMES = {
+    "sgd": "SGD",
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "fedprox": "FedProx",
+    "serveronly": "server only",
+    "fedopt": "FedAvg",  # with its base optimiser at the server
+    "mimelite": "MimeLite",
+    "mime": "Mime",
+}
+BASES: dict[str, Base] = {"none": Momentum(beta=0.0), "momentum": Momentum(), "adam": Adam()}
 
 
 @dataclass(frozen=True)
@@ -36,7 +58,7 @@ class Setting:
     similarity: float
     S: int = 20
     N: int = 100
-    target: float = 0.5  # that the race is for
+    target: float | None = 0.5  # that the race is for; None: the accuracy at the limit
     until: float = 0.6  # the winner runs on until it stays there,
     limit: int = 1000  # or for so many rounds
     network: bool = False  # with 200 hidden units, instead of logistic regression
@@ -45,11 +67,16 @@ class Setting:
     every: int = 1  # take every so many-th sample
     seed: int = 0
     eta: float | None = None  # given, not raced for
+    classes: Literal[47, 62] = 47
+    base: str = "none"  # optimiser, for those that take one
+    eta_g: float = 1.0  # of those with a base
 
     @property
     def name(self) -> str:
         """Tell the cells of a table apart."""
         parts = [self.algorithm, str(self.epochs), f"{self.similarity:g}"]
+        parts += [self.base] if self.algorithm in _WITH_BASE else []
+        parts += [f"etag{self.eta_g:g}"] if self.eta_g != 1 else []
         parts += [f"S{self.S}"] if self.S != 20 else []
         parts += ["standardised"] if self.pixels != "unit" else []
         parts += ["random-start"] if self.random_start else []
@@ -59,18 +86,26 @@ class Setting:
 
     def with_step(self, eta: float, K: int) -> Algorithm:
         """Return the algorithm with a step size."""
+        base = BASES[self.base]
         made: dict[str, Callable[[], Algorithm]] = {
             "sgd": lambda: Sgd(eta=eta),
             "fedavg": lambda: FedAvg(eta_l=eta, K=K),
             "scaffold": lambda: Scaffold(eta_l=eta, K=K),
             "fedprox": lambda: FedProx(eta_l=eta, K=K, mu=1.0),
+            "serveronly": lambda: ServerOnly(eta=eta, base=base),
+            "fedopt": lambda: FedOpt(eta_l=eta, K=K, base=base, eta_g=self.eta_g),
+            "mimelite": lambda: MimeLite(eta=eta, K=K, base=base),
+            "mime": lambda: Mime(eta=eta, K=K, base=base),
         }
         return made[self.algorithm]()
 
 
+_WITH_BASE = ("serveronly", "fedopt", "mimelite", "mime")
+
+
 @lru_cache(maxsize=2)
-def _data(data: Path | None, pixels: Scale) -> Split:
-    return emnist("balanced", data, pixels)
+def _data(data: Path | None, pixels: Scale, classes: int) -> Split:
+    return emnist("balanced" if classes == 47 else "byclass", data, pixels)
 
 
 @lru_cache(maxsize=2)
@@ -83,11 +118,11 @@ def _problem(
     random_start: bool,
     every: int,
     seed: int,
+    classes: int,
 ) -> Supervised:
-    (X, y), test, _ = _data(data, pixels)
+    (X, y), test, _ = _data(data, pixels, classes)
     X, y = X[::every], y[::every]
     clients = split(X, y, by_similarity(y, N, similarity, seed))
-    classes = int(y.max()) + 1
 
     def build() -> nn.Module:
         if network:
@@ -101,7 +136,7 @@ def _problem(
 def problem_of(s: Setting, data: Path | None) -> Supervised:
     """Return the problem of a setting; those used last are kept."""
     return _problem(
-        data, s.pixels, s.similarity, s.N, s.network, s.random_start, s.every, s.seed
+        data, s.pixels, s.similarity, s.N, s.network, s.random_start, s.every, s.seed, s.classes
     )  # fmt: skip
 
 
@@ -139,7 +174,7 @@ def compute(s: Setting, data: Path | None, say: Say) -> Record:
     return {
         "setting": asdict(s),
         "K": K,
-        "data": _data(data, s.pixels).name,
+        "data": _data(data, s.pixels, s.classes).name,
         "eta": eta,
         "candidates": [_candidate(eta, trial, goal) for eta, trial in sorted(trials.items())],
         "accuracy": _accuracy(winner),
@@ -162,7 +197,8 @@ def grid(s: Setting) -> list[float]:
     >>> [round(eta, 2) for eta in grid(Setting("scaffold", 5, 0.0))]
     [0.1, 0.17, 0.31, 0.56, 1.0]
     """
-    centre = 3.0 if s.algorithm == "sgd" else 0.7 / s.epochs**0.5
+    centre = 3.0 if s.algorithm in ("sgd", "serveronly") else 0.7 / s.epochs**0.5
+    centre *= {"none": 1.0, "momentum": 0.1, "adam": 0.02}[s.base]
     nearest = round(log(centre, FACTOR))
     return [FACTOR**e for e in range(nearest - 2, nearest + 3)]
 
@@ -215,8 +251,3 @@ def cell(s: Setting) -> Cell:
 def seeded(settings: Sequence[Setting], seeds: int) -> list[Setting]:
     """Return the settings for each seed."""
     return [replace(s, seed=seed) for seed in range(seeds) for s in settings]
-
-
-def shown(rounds: Any, limit: int) -> str:
-    """Return a number of rounds as the tables show it."""
-    return f"{limit}+" if rounds is None else str(rounds)

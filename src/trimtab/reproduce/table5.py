@@ -1,0 +1,92 @@
+"""Table 5 of SCAFFOLD: the best accuracy of a network (Karimireddy et al., 2020, section 7)."""
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from trimtab.report.plots import COLOURS, STYLE
+from trimtab.reproduce.emnist import NAMES, Setting, cell, seeded
+from trimtab.reproduce.published import TABLE5
+from trimtab.reproduce.reading import chosen, lines, step_sizes
+from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
+
+SIMILARITIES = (0, 10)
+
+
+def cells(quick: bool, seeds: int) -> list[Cell]:
+    """Return the three algorithms at both similarities, 1,000 rounds each."""
+    base = Setting("", 5, 0, network=True, target=0.75, until=1.0)
+    if quick:
+        base = replace(base, N=20, S=4, target=0.4, limit=20, every=24)
+    made = [
+        replace(base, algorithm=name, similarity=s, epochs=1 if name == "sgd" else 5)
+        for name in TABLE5
+        for s in SIMILARITIES
+    ]
+    return [cell(s) for s in seeded(made, seeds)]
+
+
+def best(records: Records, name: str, s: float) -> float | None:
+    """Return the best accuracy, the mean over the seeds."""
+    found = [r["best"] for r in chosen(records, algorithm=name, similarity=s)]
+    return fmean(found) if found else None
+
+
+SENTENCE = "On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD."
+
+
+def claims(records: Records) -> list[Claim]:
+    """Judge the order at both similarities."""
+    rows = {s: [best(records, n, s) for n in ("scaffold", "fedavg", "sgd")] for s in SIMILARITIES}
+    known = {s: [v for v in row if v is not None] for s, row in rows.items()}
+    if any(len(row) < 3 for row in known.values()):
+        return [Claim(SENTENCE, None)]
+    held = all(row[0] > row[1] > row[2] for row in known.values())
+    text = "; ".join(f"{s} %: " + ", ".join(f"{v:.3f}" for v in row) for s, row in known.items())
+    return [Claim(SENTENCE, held, f"SCAFFOLD, FedAvg, SGD at {text}")]
+
+
+def table(records: Records) -> str:
+    """Return the accuracies beside the published ones."""
+    rows = [["best accuracy", "0 %", "published", "10 %", "published", "step sizes"]]
+    for name, there in TABLE5.items():
+        row, etas = [NAMES[name]], []
+        for s, published in zip(SIMILARITIES, there, strict=True):
+            ours = best(records, name, s)
+            row += ["" if ours is None else f"{ours:.3f}", f"{published:.3f}"]
+            etas.append(step_sizes(chosen(records, algorithm=name, similarity=s)))
+        rows.append([*row, ", ".join(etas)])
+    return lines(rows)
+
+
+def figure(records: Records) -> Figure:
+    """Return accuracy against rounds, with the published best as a line."""
+    with rc_context(STYLE):
+        made = Figure(figsize=(9, 3.4), layout="constrained")
+        panels: Any = made.subplots(1, 2, sharey=True)
+        for axes, s in zip(panels, SIMILARITIES, strict=True):
+            for name, there in TABLE5.items():
+                for r in chosen(records, algorithm=name, similarity=s)[:1]:
+                    axes.plot(r["accuracy"], color=COLOURS[name], label=NAMES[name], linewidth=1.2)
+                published = there[SIMILARITIES.index(s)]
+                axes.axhline(published, color=COLOURS[name], linestyle=":", linewidth=1)
+            axes.set_title(f"similarity {s} % (dotted: published best)", fontsize=10)
+            axes.set_xlabel("rounds")
+        panels[0].set_ylabel("test accuracy")
+        panels[0].legend(loc="lower right")
+    return made
+
+
+TABLE_5 = Reproduction(
+    name="table5",
+    shows="best accuracy of a two-layer network on EMNIST",
+    source="Karimireddy et al. 2020, Table 5",
+    minutes=60,
+    cells=cells,
+    claims=claims,
+    table=table,
+    figure=figure,
+)
