@@ -143,6 +143,8 @@ def test_the_folder_holds_all_that_was_found(tmp_path):
     assert again.to_json() == found.to_json()
     assert [e.curve for e in again.entries] == [e.curve for e in found.entries]
     content = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert set(content["executors"].values()) <= {"loop", "batched", "workers", "wide"}
+    assert content["executors"]
     assert content["versions"]["trimtab"] == trimtab.__version__
     assert (tmp_path / "c" / "scaffold-K5" / "model.safetensors").exists()
     assert not list((tmp_path / "c").rglob("checkpoint.safetensors"))

@@ -224,11 +224,13 @@ def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
 def _write(
     folder: Path, result: Comparison, winners: dict[str, Trial], trials: dict[str, list[Trial]]
 ) -> None:
+    executors = {}
     for label, trial in winners.items():
         if trial.rounds:
             save_model(trial, folder / label / "model.safetensors")
-    path = folder / "compare.json"
-    write_json(path, read_json(path) | {"outcome": outcome_of(result)})
+            executors[label] = trial.sim.executor
+    path, outcome = folder / "compare.json", outcome_of(result)
+    write_json(path, read_json(path) | {"executors": executors, "outcome": outcome})
     for tried in trials.values():
         for trial in tried:
             if trial.record.checkpoint is not None:
