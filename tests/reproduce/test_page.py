@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trimtab import cli
 from trimtab.reproduce import REPRODUCTIONS, read
-from trimtab.reproduce.page import page, write
+from trimtab.reproduce.page import excerpt, page, write
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -22,8 +22,14 @@ def test_the_page_is_made_from_the_records():
         assert not found[name] or (ROOT / "docs" / "reproduction" / f"{name}.svg").exists()
 
 
+def test_the_numbers_of_the_readme_come_from_the_records():
+    found = {name: read(ROOT / "results" / name) for name in REPRODUCTIONS}
+    assert excerpt(found) in (ROOT / "README.md").read_text("utf-8")
+
+
 def test_a_page_without_records_says_so(tmp_path):
-    write(tmp_path / "none", tmp_path / "docs")
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8"), "utf-8")
+    write(tmp_path)
     text = (tmp_path / "docs" / "reproduction.md").read_text("utf-8")
     assert text.count("No record yet.") == len(REPRODUCTIONS)
     assert "0 held" not in text
