@@ -38,7 +38,7 @@ LEVELS = (
     ("record",),
     ("tune",),
     ("comparison",),
-    ("compare", "run", "report", "bench"),
+    ("compare", "run", "report", "bench", "federation"),
     ("reproduce",),
     ("cli",),
     ("__main__",),
