@@ -42,7 +42,6 @@ class Plan:
         return bool(leaves(self.client))
 
 
-@cache
 def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
     """Rehearse a round.
 
@@ -50,6 +49,12 @@ def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
     >>> [e.upload.dx.shape for e in plan(FedAvg(eta_l=0.1, K=5), 3, torch.float32).exchanges]
     [torch.Size([3])]
     """
+    hashable: Any = algorithm
+    return _rehearsed(hashable, d, dtype)
+
+
+@cache
+def _rehearsed(algorithm: Any, d: int, dtype: torch.dtype) -> Plan:
     x = torch.empty(d, dtype=dtype, device="meta")
     server, client = algorithm.init_server(x), algorithm.init_client(x)
     clients = _Rehearsal(client)
