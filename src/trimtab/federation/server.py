@@ -1,0 +1,156 @@
+"""The operator's main process: it keeps the SuperLink and the rounds alive, and is the front."""
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from trimtab.federation import flower
+from trimtab.federation.durable import Lock
+from trimtab.federation.folders import Federation, secret
+from trimtab.federation.front import Front
+from trimtab.federation.keys import check_certificate
+from trimtab.federation.log import Log
+from trimtab.federation.messages import Message
+from trimtab.federation.processes import Child, tail
+from trimtab.federation.rounds import nodes_of
+from trimtab.federation.silo import free_port
+from trimtab.federation.worker import send
+from trimtab.record import write_json
+
+Event = dict[str, Any]
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_READY = 60.0  # seconds for the SuperLink to answer
+_HOPELESS = 5  # times that the rounds may die in a row without a round
+
+
+class Server:
+    """A running server; `events()` goes on until the job is done or `stop` is set."""
+
+    def __init__(
+        self, folder: Path, job: dict[str, Any], log: Log, bind: str | None = None
+    ) -> None:
+        self.federation, self.log = Federation.read(folder), log
+        self.stop = threading.Event()
+        self._lock = Lock(folder / "run")
+        keys, logs, port = self.federation.keys, folder / "logs", free_port()
+        check_certificate(keys / "server.crt")
+        self.port = port
+        self.superlink = Child(
+            "the SuperLink",
+            "flwr.superlink.cli:flower_superlink",
+            flower.superlink_arguments(folder, port, keys, secret(folder)),
+            environment=flower.environment(folder / "flower"),
+            output=logs / "superlink.log",
+            log=log,
+        )
+        self.rounds = Child(
+            "the process of the rounds",
+            "trimtab.federation.rounds:main",
+            [],
+            environment=flower.environment(folder / "flower"),
+            output=logs / "rounds.log",
+            log=log,
+            piped=True,
+        )
+        self.job = Message(job | {"folder": str(folder), "port": port})
+        local = set(self.federation.hosts) <= _LOOPBACK
+        address = bind or ("127.0.0.1" if local else "0.0.0.0")
+        self.front = Front(
+            (address, self.federation.port),
+            keys / "server.crt",
+            keys / "server.key",
+            port,
+            keys / "ca.crt",
+            self.federation.sites,
+            log,
+        )
+        self._events: queue.Queue[Event | None] = queue.Queue()
+
+    def start(self) -> None:
+        """Start the SuperLink, let the sites' keys in, and open the front."""
+        self.superlink.start()
+        flower.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        self.front.start()
+        write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
+
+    def events(self) -> Iterator[Event]:
+        """Go through what the rounds tell; start again what dies."""
+        died = 0
+        self._begin()
+        while not self.stop.is_set():
+            if self.superlink.tend() is not None:
+                self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
+            try:
+                event = self._events.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if event is None:
+                died += 1
+                code = self.rounds.process.wait() if self.rounds.process else 0
+                if code == 0:
+                    return
+                if died >= _HOPELESS:
+                    raise RuntimeError(
+                        f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
+                        f"{self.rounds.output}."
+                    )
+                self.log.warn("the process of the rounds died; it goes on from the last commit.")
+                self._again()
+                continue
+            if event["event"] in ("log", "say", "warn"):
+                self._line(event)
+            elif event["event"] == "error":
+                raise ValueError(event["line"])
+            else:
+                died = 0
+                self.front.admit(Federation.read(self.federation.folder).sites)
+                yield event | {"wire": self.front.traffic()}
+
+    def close(self) -> None:
+        """End all processes."""
+        self.stop.set()
+        self.rounds.stop()
+        self.front.close()
+        self.superlink.stop()
+        (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
+        self._lock.release()
+
+    def _answers(self) -> bool:
+        if not self.superlink.alive:
+            raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
+        return len(nodes_of(self.federation, self.port)) > 0
+
+    def _begin(self) -> None:
+        self.rounds.start()
+        send(self.rounds.stdin, self.job)
+        reader = threading.Thread(
+            target=self._read, args=(self.rounds.stdout,), name="rounds", daemon=True
+        )
+        reader.start()
+
+    def _again(self) -> None:
+        while self.rounds.process is not None and self.rounds.tend() is None:
+            time.sleep(0.1)
+        self.stop.wait(1.0)
+        if not self.stop.is_set():
+            self._begin()
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        try:
+            for line in pipe:
+                self._events.put(json.loads(line))
+        except ValueError:
+            pass  # the pipe was closed, or the process died within a line
+        self._events.put(None)
+
+    def _line(self, event: Event) -> None:
+        line, warning = str(event["line"]), "warning: "
+        if event["event"] == "warn" or line.startswith(warning):
+            self.log.warn(line.removeprefix(warning))
+        else:
+            self.log.say(line)
