@@ -64,7 +64,9 @@ def assert_same(federation, sim, rounds, exact=True):
         expected = next(sim)
         pairs = zip(leaves(done.server), leaves(expected.server), strict=True)
         assert all(torch.equal(ours, theirs) for ours, theirs in pairs), f"round {done.r}"
-        assert (done.bytes_up, done.drift) == pytest.approx((expected.bytes_up, expected.drift), nan_ok=True)
+        assert (done.bytes_up, done.drift) == pytest.approx(
+            (expected.bytes_up, expected.drift), nan_ok=True
+        )
     if sim.states:
         for i, name in enumerate(federation.names):
             assert torch.equal(federation.control(name), sim.states[i])

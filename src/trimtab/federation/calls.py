@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.federation.ledger import Member, Standing
-from trimtab.federation.messages import Message
+from trimtab.federation.messages import Message, version
 from trimtab.federation.plan import describe
 from trimtab.federation.site import DIVERGED, DONE, MISMATCH, STALE
-from trimtab.record import versions
 
 log = logging.getLogger("trimtab.federation")
 
@@ -73,7 +72,7 @@ class Call:
         attempt = attempt or Attempt.fresh(self.clock)
         common = {"kind": kind, "tag": attempt.tag, "clock": attempt.clock}
         common |= {"experiment": standing.experiment, "algorithm": describe(standing.algorithm)}
-        common |= {"trimtab": versions()["trimtab"]} | facts
+        common |= {"trimtab": version()} | facts
         requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
         self.absent |= dict.fromkeys(waiting, f"no answer within {self.timeout:g} s")
@@ -100,7 +99,7 @@ class Call:
 
     def _trouble(self, member: Member, reply: Message) -> str | None:
         """Return what is wrong with the reply of a site; None if nothing is."""
-        header, ours = reply.header, versions()["trimtab"]
+        header, ours = reply.header, version()
         status = header.get("status")
         if header.get("site") != member.name:
             return f"it claims the name {header.get('site')!r}"

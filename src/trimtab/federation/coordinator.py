@@ -161,6 +161,7 @@ class Coordinator:
         Between two of them, `audit`, `join` and `leave` may be called. At the end, `outcome` tells
         how it ended.
         """
+        self.outcome = None
         while self._ledger.standing is None:
             self._settling(partial(self._begin, ask))
         reached = False
@@ -185,7 +186,8 @@ class Coordinator:
                 self._settling(partial(self._recover, ask, cohort.call.lost))
             if done is None and not reached:
                 sleep(self.pause)
-        self._settling(partial(self._end, ask, reached))
+        while self.outcome is None:
+            self._settling(partial(self._end, ask, reached))
 
     @torch.no_grad()
     def _round(self, cohort: Cohort) -> FederatedRound:
@@ -252,7 +254,7 @@ class Coordinator:
             raise ValueError(f"site {name!r} computes in {found[name].dtype}, not in {x.dtype}.")
         if new.weights == "samples":
             new = controls.joined(self.standing, name, weight=found[name].n)
-        self._commit(new, "join", site=name, weights=new.p)
+        self._decide(new, "join", site=name, weights=new.p)
 
     def leave(self, ask: Ask, name: str) -> None:
         """Let a site go; it does not count from the next round on."""
@@ -261,7 +263,7 @@ class Coordinator:
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )
         new = controls.left(self.standing, self._call(ask), name)
-        self._commit(new, "leave", site=name, weights=new.p)
+        self._decide(new, "leave", site=name, weights=new.p)
 
     def _begin(self, ask: Ask) -> None:
         """Call the roll until enough have answered, and make the first checkpoint."""
@@ -356,12 +358,19 @@ class Coordinator:
             self._cannot_write(error)
             sleep(self.pause)
 
+    def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
+        """Commit what the operator wants, or tell him that it did not happen."""
+        try:
+            self._commit(standing, kind, **facts)
+        except OSError as error:
+            raise ValueError(f"{self._unwritable(error)}, then repeat this.") from None
+
     def _cannot_write(self, error: OSError) -> None:
-        log.error(
-            "%s cannot be written (%s); nothing is lost, make room there: the round is repeated",
-            self.folder,
-            durable.sentence(error),
-        )
+        log.error("%s; the round is repeated", self._unwritable(error))
+
+    def _unwritable(self, error: OSError) -> str:
+        why = durable.sentence(error)
+        return f"{self.folder} cannot be written ({why}): nothing is lost, but make room there"
 
     def _commit(self, standing: Standing, kind: str, **facts: Any) -> None:
         """Commit; after a failure, what is on disk says whether it happened."""

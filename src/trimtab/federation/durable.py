@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from trimtab.federation.faults import point
+from trimtab.federation import faults
 from trimtab.federation.messages import Message, encode
 
 
@@ -14,20 +14,20 @@ def write(path: Path, message: Message, what: str) -> None:
     Raises OSError; what was there before then still is. `what` names the points of failure.
     """
     who, _, name = what.partition(":")
-    point(f"{who}:before-{name}")
+    faults.point(f"{who}:before-{name}")
     part = path.with_name(path.name + ".part")
     try:
         with open(part, "wb") as file:
             file.write(encode(message))
             file.flush()
             os.fsync(file.fileno())
-        point(f"{who}:within-{name}")
+        faults.point(f"{who}:within-{name}")
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-    point(f"{who}:after-{name}")
+    faults.point(f"{who}:after-{name}")
 
 
 def sync_folder(folder: Path) -> None:

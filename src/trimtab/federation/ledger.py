@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core import Algorithm, State
-from trimtab.federation import durable
-from trimtab.federation.faults import point
+from trimtab.federation import durable, faults
 from trimtab.federation.messages import Message, arrays_of, decode
 from trimtab.federation.plan import build, describe, filled
 from trimtab.federation.versions import START
@@ -88,9 +87,9 @@ class Ledger:
         standing = replace(standing, commit=standing.commit + 1)
         line = {"commit": standing.commit, "kind": kind, "r": standing.r}
         line = plain(line | {"epoch": standing.epoch} | facts)
-        point("server:before-journal")
+        faults.point("server:before-journal")
         _append(self.folder / "journal.jsonl", line)
-        point("server:after-journal")
+        faults.point("server:after-journal")
         path = self.folder / "checkpoint.safetensors"
         durable.write(path, _message(standing), "server:checkpoint")
         self.standing, self.lines = standing, [*self.lines, line]

@@ -103,6 +103,13 @@ def check_arrays(
             )
 
 
+def version() -> str:
+    """Return which trimtab this is; server and sites must have the same."""
+    from trimtab import __version__
+
+    return __version__
+
+
 class NotFinite(ValueError):
     """An array holds NaN or infinity."""
 

@@ -1,8 +1,8 @@
 """What a round of an algorithm asks of its clients, found out by a rehearsal.
 
 Programs cannot be sent, and are not: server and site each rehearse a round of the same algorithm on
-tensors without numbers, and so agree on its exchanges (which program, which broadcast, which
-upload) by their place alone.
+zeros (large ones on tensors without numbers), and so agree on its exchanges (which program, which
+broadcast, which upload) by their place alone.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,13 @@ from torch import Tensor
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
 
+_SMALL = 10_000  # numbers up to which it is quicker to compute than to load torch's shape rules
 _KINDS: dict[str, Callable[..., Any]] = {**ALGORITHMS, **BASES}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call of `clients.run`; its tensors have shape and dtype, but no numbers."""
+    """One call of `clients.run`; of its tensors, only shape and dtype mean something."""
 
     program: Program
     broadcast: tuple[Any, ...]
@@ -55,7 +56,7 @@ def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
 
 @cache
 def _rehearsed(algorithm: Any, d: int, dtype: torch.dtype) -> Plan:
-    x = torch.empty(d, dtype=dtype, device="meta")
+    x = torch.zeros(d, dtype=dtype, device="meta" if d > _SMALL else "cpu")
     server, client = algorithm.init_server(x), algorithm.init_client(x)
     clients = _Rehearsal(client)
     algorithm.round(server, clients)
@@ -88,7 +89,7 @@ class _Reply:
 
 
 def _no_gradient(y: Vector, k: int | None = None) -> Vector:
-    return torch.empty_like(y)
+    return torch.zeros_like(y)
 
 
 def filled(like: State, arrays: dict[str, Tensor]) -> State:

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from trimtab.core import State, Vector, leaves
 from trimtab.federation import durable
-from trimtab.federation.messages import Message, NotFinite, arrays_of, check_arrays
+from trimtab.federation.messages import Message, NotFinite, arrays_of, check_arrays, version
 from trimtab.federation.plan import Plan, build, filled, plan
 from trimtab.federation.versions import START, Version, Versions
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised import Supervised
-from trimtab.record import plain, versions
+from trimtab.record import plain
 from trimtab.threads import one_thread
 
 log = logging.getLogger("trimtab.federation")
@@ -76,7 +76,7 @@ class Site:
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
         known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
-        known |= {"site": self.name, "trimtab": versions()["trimtab"]}
+        known |= {"site": self.name, "trimtab": version()}
         return Message(reply.header | known, reply.arrays)
 
     # -- the kinds of requests
@@ -172,7 +172,7 @@ class Site:
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        ours = versions()["trimtab"]
+        ours = version()
         if request["trimtab"] != ours:
             raise _Refusal(
                 f"it has trimtab {ours}, the server {request['trimtab']}; install the same on both."

@@ -61,12 +61,12 @@ class Versions:
 
     def trim(self, accepted: str, pending: str) -> None:
         """Forget all but the pending state, the accepted one, and those it was built upon."""
-        every = self.every()
-        kept, tag = {pending}, accepted
+        every, tag = self.every(), accepted
+        kept = {every[pending].file}
         for _ in range(KEPT):
             if tag in every:
-                kept.add(tag)
+                kept.add(every[tag].file)
                 tag = every[tag].base
-        for version in every.values():
-            if version.tag not in kept:
-                (self.folder / version.file).unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
