@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test format bench bench-peers clean
+.PHONY: demo test test-federation format bench bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -18,7 +18,11 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not federation"
+
+# Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
+test-federation: $(VENV)/installed-dev
+	$(BIN)/pytest -n 4 -m federation tests/federation
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
@@ -42,7 +46,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev]"
+	$(INSTALL) --editable ".[dev,federation]"
 	touch $@
 
 clean:

@@ -11,7 +11,7 @@ import re
 import shutil
 import tarfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from secrets import token_bytes, token_hex
 from typing import Any, Self
@@ -36,6 +36,7 @@ class Federation:
     batch: int | float | None
     hosts: list[str]
     port: int
+    leaving: list[str] = field(default_factory=list)  # sites that go before the next round
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -50,11 +51,6 @@ class Federation:
     def keys(self) -> Path:
         """Where the authority and the server's certificate are."""
         return self.folder / "keys"
-
-    @property
-    def state(self) -> Path:
-        """Where the coordinator's checkpoint and journal are."""
-        return self.folder / "state"
 
     @property
     def problem(self) -> ProblemFile:
@@ -147,6 +143,25 @@ def admit(federation: Federation, name: str) -> None:
         ),
     )
     federation.sites[name] = public
+
+
+def dismiss(federation: Federation, name: str) -> None:
+    """Note that a site is to go."""
+    if name not in federation.sites:
+        known = ", ".join(federation.sites)
+        raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+    if len(federation.sites) - len({*federation.leaving, name}) < 1:
+        raise ValueError(f"{name!r} is the only site left; end the experiment instead.")
+    if name not in federation.leaving:
+        federation.leaving.append(name)
+        federation.write()
+
+
+def dismissed(federation: Federation, name: str) -> None:
+    """Forget a site that has gone; its key opens nothing any more."""
+    federation.leaving.remove(name)
+    federation.sites.pop(name)
+    federation.write()
 
 
 def unpack(archive: Path, into: Path) -> Path:

@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in _HOP:
                 self.send_header(name, value)
         self.send_header("content-length", str(len(content)))
-        sent = sum(map(len, self._headers_buffer))  # type: ignore[attr-defined]
+        sent = len(b"".join(self._headers_buffer))  # type: ignore[attr-defined]
         self.end_headers()
         self.wfile.write(content)
         received = len(self.raw_requestline) + len(bytes(self.headers)) + len(body)

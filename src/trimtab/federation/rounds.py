@@ -26,7 +26,7 @@ from trimtab.federation import flower
 from trimtab.federation.controls import Audit, has_controls
 from trimtab.federation.coordinator import Coordinator, FederatedRound
 from trimtab.federation.fleet import Fleet
-from trimtab.federation.folders import Federation
+from trimtab.federation.folders import Federation, dismissed
 from trimtab.federation.ledger import read_standing
 from trimtab.federation.log import Log
 from trimtab.federation.messages import Message
@@ -97,6 +97,8 @@ def _rounds(
         fleet.wait_for(list(requests), min(job["min_sites"], len(requests)), timeout)
         yield from fleet.ask(requests, timeout)
 
+    if coordinator.journal:
+        _welcome(coordinator, federation, fleet, job["port"], t)
     for done in coordinator.run(ask):
         t.tell("round", **facts_of(done))
         _welcome(coordinator, federation, fleet, job["port"], t)
@@ -110,19 +112,21 @@ def _welcome(
     coordinator: Coordinator, federation: Federation, fleet: Fleet, port: int, teller: _Teller
 ) -> None:
     """Let sites in and out, as the operator's file says now."""
-    now, members = Federation.read(federation.folder), coordinator.standing.members
-    there = [member.name for member in members]
-    if list(now.sites) == there:
+    now = Federation.read(federation.folder)
+    there = [member.name for member in coordinator.standing.members]
+    leaving = [name for name in there if name in now.leaving]
+    coming = [name for name in now.sites if name not in there and name not in now.leaving]
+    if not leaving and not coming:
         return
     fleet.nodes |= nodes_of(now, port)
     try:
-        for name in there:
-            if name not in now.sites:
-                coordinator.leave(fleet.ask, name)
-                teller.tell("say", line=f"site {name} has left.")
+        for name in leaving:
+            coordinator.leave(fleet.ask, name)
+            teller.tell("say", line=f"site {name} has left.")
+            dismissed(now, name)
         online = fleet.online()
-        for name in now.sites:
-            if name not in there and name in online:
+        for name in coming:
+            if name in online:
                 coordinator.join(fleet.ask, name)
                 teller.tell("say", line=f"site {name} has joined.")
     except ValueError as error:
@@ -131,10 +135,11 @@ def _welcome(
 
 def coordinator_of(federation: Federation, job: dict[str, Any]) -> Coordinator:
     """Return the coordinator of the operator's folder."""
-    standing = read_standing(federation.state)
+    state = federation.folder / job["state"]
+    standing = read_standing(state)
     known = [member.name for member in standing.members] if standing else list(federation.sites)
     return Coordinator(
-        federation.state,
+        state,
         build(job["algorithm"]),
         known,
         x=federation.problem.server_problem().x0(job["seed"]),

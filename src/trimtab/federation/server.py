@@ -29,13 +29,17 @@ _HOPELESS = 5  # times that the rounds may die in a row without a round
 
 
 class Server:
-    """A running server; `events()` goes on until the job is done or `stop` is set."""
+    """A running server; `events(job)` goes on until the job is done or `stop` is set."""
 
     def __init__(
-        self, folder: Path, job: dict[str, Any], log: Log, bind: str | None = None
+        self,
+        folder: Path,
+        log: Log,
+        bind: str | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         self.federation, self.log = Federation.read(folder), log
-        self.stop = threading.Event()
+        self.stop, self.interrupted = stop or threading.Event(), False
         self._lock = Lock(folder / "run")
         keys, logs, port = self.federation.keys, folder / "logs", free_port()
         check_certificate(keys / "server.crt")
@@ -57,7 +61,6 @@ class Server:
             log=log,
             piped=True,
         )
-        self.job = Message(job | {"folder": str(folder), "port": port})
         local = set(self.federation.hosts) <= _LOOPBACK
         address = bind or ("127.0.0.1" if local else "0.0.0.0")
         self.front = Front(
@@ -78,11 +81,15 @@ class Server:
         self.front.start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
 
-    def events(self) -> Iterator[Event]:
-        """Go through what the rounds tell; start again what dies."""
+    def events(self, job: dict[str, Any]) -> Iterator[Event]:
+        """Do a job, and go through what the rounds tell; start again what dies."""
+        told = Message(job | {"folder": str(self.federation.folder), "port": self.port})
         died = 0
-        self._begin()
-        while not self.stop.is_set():
+        self._begin(told)
+        while True:
+            if self.stop.is_set():
+                self.interrupted = True
+                return
             if self.superlink.tend() is not None:
                 self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
             try:
@@ -93,6 +100,7 @@ class Server:
                 died += 1
                 code = self.rounds.process.wait() if self.rounds.process else 0
                 if code == 0:
+                    self.rounds.stop()
                     return
                 if died >= _HOPELESS:
                     raise RuntimeError(
@@ -100,7 +108,7 @@ class Server:
                         f"{self.rounds.output}."
                     )
                 self.log.warn("the process of the rounds died; it goes on from the last commit.")
-                self._again()
+                self._again(told)
                 continue
             if event["event"] in ("log", "say", "warn"):
                 self._line(event)
@@ -116,7 +124,7 @@ class Server:
         self.stop.set()
         self.rounds.stop()
         self.front.close()
-        self.superlink.stop()
+        self.superlink.stop(patience=3.0)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
@@ -125,20 +133,20 @@ class Server:
             raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
         return len(nodes_of(self.federation, self.port)) > 0
 
-    def _begin(self) -> None:
+    def _begin(self, job: Message) -> None:
         self.rounds.start()
-        send(self.rounds.stdin, self.job)
+        send(self.rounds.stdin, job)
         reader = threading.Thread(
             target=self._read, args=(self.rounds.stdout,), name="rounds", daemon=True
         )
         reader.start()
 
-    def _again(self) -> None:
+    def _again(self, job: Message) -> None:
         while self.rounds.process is not None and self.rounds.tend() is None:
             time.sleep(0.1)
         self.stop.wait(1.0)
         if not self.stop.is_set():
-            self._begin()
+            self._begin(job)
 
     def _read(self, pipe: IO[bytes]) -> None:
         try:

@@ -1,7 +1,9 @@
 """A site's main process: it keeps the SuperNode and the worker alive and carries between them."""
 
+import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -177,6 +179,29 @@ class Service:
             said = trouble
             if not trouble:
                 self.supernode.tend()
+
+
+def main() -> None:
+    """Be a site until SIGTERM. Arguments: the site's folder, the data."""
+    folder, data = Path(sys.argv[1]), Path(sys.argv[2])
+    service = Service(folder, data, Log(folder / "logs" / "site.log", print))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop.set())
+    try:
+        serve(service)
+    finally:
+        service.close()
+
+
+def serve(service: Service) -> None:
+    """Read the data, then answer until the end; say so."""
+    ready, log = service.start(), service.log
+    log.say(f"site {service.silo.name}: {ready['n']} samples, {ready['tested']} to test on.")
+    log.say(f"connecting to {service.silo.server}; stop with Ctrl-C, start again at any time.")
+    for errand in service.errands():
+        round_ = f" of round {errand.round}" if errand.round else ""
+        why = f" ({errand.why})" if errand.why else ""
+        log.say(f"{errand.kind}{round_}: {errand.status} in {errand.seconds:.1f} s{why}")
 
 
 def probe(server: str, authority: Path, timeout: float = 5.0) -> str:
