@@ -148,6 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST = do_GET
 
+    def finish(self) -> None:
+        """Close both connections."""
+        if self._to_superlink is not None:
+            self._to_superlink.close()
+        super().finish()
+
     def _answer(self) -> None:
         body = self._body()
         if body is None:
@@ -218,10 +224,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("content-length", str(len(content)))
         sent = len(b"".join(self._headers_buffer))  # type: ignore[attr-defined]
-        self.end_headers()
-        self.wfile.write(content)
         received = len(self.raw_requestline) + len(bytes(self.headers)) + len(body)
         front.count(site, received, sent + len(content))
+        self.end_headers()
+        self.wfile.write(content)
 
     def _ask_superlink(
         self, path: str, body: bytes, headers: dict[str, str]
