@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from inprocess import Federation, quadratic
+from inprocess import Federation
 from torch import nn
 from torch.nn import functional as F
 

@@ -31,6 +31,11 @@ class Clock:
         self.last = max(time_ns(), self.last + 1)
         return self.last
 
+    def pass_by(self, seen: Any) -> None:
+        """Go beyond a number that a site has seen, unless it is absurd."""
+        if isinstance(seen, int) and seen < _END_OF_TIME:
+            self.last = max(self.last, seen)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -106,8 +111,7 @@ class Call:
         if header.get("trimtab") != ours:
             return f"it has trimtab {header.get('trimtab')}, the server {ours}; install the same"
         if status == STALE:
-            seen = header.get("seen")
-            self.clock.last = max(self.clock.last, seen if isinstance(seen, int) else 0)
+            self.clock.pass_by(header.get("seen"))
             self.absent[member.name] = "it has seen later requests; the next one will be later"
             return _STALE
         if status == MISMATCH:
@@ -115,14 +119,20 @@ class Call:
         if status == DIVERGED:
             self.diverged.add(member.name)
         if status != DONE:
-            return str(header.get("why", f"it replies {status!r}")).rstrip(".")
+            return _line(header.get("why", f"it replies {status!r}"))
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
         return None
 
 
 _STALE = "stale"
+_END_OF_TIME = 1 << 62  # nanoseconds since 1970: in the year 2116
 
 
 def _own(member: Member) -> dict[str, Any]:
     return {"site": member.name, "index": member.index, "accepted": member.accepted}
+
+
+def _line(text: Any) -> str:
+    """Return what a site says as one line that a log can hold."""
+    return " ".join(str(text).split())[:400].rstrip(".")

@@ -46,6 +46,7 @@ from trimtab.federation.cohort import (
     told_by,
 )
 from trimtab.federation.controls import Audit
+from trimtab.federation.durable import CannotWrite
 from trimtab.federation.ledger import Ledger, Member, Standing, read_standing
 from trimtab.federation.messages import arrays_of
 from trimtab.federation.plan import describe, plan
@@ -57,6 +58,7 @@ log = logging.getLogger("trimtab.federation")
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,8 @@ class Coordinator:
                     len(cohort.alive),
                     self.min_sites,
                 )
-            except OSError as error:
-                self._cannot_write(error)
+            except CannotWrite as error:
+                log.error("%s; the round is repeated", error)
             if done is not None:
                 yield done
             if cohort.call.lost:
@@ -307,7 +309,13 @@ class Coordinator:
                     f"site {member.name!r} has a model of d={reply['d']}, the server one of "
                     f"d={d}; give all the same problem file."
                 )
-            found[member.name] = _Hello(int(reply["n"]), getattr(torch, str(reply["dtype"])))
+            n, dtype = reply["n"], _DTYPES.get(str(reply["dtype"]))
+            if dtype is None or not isinstance(n, int) or n < 1:
+                raise ValueError(
+                    f"site {member.name!r} has n={n!r} samples in {reply['dtype']}; it needs at "
+                    f"least one, in {', '.join(_DTYPES)}."
+                )
+            found[member.name] = _Hello(n, dtype)
         return found
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
@@ -354,30 +362,23 @@ class Coordinator:
         """Do what ends with a commit; a disk that cannot be written is waited for."""
         try:
             action()
-        except OSError as error:
-            self._cannot_write(error)
+        except CannotWrite as error:
+            log.error("%s; this is repeated", error)
             sleep(self.pause)
 
     def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
         """Commit what the operator wants, or tell him that it did not happen."""
         try:
             self._commit(standing, kind, **facts)
-        except OSError as error:
-            raise ValueError(f"{self._unwritable(error)}, then repeat this.") from None
-
-    def _cannot_write(self, error: OSError) -> None:
-        log.error("%s; the round is repeated", self._unwritable(error))
-
-    def _unwritable(self, error: OSError) -> str:
-        why = durable.sentence(error)
-        return f"{self.folder} cannot be written ({why}): nothing is lost, but make room there"
+        except CannotWrite as error:
+            raise ValueError(f"{error}, then repeat this.") from None
 
     def _commit(self, standing: Standing, kind: str, **facts: Any) -> None:
         """Commit; after a failure, what is on disk says whether it happened."""
         standing = replace(standing, clock=self._clock.last)
         try:
             self._ledger.commit(standing, kind, **facts)
-        except OSError:
+        except CannotWrite:
             self._ledger.reload()
             now = self._ledger.standing
             if now is None or now.commit != standing.commit + 1:

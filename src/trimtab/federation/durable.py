@@ -2,16 +2,34 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trimtab.federation import faults
 from trimtab.federation.messages import Message, encode
 
 
+class CannotWrite(Exception):
+    """A disk is full or read-only; what was there before still is."""
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Tell errors of a disk from all others."""
+    try:
+        yield
+    except OSError as error:
+        why = (error.strerror or str(error)).rstrip(".")
+        raise CannotWrite(
+            f"{folder} cannot be written ({why}): nothing is lost, but make room there"
+        ) from None
+
+
 def write(path: Path, message: Message, what: str) -> None:
     """Write a message so that it is there whole, even after a power failure, or not at all.
 
-    Raises OSError; what was there before then still is. `what` names the points of failure.
+    `what` names the points at which a test may kill the process.
     """
     who, _, name = what.partition(":")
     faults.point(f"{who}:before-{name}")
@@ -41,7 +59,9 @@ def sync_folder(folder: Path) -> None:
 
 def private_folder(folder: Path) -> Path:
     """Make a folder that its owner alone may enter."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
     return folder
@@ -63,8 +83,3 @@ class Lock:
     def release(self) -> None:
         """Let others have the folder."""
         self._file.close()
-
-
-def sentence(error: OSError) -> str:
-    """Return what the system says of a failure, without a full stop."""
-    return (error.strerror or str(error)).rstrip(".")

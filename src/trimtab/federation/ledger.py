@@ -87,11 +87,12 @@ class Ledger:
         standing = replace(standing, commit=standing.commit + 1)
         line = {"commit": standing.commit, "kind": kind, "r": standing.r}
         line = plain(line | {"epoch": standing.epoch} | facts)
-        faults.point("server:before-journal")
-        _append(self.folder / "journal.jsonl", line)
-        faults.point("server:after-journal")
         path = self.folder / "checkpoint.safetensors"
-        durable.write(path, _message(standing), "server:checkpoint")
+        with durable.writing(self.folder):
+            faults.point("server:before-journal")
+            _append(self.folder / "journal.jsonl", line)
+            faults.point("server:after-journal")
+            durable.write(path, _message(standing), "server:checkpoint")
         self.standing, self.lines = standing, [*self.lines, line]
 
 

@@ -65,9 +65,8 @@ class Site:
                 reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
                 reply = _status(DIVERGED, why=str(error))
-            except OSError as error:
-                why = f"its folder {self.folder} cannot be written ({durable.sentence(error)})"
-                reply = _status(FAILED, why=f"{why}; nothing is lost, but make room there.")
+            except durable.CannotWrite as error:
+                reply = _status(FAILED, why=f"{error}.")
             except _Refusal as error:
                 reply = _status(REFUSED, why=str(error))
             except Exception as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from shutil import rmtree
 
-from trimtab.federation.durable import private_folder
+from trimtab.federation.durable import private_folder, writing
 from trimtab.federation.messages import Message, decode, encode
 
 
@@ -16,11 +16,13 @@ class Spool:
     def clear(self) -> None:
         """Forget all replies."""
         rmtree(self.folder, ignore_errors=True)
-        private_folder(self.folder)
+        with writing(self.folder):
+            private_folder(self.folder)
 
     def put(self, index: int, reply: Message) -> None:
         """Keep a reply."""
-        (self.folder / str(index)).write_bytes(encode(reply))
+        with writing(self.folder):
+            (self.folder / str(index)).write_bytes(encode(reply))
 
     def take(self, index: int) -> Message:
         """Return a reply, and forget it."""

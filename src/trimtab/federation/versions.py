@@ -50,14 +50,15 @@ class Versions:
         version = self.every().get(tag)
         try:
             return decode((self.folder / version.file).read_bytes()).arrays if version else None
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return None
 
     def put(self, version: Version, arrays: dict[str, Tensor], what: str) -> None:
         """Keep a state, durably."""
-        durable.private_folder(self.folder)
         header = {"tag": version.tag, "base": version.base, "clock": version.clock}
-        durable.write(self.folder / version.file, Message(header, arrays), what)
+        with durable.writing(self.folder):
+            durable.private_folder(self.folder)
+            durable.write(self.folder / version.file, Message(header, arrays), what)
 
     def trim(self, accepted: str, pending: str) -> None:
         """Forget all but the pending state, the accepted one, and those it was built upon."""
@@ -67,6 +68,7 @@ class Versions:
             if tag in every:
                 kept.add(every[tag].file)
                 tag = every[tag].base
-        for path in self.folder.iterdir():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+        with durable.writing(self.folder):
+            for path in self.folder.iterdir():
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
