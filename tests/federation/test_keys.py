@@ -1,5 +1,6 @@
 """Keys, certificates and the folders that hold them."""
 
+import re
 import stat
 import tarfile
 from datetime import UTC, datetime, timedelta
@@ -104,7 +105,7 @@ def test_sites_have_different_keys_and_the_operator_their_public_halves(made, tm
 def test_bad_names_are_refused(tmp_path, change, says):
     (tmp_path / "problem.py").write_text(PROBLEM)
     arguments = {"sites": ["a"], "hosts": ["localhost"]} | change
-    with pytest.raises(ValueError, match="^.*") as error:
+    with pytest.raises(ValueError, match=re.escape(says)):
         folders.found(
             tmp_path / "op",
             arguments["sites"],
@@ -114,7 +115,6 @@ def test_bad_names_are_refused(tmp_path, change, says):
             hosts=arguments["hosts"],
             port=9443,
         )
-    assert says in str(error.value)
     assert not (tmp_path / "op").exists()
 
 
