@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
 from trimtab.federation import plan
-from trimtab.federation.coordinator import LostState, resume, write_model
+from trimtab.federation.coordinator import Coordinator, LostState, resume, write_model
 from trimtab.federation.messages import Message, check_arrays, decode, encode
 from trimtab.federation.site import Site
 from trimtab.federation.versions import KEPT, START, Versions
@@ -617,6 +617,22 @@ def test_sites_join_and_leave_with_the_invariant_kept(make, weights, reachable):
     assert [m.index for m in federation.server.standing.members] == [0, 2, 3]
 
 
+def test_in_float32_the_invariant_is_kept_as_far_as_float32_goes(make):
+    federation = make(problem=quadratic(4, d=50, dtype=torch.float32), N=3, R=12)
+    advance(federation, 3)
+    lose(federation, "site1")
+    federation.sites["new"] = Site(federation.folder / "new", "new", federation.problem)
+    for done in federation.server.run(federation.ask):
+        if done.r == 6:
+            federation.server.join(federation.ask, "new")
+        if done.r == 9:
+            federation.server.leave(federation.ask, "site0")
+    audit = federation.server.audit(federation.ask)
+    assert federation.server.standing.server.c.dtype == torch.float32
+    assert not audit.missing
+    assert audit.deviation <= 1e-5 * audit.largest
+
+
 def test_who_cannot_join_or_leave_is_told_why(make, refused):
     federation = make(R=9, min_sites=2)
     advance(federation, 2)
@@ -713,6 +729,46 @@ def test_the_model_is_written_as_a_state_dict(make, tmp_path, refused):
     module.load_state_dict(load_file(tmp_path / "model.safetensors"))
     flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     assert torch.equal(flat, done.x)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"weights": "equal"}, ("weights='equal'", "samples")),
+        ({"on_lost_state": "ask"}, ("on_lost_state='ask'", "restart")),
+        ({"min_sites": 4}, ("min_sites=4", "3")),
+        ({"min_sites": 0}, ("min_sites=0",)),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, refused, wrong, words):
+    options = {"x": torch.zeros(2), "R": 3} | wrong
+    with refused(*words):
+        Coordinator(tmp_path, SCAFFOLD, ["a", "b", "c"], **options)
+    with refused("distinct"):
+        Coordinator(tmp_path, SCAFFOLD, ["a", "a"], x=torch.zeros(2), R=3)
+
+
+def test_what_a_site_says_of_itself_is_checked(make, refused):
+    federation = make(R=2)
+
+    def ask(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            yield name, Message(reply.header | wrong, reply.arrays)
+
+    for wrong in ({"n": 0}, {"n": "many"}, {"dtype": "save"}):
+        with refused("site0", *(repr(value) for value in wrong.values() if value != "save")):
+            federation.run(ask)
+
+
+def test_a_clock_of_an_absurd_number_is_not_believed(make):
+    federation = make(R=3)
+    advance(federation, 1)
+    absurd = {"status": "stale", "seen": 10**30}
+    lie = changed(federation, "site1", lambda reply: Message(reply.header | absurd))
+    assert advance(federation, 1, lie)[0].cohort == ("site0", "site2")
+    federation.run()
+    audited(federation)
+    assert federation.server.standing.clock < 10**19
 
 
 def test_sites_of_another_model_are_refused_at_the_start(make, refused):
