@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from inprocess import Federation, quadratic
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
 from trimtab.federation import plan
-from trimtab.federation.coordinator import Coordinator, LostState, resume, write_model
+from trimtab.federation.coordinator import Coordinator, LostState
 from trimtab.federation.messages import Message, check_arrays, decode, encode
 from trimtab.federation.site import Site
 from trimtab.federation.versions import KEPT, START, Versions
@@ -707,28 +706,14 @@ def test_experiments_on_one_site_do_not_touch_each_other(make):
     other.server.close()
 
 
-def test_a_run_is_resumed_from_its_folder_alone(make):
+def test_a_run_goes_on_where_it_was(make):
     federation = make(R=3)
     federation.run()
-    federation.server.close()
-    federation.server = resume(federation.folder / "server", R=6, pause=0.0)
+    federation.restart_server(R=6)
     rounds = federation.run()
+    assert [done.r for done in rounds] == [4, 5, 6]
     *_, last = simulate(SCAFFOLD, federation.problem, seed=3, cohorts=[[0, 1, 2]] * 6)
     assert torch.equal(rounds[-1].x, last.x)
-
-
-def test_the_model_is_written_as_a_state_dict(make, tmp_path, refused):
-    X, y = torch.randn(8, 2), torch.arange(8) % 2
-    problem = Supervised(nn.Linear(2, 2), F.cross_entropy, [(X, y)])
-    federation = make(FedAvg(eta_l=0.1, K=2), problem, R=2)
-    with refused("has begun"):
-        write_model(federation.folder / "server", problem, tmp_path / "model.safetensors")
-    (*_, done) = federation.run()
-    write_model(federation.folder / "server", problem, tmp_path / "model.safetensors")
-    module = nn.Linear(2, 2)
-    module.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    assert torch.equal(flat, done.x)
 
 
 @pytest.mark.parametrize(

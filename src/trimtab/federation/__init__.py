@@ -7,7 +7,7 @@ Whoever carries messages needs these and no more:
     gives it: `Supervised(model, loss, [train] * N, test=test)`. `close()` releases the folder.
 
 `coordinator.Coordinator(folder, algorithm, sites, x=…, R=…, weights=…, seed=…, …)`
-    The server, and `coordinator.resume(folder, R=…)` where it has begun. `run(ask)` is an iterator of events, one after each committed round; `audit(ask)`,
+    The server. `run(ask)` is an iterator of events, one after each committed round; `audit(ask)`,
     `join(ask, name)` and `leave(ask, name)` may be called between two of them; `close()`.
     `ledger.read_standing(folder)` and `read_journal` look at a folder that is in use.
 

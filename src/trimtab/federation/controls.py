@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core import State
-from trimtab.federation.calls import Call
+from trimtab.federation.calls import Attempt, Call
 from trimtab.federation.ledger import Member, Standing
-from trimtab.federation.messages import check_arrays
+from trimtab.federation.messages import arrays_of, check_arrays
+from trimtab.federation.versions import START
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,23 @@ def show(standing: Standing, call: Call, members: Sequence[Member]) -> Shown:
     return shown
 
 
-def lacking(standing: Standing, call: Call, lost: set[str]) -> Tensor | None:
-    """Return the c_i that makes the invariant hold for those that lost theirs.
+def restored(standing: Standing, call: Call, lost: set[str]) -> Standing | None:
+    """Give those that lost their c_i one that makes the invariant hold, and count on it.
 
-    One site gets its own c_i back up to rounding; several share what c lacks:
-    c_i = (c - sum of p_j c_j over the others) / (sum of p_i over the lost). None if one of the
-    others does not answer now.
+    c_i = (c - sum of p_j c_j over the others) / (sum of p_i over the lost): one site gets its own
+    back up to rounding, several share what c lacks. None if a site does not answer that must.
     """
     others = [member for member in standing.members if member.name not in lost]
     shown = show(standing, call, others)
     if len(shown.names) < len(others):
         return None
-    share = sum(standing.p[name] for name in lost)
-    c: Tensor = standing.server.c
-    return ((c.double() - shown.total) / share).to(c.dtype)
+    share, c = sum(standing.p[name] for name in lost), standing.server.c
+    c_i = ((c.double() - shown.total) / share).to(c.dtype)
+    members = [member for member in standing.members if member.name in lost]
+    attempt = Attempt.fresh(call.clock)
+    replies = call.replies(standing, "restore", members, arrays_of(c_i), attempt)
+    names = [member.name for member, _ in replies]
+    return replace(standing, members=standing.accepting(attempt.tag, names)) if names else None
 
 
 def joined(standing: Standing, name: str, weight: float) -> Standing:
@@ -126,7 +130,7 @@ def left(standing: Standing, call: Call, name: str) -> Standing:
 
 def restarted(standing: Standing) -> Standing:
     """Return the standing at a new epoch: x stays, all else is as at the start."""
-    members = tuple(replace(member, accepted="start") for member in standing.members)
+    members = tuple(replace(member, accepted=START) for member in standing.members)
     server = standing.algorithm.init_server(standing.server.x)
     return replace(standing, server=server, members=members, epoch=standing.epoch + 1)
 

@@ -31,11 +31,10 @@ from time import perf_counter, sleep
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors.torch import save_file
 
 from trimtab.core import Algorithm, State, Vector, leaves
 from trimtab.federation import controls, durable
-from trimtab.federation.calls import Ask, Attempt, Call, Clock
+from trimtab.federation.calls import Ask, Call, Clock
 from trimtab.federation.cohort import (
     Cohort,
     Reached,
@@ -47,9 +46,10 @@ from trimtab.federation.cohort import (
 )
 from trimtab.federation.controls import Audit
 from trimtab.federation.durable import CannotWrite
-from trimtab.federation.ledger import Ledger, Member, Standing, read_standing
+from trimtab.federation.ledger import Ledger, Member, Standing
 from trimtab.federation.messages import arrays_of
 from trimtab.federation.plan import describe, plan
+from trimtab.federation.roll import Hello, enrolled, hello
 from trimtab.federation.spool import Spool
 from trimtab.simulation import Diverged
 from trimtab.threads import one_thread
@@ -58,7 +58,6 @@ log = logging.getLogger("trimtab.federation")
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -248,7 +247,7 @@ class Coordinator:
     def join(self, ask: Ask, name: str) -> None:
         """Take a site in; it counts from the next round on."""
         new = controls.joined(self.standing, name, weight=1.0)
-        found = self._hello(ask, new, new.members[-1:])
+        found = hello(new, self._call(ask), new.members[-1:])
         if name not in found:
             raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
         x = new.server.x
@@ -280,43 +279,16 @@ class Coordinator:
             numbers=len(members),
         )
         needed = len(members) if self.weights == "samples" else self.min_sites
-        found: dict[str, _Hello] = {}
+        found: dict[str, Hello] = {}
         while len(found) < needed:
             unknown = [member for member in members if member.name not in found]
-            found |= self._hello(ask, first, unknown)
+            found |= hello(first, self._call(ask), unknown)
             if len(found) < needed:
                 missing = sorted({m.name for m in members} - found.keys())
                 log.warning("%d of %d sites are there; missing: %s", len(found), needed, missing)
                 sleep(self.pause)
-        dtypes = {hello.dtype for hello in found.values()}
-        if len(dtypes) > 1:
-            shown = ", ".join(f"{name} in {hello.dtype}" for name, hello in found.items())
-            raise ValueError(f"the sites compute in several dtypes ({shown}); give all the same.")
-        if self.weights == "samples":
-            members = tuple(replace(m, weight=float(found[m.name].n)) for m in members)
-        server = self.algorithm.init_server(self.x.detach().to(dtypes.pop()))
-        first = replace(first, server=server, members=members)
+        first = enrolled(first, found)
         self._commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
-
-    def _hello(
-        self, ask: Ask, standing: Standing, members: Sequence[Member]
-    ) -> "dict[str, _Hello]":
-        """Ask sites what they have."""
-        found, d = {}, standing.server.x.numel()
-        for member, reply in self._call(ask).replies(standing, "hello", members):
-            if reply["d"] != d:
-                raise ValueError(
-                    f"site {member.name!r} has a model of d={reply['d']}, the server one of "
-                    f"d={d}; give all the same problem file."
-                )
-            n, dtype = reply["n"], _DTYPES.get(str(reply["dtype"]))
-            if dtype is None or not isinstance(n, int) or n < 1:
-                raise ValueError(
-                    f"site {member.name!r} has n={n!r} samples in {reply['dtype']}; it needs at "
-                    f"least one, in {', '.join(_DTYPES)}."
-                )
-            found[member.name] = _Hello(n, dtype)
-        return found
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
@@ -331,18 +303,12 @@ class Coordinator:
             log.warning("the state of %s was gone; all controls start anew", names)
             return
         call = self._call(ask)
-        c_i = controls.lacking(standing, call, lost)
-        if c_i is None:
+        restored = controls.restored(standing, call, lost)
+        if restored is None:
             log.warning("the state of %s is gone; it waits for %s", names, sorted(call.absent))
-            return
-        members = [member for member in standing.members if member.name in lost]
-        attempt = Attempt.fresh(self._clock)
-        replies = call.replies(standing, "restore", members, arrays_of(c_i), attempt)
-        restored = [member.name for member, _ in replies]
-        if restored:
-            members_now = standing.accepting(attempt.tag, restored)
-            self._commit(replace(standing, members=members_now), "restore", sites=restored)
-            log.warning("the state of %s was gone; it is restored", ", ".join(restored))
+        else:
+            self._commit(restored, "restore", sites=sorted(lost - call.absent.keys()))
+            log.warning("the state of %s was gone; it is restored", names)
 
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x."""
@@ -408,27 +374,3 @@ class Coordinator:
 
 class LostState(ValueError):
     """A site's state is gone, and the operator has chosen to be asked."""
-
-
-@dataclass(frozen=True)
-class _Hello:
-    n: int
-    dtype: torch.dtype
-
-
-def resume(folder: Path, *, R: int, **options: Any) -> Coordinator:
-    """Continue the experiment in a folder with the settings it has."""
-    found = read_standing(folder)
-    if found is None:
-        raise ValueError(f"{folder} holds no experiment that has begun; start it first.")
-    names, x = [member.name for member in found.members], found.server.x
-    options |= {"weights": found.weights, "seed": found.seed}
-    return Coordinator(folder, found.algorithm, names, x=x, R=R, **options)
-
-
-def write_model(folder: Path, problem: Any, out: Path) -> None:
-    """Write the x of a folder as the state_dict of the problem's module."""
-    found = read_standing(folder)
-    if found is None:
-        raise ValueError(f"{folder} holds no experiment that has begun; there is no model yet.")
-    save_file(problem.unflatten(found.server.x), out)
