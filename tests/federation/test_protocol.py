@@ -328,6 +328,21 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_finite_x(make):
     assert torch.isfinite(federation.server.standing.server.x).all()
 
 
+def test_one_site_that_sends_nan_does_not_end_the_run(make, caplog):
+    federation = make(R=3, min_sites=3)
+    nan = with_array("0", torch.full((2,), torch.nan, dtype=torch.float64))
+    wrong = changed(federation, "site1", nan)
+    rounds = []
+
+    def ask(requests, timeout):
+        rounds.append(requests)
+        return (wrong if len(rounds) == 3 else federation.ask)(requests, timeout)
+
+    assert [done.r for done in federation.run(ask)] == [1, 2, 3]
+    assert "site site1 sits out: its upload: array 0 holds NaN or infinity" in caplog.messages
+    audited(federation)
+
+
 def test_a_round_with_too_few_sites_is_repeated(make, caplog):
     federation = make(R=3, min_sites=2)
     calls = []

@@ -197,7 +197,7 @@ class Coordinator:
             with one_thread():
                 server = standing.algorithm.round(standing.server, cohort)
         except TooFew:
-            if len(cohort.alive) + len(cohort.call.diverged) >= self.min_sites:
+            if cohort.call.diverged and not cohort.alive:
                 raise Diverged(standing.algorithm, r) from None
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
