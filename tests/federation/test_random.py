@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,7 @@ from inprocess import Federation, quadratic
 
 from trimtab import Scaffold, simulate
 from trimtab.federation import faults
+from trimtab.federation.ledger import read_standing
 from trimtab.simulation import memory
 
 RUNS, PARTS = 2000, 4
@@ -185,3 +187,77 @@ def test_nothing_is_lost_whatever_happens(part, monkeypatch):
             shutil.rmtree(place)
     assert all(seen[fate] > 20 for fate in seen), seen
     assert len(seen) == len(FATES) + 7, seen
+
+
+class Upheaval(World):
+    """Disks are lost and sites come and go as well; what c_i becomes then is right to rounding."""
+
+    def start(self, **options):
+        standing = read_standing(self.folder / "server")
+        if standing is not None:
+            self.names = [member.name for member in standing.members]
+        return super().start(**options)
+
+    def between_rounds(self):
+        super().between_rounds()
+        if self.happens(0.2, "disk lost"):
+            self.lose_disk(self.rng.choice(self.names))
+        if self.server.standing.numbers < self.problem.N and self.happens(0.2, "joining"):
+            self.join(f"site{self.server.standing.numbers}")
+        if len(self.names) > 2 and self.happens(0.2, "leaving"):
+            self.leave(self.rng.choice(self.names))
+
+    def audited(self):
+        if not self.server.audit(self.steady).missing:  # for then a state waits to be restored
+            super().audited()
+
+    def lose_disk(self, name):
+        self.sites[name].close()
+        shutil.rmtree(self.folder / name)
+        self.sites[name] = self.site(name)
+
+    def join(self, name):
+        if name not in self.sites:
+            self.sites[name] = self.site(name)
+        with suppress(ValueError):  # it did not answer
+            self.server.join(self.unlucky, name)
+            self.names.append(name)
+
+    def leave(self, name):
+        with suppress(ValueError):  # neither it nor all the others answered
+            self.server.leave(self.unlucky, name)
+            self.names.remove(name)
+
+    def site(self, name):
+        site = super(World, self).site(name)
+        site._sizes = lambda index: (index + 1, 1)
+        return site
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_the_invariant_survives_lost_disks_joins_and_leaves(part, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(logging.getLogger("trimtab.federation"), "disabled", True)
+    seen, problem = Counter(), quadratic(6, seed=4)
+    with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
+        for number in range(part, 120, 2):
+            rng = random.Random(number)
+            world = Upheaval(
+                Path(folder) / str(number),
+                rng.choice(ALGORITHMS),
+                problem,
+                rng,
+                seen,
+                N=3,
+                R=6,
+                weights=rng.choice(["uniform", "samples"]),
+                on_lost_state=rng.choice(["restore", "restore", "restart"]),
+            )
+            monkeypatch.setattr(faults, "point", world.point)
+            world.live()
+            world.restart_server(R=9)
+            world.run(world.steady)
+            seen["epochs"] += world.server.standing.epoch
+            World.audited(world)
+            world.close()
+    assert min(seen[what] for what in ("disk lost", "joining", "leaving", "epochs")) > 5, seen

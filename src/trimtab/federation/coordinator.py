@@ -181,11 +181,11 @@ class Coordinator:
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
-            if done is not None:
-                yield done
             if cohort.call.lost:
                 self._settling(partial(self._recover, ask, cohort.call.lost))
-            if done is None and not reached:
+            if done is not None:
+                yield done
+            elif not reached:
                 sleep(self.pause)
         while self.outcome is None:
             self._settling(partial(self._end, ask, reached))
