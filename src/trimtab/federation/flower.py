@@ -151,7 +151,7 @@ class Control:
         self.client = ControlHttpClient.from_server_address(
             f"127.0.0.1:{port}",
             insecure=False,
-            root_certificates=str(authority),
+            root_certificates=authority.read_bytes(),
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 
@@ -263,7 +263,7 @@ class Tasks:
         return RuntimeHttpClient.from_server_address(
             f"127.0.0.1:{self.port}",
             insecure=self.authority is None,
-            root_certificates=None if self.authority is None else str(self.authority),
+            root_certificates=None if self.authority is None else self.authority.read_bytes(),
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
         )
 

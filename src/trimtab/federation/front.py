@@ -65,7 +65,8 @@ class Front:
 
     def close(self) -> None:
         """Stop listening; connections that are open end with the process."""
-        self.server.shutdown()
+        if self._thread.is_alive():
+            self.server.shutdown()
         self.server.server_close()
 
     def admit(self, sites: Mapping[str, str]) -> None:
