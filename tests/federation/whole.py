@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
-from trimtab.federation import folders
+from trimtab.federation import experiment, folders
 from trimtab.federation.ledger import read_journal, read_standing
+from trimtab.federation.log import Log
+from trimtab.federation.server import Server
 from trimtab.federation.silo import free_port
 from trimtab.federation.versions import START, Versions
 
@@ -56,6 +59,45 @@ def simulator_problem(N):
     return Supervised(lambda: nn.Linear(3, 2).double(), F.cross_entropy, clients, test, BATCH)
 
 
+class Serving(Server):
+    """A server within the test's own process; SuperLink and rounds are processes of their own."""
+
+    def __init__(self, whole):
+        self.whole = whole
+        super().__init__(whole.operator, Log(whole.operator / "logs" / "server.log"))
+
+    def job(self, seconds=240, on_round=None, state="state", algorithm=None, **options):
+        """Do a job to its end; return the last event of each kind, and all rounds."""
+        begun = read_standing(self.federation.folder / state) is not None
+        federation = folders.Federation.read(self.federation.folder)
+        if begun:
+            job = experiment.again(federation, **options)
+        else:
+            job = experiment.begin(federation, algorithm, state=state, **options)
+        alarm = threading.Timer(seconds, self.stop.set)
+        alarm.start()
+        told = {"rounds": []}
+        try:
+            for event in self.events(job):
+                if event["event"] == "round":
+                    told["rounds"].append(event)
+                    if on_round is not None:
+                        on_round(event)
+                told[event["event"]] = event
+        finally:
+            alarm.cancel()
+        assert not self.interrupted, f"not done in {seconds} seconds:\n{self.whole.logs()}"
+        return told
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+        self.whole.close()
+
+
 class Whole:
     """An operator's folder, and sites 'a', 'b', … whose data are slanted by 0, 1, …."""
 
@@ -84,9 +126,6 @@ class Whole:
     def data(self, name):
         (path,) = (self.folder / "data" / name).iterdir()
         return path
-
-    def site(self, name, **environment):
-        return self.folder / "sites" / name
 
     # -- processes
 
