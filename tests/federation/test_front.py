@@ -72,10 +72,10 @@ class Place:
         return found
 
 
-def make_front(folder, upstream, sites, lines):
+def make_front(folder, upstream, sites, lines, port=0):
     certificates = folder / "server.crt", folder / "server.key"
     log = Log(follow=lines.append)
-    front = Front(("127.0.0.1", 0), *certificates, upstream, folder / "ca.crt", sites, log)
+    front = Front(("127.0.0.1", port), *certificates, upstream, folder / "ca.crt", sites, log)
     front.start()
     return front
 

@@ -132,8 +132,9 @@ class Whole:
     def start_site(self, name, folder=None, **environment):
         where = folder or self.folder / "sites" / name
         command = ("site", str(where), "--data", str(self.data(name)))
-        self.sites[name] = self._start(command, where / "logs" / "output.log", environment)
-        return self.sites[name]
+        process = self._start(command, where / "logs" / "output.log", environment)
+        self.sites[where.name] = process
+        return process
 
     def start_server(self, *command, **environment):
         self.server = self._start(command, self.operator / "logs" / "output.log", environment)

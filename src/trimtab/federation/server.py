@@ -40,7 +40,6 @@ class Server:
     ) -> None:
         self.federation, self.log = Federation.read(folder), log
         self.stop, self.interrupted = stop or threading.Event(), False
-        self._lock = Lock(folder / "run")
         keys, logs, port = self.federation.keys, folder / "logs", free_port()
         check_certificate(keys / "server.crt")
         self.port = port
@@ -61,18 +60,33 @@ class Server:
             log=log,
             piped=True,
         )
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._lock = Lock(folder / "run")
+        try:
+            self.front = self._front(bind)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _front(self, bind: str | None) -> Front:
+        keys, port = self.federation.keys, self.federation.port
         local = set(self.federation.hosts) <= _LOOPBACK
         address = bind or ("127.0.0.1" if local else "0.0.0.0")
-        self.front = Front(
-            (address, self.federation.port),
-            keys / "server.crt",
-            keys / "server.key",
-            port,
-            keys / "ca.crt",
-            self.federation.sites,
-            log,
-        )
-        self._events: queue.Queue[Event | None] = queue.Queue()
+        try:
+            return Front(
+                (address, port),
+                keys / "server.crt",
+                keys / "server.key",
+                self.port,
+                keys / "ca.crt",
+                self.federation.sites,
+                self.log,
+            )
+        except OSError as error:
+            raise ValueError(
+                f"port {port} of {address} cannot be opened ({error.strerror or error}); end what "
+                "uses it, or pass --bind ADDRESS."
+            ) from None
 
     def start(self) -> None:
         """Start the SuperLink, let the sites' keys in, and open the front."""
