@@ -379,12 +379,14 @@ def test_sites_measure_the_x_they_receive_and_the_target_ends_the_run(make):
 
 
 def test_metrics_are_weighted_by_the_test_samples(make):
-    X, y = torch.eye(2, dtype=torch.float64).repeat(5, 1), torch.zeros(10, dtype=torch.long)
-    parts = [(X[:2], y[:2]), (X, y)]
+    X = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(12) % 2
+    parts = [(X[:2], y[:2]), (X[2:], y[2:])]
     problem = Supervised(nn.Linear(2, 2), F.cross_entropy, parts)
     federation = make(FedAvg(eta_l=0.3, K=1), problem, R=1)
     (done,) = federation.run()
     each = [problem.evaluate(problem.x0(3), client=i)["loss"] for i in range(2)]
+    assert abs(each[0] - each[1]) > 0.01
     assert done.metrics["loss"] == pytest.approx((2 * each[0] + 10 * each[1]) / 12)
 
 
@@ -672,6 +674,7 @@ def test_algorithms_without_controls_join_and_leave_too(make, refused):
     with refused("no control variates"):
         federation.server.audit(federation.ask)
     assert not (federation.folder / "site0" / federation.server.standing.experiment).exists()
+    assert {member.accepted for member in federation.server.standing.members} == {START}
 
 
 # -- folders

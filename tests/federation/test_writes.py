@@ -11,6 +11,7 @@ import torch
 from inprocess import Federation, quadratic
 
 from trimtab import Scaffold, simulate
+from trimtab.federation.ledger import read_standing
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
@@ -128,7 +129,8 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_write_that_the_kernel_cuts_off_leaves_nothing_behind(tmp_path, caplog):
+@pytest.mark.parametrize("size", [100, 300])  # too small for a state, and for the journal
+def test_a_write_that_the_kernel_cuts_off_leaves_nothing_behind(tmp_path, caplog, size):
     federation = Federation(tmp_path, SCAFFOLD, quadratic(), R=6)
     next(federation.server.run(federation.ask))
     before = federation.server.standing
@@ -138,21 +140,41 @@ def test_a_write_that_the_kernel_cuts_off_leaves_nothing_behind(tmp_path, caplog
         attempts.append(len(requests))
         replies = list(federation.ask(requests, timeout))
         if len(attempts) > 3:
+            assert not list(Path(tmp_path).rglob("*.part"))
             limit.__exit__(None, None, None)
             attempts[:] = [-99]
         return iter(replies)
 
-    limit = files_of_at_most(300)  # less than a state, and than a line and a half of the journal
+    limit = files_of_at_most(size)
     limit.__enter__()
     rounds = federation.server.run(ask)
     (done,) = (next(rounds),)
     assert done.r == 2
     assert before.commit + 1 == federation.server.standing.commit
     assert "File too large" in caplog.text
-    assert not list(Path(tmp_path).rglob("*.part"))
     federation.run()
     assert_nothing_lost(federation)
     federation.close()
+
+
+def test_a_checkpoint_that_is_in_place_counts_whatever_the_system_says(federation, monkeypatch):
+    next(federation.server.run(federation.ask))
+    folder, real, failed = federation.folder / "server", os.fsync, []
+
+    def fsync(descriptor):
+        if not failed and os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
+            failed.append(descriptor)
+            raise OSError(FULL, os.strerror(FULL))
+        real(descriptor)
+
+    def ask(requests, timeout):
+        assert federation.server.standing.members == read_standing(folder).members
+        return federation.ask(requests, timeout)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert [done.r for done in federation.run(ask)] == [2, 3, 4, 5, 6]
+    assert failed
+    assert_nothing_lost(federation)
 
 
 def test_a_line_torn_by_a_crash_is_passed_over(federation):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from shutil import rmtree
 
-from trimtab.federation.durable import private_folder, writing
+from trimtab.federation.durable import writing
 from trimtab.federation.messages import Message, decode, encode
 
 
@@ -17,7 +17,7 @@ class Spool:
         """Forget all replies."""
         rmtree(self.folder, ignore_errors=True)
         with writing(self.folder):
-            private_folder(self.folder)
+            self.folder.mkdir(mode=0o700)
 
     def put(self, index: int, reply: Message) -> None:
         """Keep a reply."""
