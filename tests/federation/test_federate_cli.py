@@ -201,6 +201,16 @@ def test_server_and_site_start_from_the_same_model_in_the_modules_precision():
     assert (site.clients.size(0), len(site.test)) == (4, 2)
 
 
+def test_the_file_of_the_documentation_works():
+    page = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
+    (block,) = re.findall(r"```python\n# heart.py\n(.*?)```", page, re.S)
+    Path("heart.py").write_text(block)
+    row = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,?,6.0,{}\n"
+    Path("processed.cleveland.data").write_text("".join(row.format(i % 3) for i in range(20)))
+    problem = ProblemFile(Path("heart.py")).site_problem(Path("processed.cleveland.data"), 8)
+    assert (problem.clients.size(0), len(problem.test)) == (16, 4)
+
+
 # -- what an experiment leaves
 
 
