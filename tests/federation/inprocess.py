@@ -1,7 +1,9 @@
-"""A federation in one process: sites, a server, and a transport whose faults are drawn by a test."""
+"""A federation in one process: sites, a server, and a transport with faults."""
 
+import os
 from pathlib import Path
 
+import pytest
 import torch
 
 from trimtab import Quadratic
@@ -19,6 +21,12 @@ def quadratic(N=3, d=2, seed=0, sigma=0.3, weights=None, dtype=torch.float64):
 
 def names(N):
     return [f"site{i}" for i in range(N)]
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    """Spare the disk where no power failure is looked at; import it for a whole file."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 class Federation:

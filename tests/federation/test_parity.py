@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from inprocess import Federation
+from inprocess import Federation, unsynced  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 

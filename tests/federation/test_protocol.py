@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from inprocess import Federation, quadratic
+from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 

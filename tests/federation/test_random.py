@@ -4,7 +4,6 @@ After each, c = sum p_i c_i, and x is that of the simulator with the recorded co
 """
 
 import logging
-import os
 import random
 import shutil
 from collections import Counter
@@ -14,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from inprocess import Federation, quadratic
+from inprocess import Federation, quadratic, unsynced  # noqa: F401
 
 from trimtab import Scaffold, simulate
 from trimtab.federation import faults
@@ -176,7 +175,6 @@ def one_run(folder, number, seen, monkeypatch):
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_lost_whatever_happens(part, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(logging.getLogger("trimtab.federation"), "disabled", True)
     monkeypatch.setattr(memory, "_ROWS", 4)  # the replays are short
     seen = Counter()
@@ -236,7 +234,6 @@ class Upheaval(World):
 
 @pytest.mark.parametrize("part", range(2))
 def test_the_invariant_survives_lost_disks_joins_and_leaves(part, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(logging.getLogger("trimtab.federation"), "disabled", True)
     seen, problem = Counter(), quadratic(6, seed=4)
     with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:

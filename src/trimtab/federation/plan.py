@@ -1,8 +1,8 @@
 """What a round of an algorithm asks of its clients, found out by a rehearsal.
 
 Programs cannot be sent, and are not: server and site each rehearse a round of the same algorithm on
-zeros (large ones on tensors without numbers), and so agree on its exchanges (which program, which
-broadcast, which upload) by their place alone.
+a few zeros, and so agree on its exchanges (which program, which broadcast, which upload) by their
+place alone. Two rehearsals of different lengths tell which dimensions are d.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,12 @@ from torch import Tensor
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
 
-_SMALL = 10_000  # numbers up to which it is quicker to compute than to load torch's shape rules
 _KINDS: dict[str, Callable[..., Any]] = {**ALGORITHMS, **BASES}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call of `clients.run`; of its tensors, only shape and dtype mean something."""
+    """One call of `clients.run`; its tensors have shape and dtype, but no numbers."""
 
     program: Program
     broadcast: tuple[Any, ...]
@@ -31,10 +30,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Plan:
-    """The exchanges of a round, and the states of client and server."""
+    """The exchanges of a round, and the state of a client."""
 
     exchanges: tuple[Exchange, ...]
-    server: State
     client: State
 
     @property
@@ -56,22 +54,39 @@ def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
 
 @cache
 def _rehearsed(algorithm: Any, d: int, dtype: torch.dtype) -> Plan:
-    x = torch.zeros(d, dtype=dtype, device="meta" if d > _SMALL else "cpu")
-    server, client = algorithm.init_server(x), algorithm.init_client(x)
+    short, long = (_rehearsal(algorithm, torch.zeros(n, dtype=dtype)) for n in (2, 3))
+
+    def sized(a: Tensor, b: Tensor) -> Tensor:
+        shape = [m if m == n else d for m, n in zip(a.shape, b.shape, strict=True)]
+        return torch.empty(shape, dtype=a.dtype, device="meta")
+
+    exchanges = [
+        Exchange(
+            a.program,
+            map_leaves(sized, a.broadcast, b.broadcast),
+            map_leaves(sized, a.upload, b.upload),
+        )
+        for a, b in zip(short.exchanges, long.exchanges, strict=True)
+    ]
+    return Plan(tuple(exchanges), map_leaves(sized, short.client, long.client))
+
+
+def _rehearsal(algorithm: Algorithm, x: Vector) -> Plan:
+    client = algorithm.init_client(x)
     clients = _Rehearsal(client)
-    algorithm.round(server, clients)
-    return Plan(tuple(clients.exchanges), server, client)
+    algorithm.round(algorithm.init_server(x), clients)
+    return Plan(tuple(clients.exchanges), client)
 
 
 class _Rehearsal:
-    """Clients whose gradients have a shape only."""
+    """Clients whose gradients are zero."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.exchanges: list[Exchange] = []
 
     def run(self, program: Program, *broadcast: Any) -> "_Reply":
-        upload, self.state = program(_no_gradient, self.state, *broadcast)
+        upload, self.state = program(_zero, self.state, *broadcast)
         self.exchanges.append(Exchange(program, broadcast, upload))
         return _Reply(upload)
 
@@ -88,7 +103,7 @@ class _Reply:
         return 1
 
 
-def _no_gradient(y: Vector, k: int | None = None) -> Vector:
+def _zero(y: Vector, k: int | None = None) -> Vector:
     return torch.zeros_like(y)
 
 
