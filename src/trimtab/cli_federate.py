@@ -178,6 +178,7 @@ def status(folder: Path, as_json: bool) -> None:
     click.echo(f"{folder}: {found['algorithm'] or 'no experiment yet'}, server {found['server']}")
     click.echo(f"round {found['round']} of {found['R'] or '-'}, epoch {found['epoch']}")
     click.echo(f"{metrics_text(found['metrics'])}; {found['bytes_up']:,} bytes up so far")
+    click.echo(f"certificate {found['certificate']}")
     for name, known in found["sites"].items():
         last = f"last in round {known['last']}" if known["last"] else "in no round yet"
         click.echo(f"  {name}: weight {known['weight']:.4g}, {last}, key {known['key']}")

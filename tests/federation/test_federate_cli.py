@@ -14,7 +14,7 @@ from trimtab import Scaffold, __version__
 from trimtab.cli import main
 from trimtab.cli_federate import federate
 from trimtab.federation import experiment
-from trimtab.federation.folders import Federation
+from trimtab.federation.folders import Federation, unpack
 from trimtab.federation.ledger import Ledger, Member, Standing
 from trimtab.federation.problem_file import ProblemFile
 
@@ -209,6 +209,15 @@ def test_the_file_of_the_documentation_works():
     Path("processed.cleveland.data").write_text("".join(row.format(i % 3) for i in range(20)))
     problem = ProblemFile(Path("heart.py")).site_problem(Path("processed.cleveland.data"), 8)
     assert (problem.clients.size(0), len(problem.test)) == (16, 4)
+
+
+def test_a_site_without_its_data_ends_with_one_sentence_and_no_process(capsys, made):
+    silo = unpack(made.archive("a"), Path("there"))
+    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nosuch: there is no such file or folder; pass --data PATH." in err
+    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")  # not locked
+    assert "there is no such file" in err
 
 
 # -- what an experiment leaves

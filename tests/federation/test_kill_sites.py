@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 
 import pytest
 from whole import Serving, Whole
@@ -68,7 +69,6 @@ def come_and_go(whole, server):
     federation.write()
     whole.federation = federation
     whole.unpack("d", 3)
-    server.front.admit(federation.sites)
     folders.dismiss(federation, "a")
     whole.start_site("d")
     told = server.job(R=16, min_sites=2, seconds=300)
@@ -120,8 +120,6 @@ def test_the_operators_command_ends_cleanly_and_goes_on(tmp_path):
 
 
 def eventually_gone(pids, seconds=20):
-    import time
-
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not any(os.path.exists(f"/proc/{pid}") for pid in pids):

@@ -230,6 +230,18 @@ class Tasks:
         response = self.client.AcquireTask(request)
         return response.token if response.HasField("task") and response.token else None
 
+    def wait(self, seconds: float) -> str:
+        """Return the token of the next task."""
+        tokens: list[str] = []
+
+        def acquired() -> bool:
+            token = self.acquire()
+            tokens.extend([token] if token else [])
+            return bool(tokens)
+
+        wait_until(acquired, seconds, "Flower did not hand out its run")
+        return tokens[0]
+
     @contextmanager
     def work(self, token: str) -> Iterator[RuntimeHttpClient]:
         """Hold a task: beat its heart, and say at the end what became of it."""

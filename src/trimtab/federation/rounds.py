@@ -194,20 +194,11 @@ def _grid(federation: Federation, port: int) -> Iterator[HttpGrid]:
     tasks = flower.Tasks(
         TaskType.SERVER_APP, port, federation.folder / "secret", authority=authority
     )
-    tokens: list[str] = []
-
-    def acquired() -> bool:
-        token = tasks.acquire()
-        tokens.extend([token] if token else [])
-        return bool(tokens)
-
-    flower.wait_until(acquired, 60, "Flower did not hand out its run")
-    with tasks.work(tokens[0]) as client:
+    token = tasks.wait(60)
+    with tasks.work(token) as client:
         found = client.PullTaskInput(PullTaskInputRequest())
         flower.identify(found)
-        grid = HttpGrid(
-            f"127.0.0.1:{port}", root_certificates=authority.read_bytes(), token=tokens[0]
-        )
+        grid = HttpGrid(f"127.0.0.1:{port}", root_certificates=authority.read_bytes(), token=token)
         grid.set_run(run_from_proto(found.run))
         try:
             yield grid

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import httpx
+
 from trimtab.federation import flower
 from trimtab.federation.durable import Lock
 from trimtab.federation.folders import Federation, secret
@@ -60,6 +62,7 @@ class Server:
             log=log,
             piped=True,
         )
+        self._read_at = (folder / "federation.json").stat().st_mtime_ns
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._lock = Lock(folder / "run")
         try:
@@ -106,6 +109,7 @@ class Server:
                 return
             if self.superlink.tend() is not None:
                 self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
+            self._admit()
             try:
                 event = self._events.get(timeout=0.2)
             except queue.Empty:
@@ -130,7 +134,6 @@ class Server:
                 raise ValueError(event["line"])
             else:
                 died = 0
-                self.front.admit(Federation.read(self.federation.folder).sites)
                 yield event | {"wire": self.front.traffic()}
 
     def close(self) -> None:
@@ -146,6 +149,19 @@ class Server:
         if not self.superlink.alive:
             raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
         return len(nodes_of(self.federation, self.port)) > 0
+
+    def _admit(self) -> None:
+        """Let keys in and out at once when the operator's file has changed."""
+        changed = (self.federation.folder / "federation.json").stat().st_mtime_ns
+        if changed == self._read_at or not self.superlink.alive:
+            return
+        now = Federation.read(self.federation.folder)
+        try:
+            nodes_of(now, self.port)
+        except httpx.HTTPError:
+            return  # the SuperLink is on its way; next time
+        self.front.admit(now.sites)
+        self._read_at = changed
 
     def _begin(self, job: Message) -> None:
         self.rounds.start()

@@ -71,7 +71,11 @@ class Service:
 
     def start(self) -> Message:
         """Let the worker read the data; return how many there are."""
-        return self.worker.start()
+        try:
+            return self.worker.start()
+        except WorkerGone:
+            output = self.worker.child.output
+            raise ValueError(f"the worker ended ({tail(output)}); see {output}.") from None
 
     def errands(self) -> Iterator[Errand]:
         """Answer what the server asks, and keep everything alive meanwhile."""

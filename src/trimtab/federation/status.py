@@ -37,7 +37,7 @@ def status_of(folder: Path) -> dict[str, Any]:
         "epoch": standing.epoch if standing else 0,
         "metrics": found.rounds[-1]["metrics"] if found and found.rounds else {},
         "bytes_up": found.bytes_up if found else 0,
-        "certificate": f"{check_certificate(federation.keys / 'server.crt'):%Y-%m-%d}",
+        "certificate": _certificate(federation),
         "sites": sites,
     }
     return dict(plain(facts))
@@ -65,6 +65,13 @@ def summary_of(folder: Path, told: dict[str, Any], state: str = "state") -> dict
         "audit": {k: v for k, v in audit.items() if k in ("deviation", "largest", "missing")},
         "sentence": sentence,
     }
+
+
+def _certificate(federation: Federation) -> str:
+    try:
+        return f"valid until {check_certificate(federation.keys / 'server.crt'):%Y-%m-%d}"
+    except ValueError:
+        return "expired; write a new one with `trimtab federate renew`"
 
 
 def _runs(folder: Path) -> bool:
