@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -25,7 +26,12 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, Metadata, ObjectTree
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    Metadata,
+    ObjectTree,
+    PullObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -213,6 +219,14 @@ def identify(task: Any) -> None:
 # -- tasks: what Flower would start a process for
 
 
+class Superseded(Exception):
+    """A message will not come; `token` is the task of the one that came after it."""
+
+    def __init__(self, token: str | None) -> None:
+        super().__init__(token)
+        self.token = token
+
+
 class Tasks:
     """The tasks of a SuperLink or SuperNode, taken by this process."""
 
@@ -259,8 +273,12 @@ class Tasks:
                 heart.stop()
             client.close()
 
-    def take(self, client: RuntimeHttpClient) -> tuple[Any, Context]:
-        """Return the message that a task is about, and Flower's context of it."""
+    def take(self, client: RuntimeHttpClient, stop: Event) -> tuple[Any, Context]:
+        """Return the message that a task is about, and Flower's context of it.
+
+        A SuperNode announces a message before it has it, and may give it up; what it announces
+        next takes its place, which `Superseded` tells.
+        """
         found = client.PullTaskInput(PullTaskInputRequest())
         identify(found)
         messages = client.PullMessages(PullAppMessagesRequest())
@@ -269,6 +287,11 @@ class Tasks:
         node = Node(node_id=found.context.node_id)
         about, tree = messages.messages_list[0].metadata, messages.message_object_trees[0]
         about.message_id, about.run_id = tree.object_id, found.run.run_id
+        last = PullObjectRequest(node=node, run_id=about.run_id, object_id=tree.object_id)
+        while not client.PullObject(last).object_available:
+            following = self.acquire()
+            if following is not None or stop.wait(0.1):
+                raise Superseded(following)
         return fetch(client, node, about, tree), context_from_proto(found.context)
 
     def _client(self, interceptor: Any) -> RuntimeHttpClient:

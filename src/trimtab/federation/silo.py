@@ -90,10 +90,10 @@ class Service:
                     token = None
                 if token is None:
                     self.stop.wait(_POLL)
-                    continue
-                errand = self._run(tasks, token)
-                if errand is not None:
-                    yield errand
+                while token is not None:
+                    errand, token = self._run(tasks, token)
+                    if errand is not None:
+                        yield errand
         finally:
             self.stop.set()
             tender.join()
@@ -106,35 +106,41 @@ class Service:
         self.worker.child.stop()
         self._lock.release()
 
-    def _run(self, tasks: flower.Tasks, token: str) -> Errand | None:
-        """Carry one request to the worker and its reply back."""
+    def _run(self, tasks: flower.Tasks, token: str) -> tuple[Errand | None, str | None]:
+        """Carry one request to the worker and its reply back; return the next task if it is known.
+
+        Whatever happens on the way, the site lives on: the server asks again.
+        """
         started = time.monotonic()
         try:
             with tasks.work(token) as client:
-                message, context = tasks.take(client)
+                message, context = tasks.take(client, self.stop)
                 try:
                     request = flower.unpack(message.content)
                 except ValueError as error:
                     self.log.warn(f"refused a request of the server: {error}")
-                    return None
+                    return None, None
                 reply = self._answer(request)
                 if reply is None:
-                    return None
+                    return None, None
                 packed = FlowerMessage(flower.pack(reply), reply_to=message)
                 push_message(client, packed, context)
-        except (httpx.HTTPError, OSError, RuntimeError) as error:
+        except flower.Superseded as next_:
+            return None, next_.token
+        except Exception as error:
             if not self.stop.is_set():
                 self.log.warn(f"a request was lost on its way ({type(error).__name__}: {error}).")
-            return None
+            return None, None
         seconds = time.monotonic() - started
         header = request.header | reply.header
-        return Errand(
+        errand = Errand(
             str(header.get("kind")),
             header.get("r"),
             str(header.get("status")),
             seconds,
             str(header.get("why", "")),
         )
+        return errand, None
 
     def _answer(self, request: Message) -> Message | None:
         """Ask the worker; if it dies, ask the next one."""
