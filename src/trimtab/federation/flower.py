@@ -6,7 +6,7 @@ and run the trimtab that is installed there. So nobody can send a site a program
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -38,11 +38,12 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullTaskInputRequest,
     PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
 )
 from flwr.supercore.auth import load_superexec_auth_secret
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
@@ -219,6 +220,17 @@ def identify(task: Any) -> None:
 # -- tasks: what Flower would start a process for
 
 
+def _beat(client: RuntimeHttpClient) -> Callable[[], bool]:
+    """Return a heartbeat; Flower's own interrupts the process when a task has expired."""
+
+    def beat() -> bool:
+        with suppress(httpx.HTTPError):
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        return True
+
+    return beat
+
+
 class Superseded(Exception):
     """A message will not come; `token` is the task of the one that came after it."""
 
@@ -260,7 +272,7 @@ class Tasks:
     def work(self, token: str) -> Iterator[RuntimeHttpClient]:
         """Hold a task: beat its heart, and say at the end what became of it."""
         client = self._client(RuntimeTokenHttpInterceptor(token))
-        heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heart = HeartbeatSender(_beat(client))
         heart.start()
         status = SubStatus.FAILED
         try:
