@@ -18,11 +18,11 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/pytest -n 2 -m "not federation"
+	$(BIN)/pytest -n 2
 
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
 test-federation: $(VENV)/installed-dev
-	$(BIN)/pytest -n 4 -m federation tests/federation
+	$(BIN)/pytest -n 3 -m federation tests/federation
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

@@ -73,7 +73,7 @@ def test_an_archive_holds_what_its_site_needs_and_no_more(made, tmp_path):
     with tarfile.open(made.archive("oslo")) as file:
         assert {m.name for m in file.getmembers()} == {
             "oslo",
-            *(f"oslo/{n}" for n in ("site.json", "site.key", "secret", "ca.crt", "problem.py")),
+            *(f"oslo/{n}" for n in ("site.json", "site.key", "ca.crt", "problem.py")),
         }
         assert {m.mode for m in file.getmembers() if m.isfile()} == {0o600}
     silo = folders.Silo.read(folders.unpack(made.archive("oslo"), tmp_path / "there"))

@@ -136,7 +136,6 @@ def admit(federation: Federation, name: str) -> None:
             {
                 "site.json": _text(silo).encode(),
                 "site.key": private,
-                "secret": token_bytes(32),
                 "ca.crt": (federation.keys / "ca.crt").read_bytes(),
                 "problem.py": (federation.folder / "problem.py").read_bytes(),
             },
