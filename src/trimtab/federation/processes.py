@@ -101,6 +101,13 @@ class Child:
             self.start()
         return None
 
+    def interrupt(self) -> None:
+        """Ask the process to end, and do not wait; for other threads than the one that reads."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
     def stop(self, patience: float = 8.0) -> None:
         """End the process and its group: first asked, then told."""
         if self.process is None:

@@ -189,6 +189,7 @@ class Service:
             said = trouble
             if not trouble:
                 self.supernode.tend()
+        self.worker.child.interrupt()  # whatever it is at: nothing is lost
 
 
 def main() -> None:
