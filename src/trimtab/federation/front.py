@@ -60,7 +60,8 @@ class Front:
         self._thread = threading.Thread(target=self.server.serve_forever, name="front", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; till then the port is ours, and closed."""
+        self.server.server_activate()
         self._thread.start()
 
     def close(self) -> None:
@@ -103,7 +104,12 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], handler: Any, front: Front, context: ssl.SSLContext
     ) -> None:
         self.front, self.context = front, context
-        super().__init__(address, handler)
+        super().__init__(address, handler, bind_and_activate=False)
+        try:
+            self.server_bind()
+        except BaseException:
+            self.server_close()
+            raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the connection's own thread, then serve it."""
