@@ -114,6 +114,8 @@ def _welcome(
     """Let sites in and out, as the operator's file says now."""
     now = Federation.read(federation.folder)
     there = [member.name for member in coordinator.standing.members]
+    for name in [name for name in now.leaving if name not in there]:
+        dismissed(now, name)  # it had left when a process was killed before it could say so
     leaving = [name for name in there if name in now.leaving]
     coming = [name for name in now.sites if name not in there and name not in now.leaving]
     if not leaving and not coming:
@@ -137,7 +139,9 @@ def coordinator_of(federation: Federation, job: dict[str, Any]) -> Coordinator:
     """Return the coordinator of the operator's folder."""
     state = federation.folder / job["state"]
     standing = read_standing(state)
-    known = [member.name for member in standing.members] if standing else list(federation.sites)
+    known = [name for name in federation.sites if name not in federation.leaving]
+    if standing is not None:
+        known = [member.name for member in standing.members]
     return Coordinator(
         state,
         build(job["algorithm"]),
