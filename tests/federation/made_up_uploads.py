@@ -1,6 +1,6 @@
 """Run one round over N sites that send made-up uploads of ResNet-18's size; print the peak memory.
 
-    python made_up_uploads.py N FOLDER
+python made_up_uploads.py N FOLDER
 """
 
 import resource
