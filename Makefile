@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test format reproduce bench bench-peers clean
+.PHONY: demo test test-federation format reproduce bench bench-peers clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -19,6 +19,10 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/pytest -n 2
+
+# Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
+test-federation: $(VENV)/installed-dev
+	$(BIN)/pytest -n 3 -m federation tests/federation
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
@@ -48,7 +52,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev]"
+	$(INSTALL) --editable ".[dev,federation]"
 	touch $@
 
 clean:

@@ -153,6 +153,7 @@ def test_options_are_what_they_were():
         "report": [],
         "bench": ["--json", "--out"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
+        "federate": [],  # its commands: tests/federation/test_federate_cli.py
     }
 
 

@@ -38,8 +38,10 @@ LEVELS = (
     ("record",),
     ("tune",),
     ("comparison",),
-    ("compare", "run", "report", "bench"),
+    ("compare", "run", "report", "bench", "federation"),
     ("reproduce",),
+    ("cli_options",),
+    ("cli_federate",),
     ("cli",),
     ("__main__",),
 )
@@ -137,7 +139,8 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        if part(f"{module}.") not in ("cli", "report", "reproduce"):
+        shown = ("cli", "cli_federate", "cli_options", "report", "reproduce")
+        if part(f"{module}.") not in shown:
             assert not outside(module) & {"click", "rich", "matplotlib"}, module
 
 

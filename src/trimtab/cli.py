@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,11 +14,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from trimtab import __version__
-from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
+from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.bench import WORKLOADS, machine, measure
+from trimtab.cli_federate import federate
+from trimtab.cli_options import CountOrFraction, algorithm_of, hyper_options
 from trimtab.compare import comparing
 from trimtab.comparison import Comparison, read_comparison
-from trimtab.core import Algorithm
 from trimtab.problems.builtin import load_problem
 from trimtab.record import write_json
 from trimtab.report import bench_table, reproduction_table, terminal_table, write_page
@@ -28,22 +28,6 @@ from trimtab.reproduce import read as read_records
 from trimtab.run import running
 from trimtab.simulation import step_size
 from trimtab.tune import Trial
-
-HYPER = {"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str}
-HYPER |= {"beta": float, "beta1": float, "beta2": float, "eps": float}
-
-
-class CountOrFraction(click.ParamType[int | float]):
-    """A whole number, or a fraction such as 0.2."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | float:
-        """Read '20' as a number and '0.2' as a fraction."""
-        try:
-            return int(value) if str(value).lstrip("-").isdigit() else float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor a fraction.", param, ctx)
 
 
 class Numbers(click.ParamType[list[int]]):
@@ -133,19 +117,10 @@ def compare(
         _show(result)
 
 
-def _hyper(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option for each hyper-parameter that an algorithm or base has."""
-    for name, kind in reversed(HYPER.items()):
-        command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)
-    return command
-
-
 @cli.command()
 @click.argument("algorithm")
 @click.argument("problem", default="digits")
-@_hyper
-@click.option("--lean", is_flag=True, default=None, help="Upload dx alone (scaffold, option II).")
-@click.option("--base", type=click.Choice(list(BASES)), help="Optimiser in mime, fedopt, ….")
+@hyper_options
 @_common
 def run(
     algorithm: str,
@@ -165,7 +140,7 @@ def run(
 
     ALGORITHM is a class name in lower case (scaffold, fedavg, …); --eta-l or --eta its step size.
     """
-    chosen = _algorithm(algorithm, {k: v for k, v in hyper.items() if v is not None})
+    chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
     made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
     folder = _folder(out, f"{algorithm.lower()}-{_short(problem)}", resume)
     steps = running(
@@ -262,32 +237,6 @@ def reproduce(
         Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(found))
 
 
-def _algorithm(name: str, hyper: dict[str, Any]) -> Algorithm:
-    cls = ALGORITHMS.get(name.lower())
-    if cls is None:
-        raise ValueError(f"{name!r} is no algorithm; pass one of {', '.join(ALGORITHMS)}.")
-    wraps = cls is RichardsonRomberg
-    names = [f.name for f in fields(FedAvg if wraps else cls)]
-    if "base" in names:
-        base = BASES[hyper.pop("base", "momentum")]
-        own = {f.name: hyper.pop(f.name) for f in fields(base) if f.name in hyper}  # type: ignore[arg-type]
-        hyper["base"] = base(**own)
-    for given in hyper:
-        if given not in names:
-            option = f"--{given.replace('_', '-')}"
-            raise ValueError(f"{name} takes no {option}; it has {', '.join(names)}.")
-    step = "eta_l" if "eta_l" in names else "eta"
-    if step not in hyper:
-        option = f"--{step.replace('_', '-')}"
-        raise ValueError(
-            f"{name} needs a step size; pass {option}, or let `trimtab compare` find one."
-        )
-    if "K" in names and "K" not in hyper:
-        raise ValueError(f"{name} needs a number of local steps; pass --K.")
-    made: Algorithm = cls(FedAvg(**hyper)) if wraps else cls(**hyper)
-    return made
-
-
 # -- what is shown
 
 
@@ -367,6 +316,9 @@ def _folder(out: Path | None, stem: str, resume: bool) -> Path:
 
 def _short(problem: str) -> str:
     return Path(problem.replace(":", "-")).name.replace(".py", "")
+
+
+cli.add_command(federate)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -243,6 +243,11 @@ class Supervised:
         self._check("the test set", data)
         return data
 
+    @property
+    def has_test(self) -> bool:
+        """Whether there are test data."""
+        return self._test is not None
+
     def unflatten(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
         return self.model.state_dict(x)

@@ -1,0 +1,278 @@
+"""What the federation costs: bytes at the wire, and time beside bare Flower.
+
+Writes results/federation/cost.json. Bare Flower is Flower as its documentation runs it, with TLS
+and keys: an app whose clients send back an array as large as they got, with no work and no torch.
+Both have the same sites and the same array. Loopback only; about five minutes.
+
+    python benchmarks/federation.py
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from trimtab import FedAvg, Scaffold
+from trimtab.core import Algorithm
+from trimtab.federation import experiment, flower, folders
+from trimtab.federation.log import Log
+from trimtab.federation.processes import Child
+from trimtab.federation.rounds import nodes_of
+from trimtab.federation.server import Server
+from trimtab.federation.silo import free_port
+from trimtab.record import versions, write_json
+
+OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
+
+PROBLEM = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def model():
+    return nn.Linear({features}, 10), F.cross_entropy
+
+
+def silo(data):
+    draw = torch.Generator().manual_seed(int(data.name))
+    X, y = torch.randn(40, {features}, generator=draw), torch.arange(40) % 10
+    return (X, y), (X, y)
+"""
+
+APP = """\
+[project]
+name = "bare"
+version = "1.0.0"
+description = "Arrays there and back"
+license = "Apache-2.0"
+dependencies = ["flwr>=1.41.0"]
+
+[tool.flwr.app]
+publisher = "bench"
+
+[tool.flwr.app.components]
+serverapp = "bare.server:app"
+clientapp = "bare.client:app"
+"""
+SERVER = """\
+import json, time
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    while len(list(grid.get_node_ids())) < {sites}:
+        time.sleep(0.2)
+    x, seconds = np.ones({d}, dtype=np.float32), []
+    for r in range({R}):
+        started = time.perf_counter()
+        content = RecordDict({{"arrays": ArrayRecord({{"x": Array(x)}})}})
+        messages = [
+            Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            for node in grid.get_node_ids()
+        ]
+        replies = list(grid.send_and_receive(messages, timeout=300))
+        assert len(replies) == {sites} and not any(reply.has_error() for reply in replies)
+        x = sum(reply.content["arrays"]["x"].numpy() for reply in replies) / {sites}
+        seconds.append(time.perf_counter() - started)
+    open("{out}.part", "w").write(json.dumps(seconds))
+    import os
+    os.replace("{out}.part", "{out}")
+"""
+CLIENT = """\
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    x = message.content["arrays"]["x"].numpy() + 1
+    return Message(RecordDict({"arrays": ArrayRecord({"x": Array(x)})}), reply_to=message)
+"""
+
+
+def federation_of(folder: Path, sites: int, features: int) -> folders.Federation:
+    """Make the keys and folders of a federation."""
+    folder.mkdir(parents=True)
+    (folder / "problem.py").write_text(PROBLEM.format(features=features))
+    return folders.found(
+        folder / "operator",
+        [f"site{i}" for i in range(sites)],
+        folder / "problem.py",
+        weights="uniform",
+        batch=None,
+        hosts=["127.0.0.1"],
+        port=free_port(),
+    )
+
+
+@contextmanager
+def serving(folder: Path, sites: int, features: int) -> Iterator[Server]:
+    """Run a server and its sites."""
+    federation = federation_of(folder, sites, features)
+    log = Log(folder / "log")
+    with ExitStack() as stack:
+        for i, name in enumerate(federation.sites):
+            silo = folders.unpack(federation.archive(name), folder / "sites")
+            data = folder / "data" / str(i)
+            data.mkdir(parents=True)
+            site = Child(
+                name,
+                "trimtab.federation.silo:main",
+                [str(silo), str(data)],
+                environment={"OMP_NUM_THREADS": "1"},
+                output=silo / "logs" / "output.log",
+                log=log,
+            )
+            stack.callback(site.stop)
+            site.start()
+        server = Server(federation.folder, log)
+        stack.callback(server.close)
+        server.start()
+        yield server
+
+
+def rounds(server: Server, algorithm: Algorithm, R: int, state: str) -> list[dict[str, Any]]:
+    """Run R rounds; return what was told of each."""
+    job = experiment.begin(server.federation, algorithm, R=R, round_timeout=300, state=state)
+    return [event for event in server.events(job) if event["event"] == "round"]
+
+
+def wire(told: list[dict[str, Any]]) -> float:
+    """Return the bytes that all sites sent in one round, headers and polling included."""
+    up = [sum(event["wire"]["up"].values()) for event in told]
+    return (up[-1] - up[0]) / (len(up) - 1)
+
+
+def beyond(event: dict[str, Any]) -> float:
+    """Return the seconds of a round beyond the slowest site's own work."""
+    return float(event["seconds"] - max(site["seconds"] for site in event["sites"].values()))
+
+
+def ours(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
+    """Measure lean SCAFFOLD and FedAvg over the same sites."""
+    eta = {"eta_l": 0.01, "K": 1}
+    with serving(folder, sites, features) as server:
+        lean = rounds(server, Scaffold(**eta, lean=True), R, "state")
+        fedavg = rounds(server, FedAvg(**eta), R, "state-fedavg")
+    seconds = [beyond(event) for event in (*lean[1:], *fedavg[1:])]
+    return {
+        "up_lean_scaffold": wire(lean),
+        "up_fedavg": wire(fedavg),
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+    }
+
+
+def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
+    """Return the seconds of R rounds of bare Flower."""
+    federation = federation_of(folder, sites, features)
+    d, port, out = 10 * features + 10, free_port(), folder / "seconds.json"
+    log, keys, secret = Log(folder / "log"), federation.keys, folders.secret(federation.folder)
+    superlink = flower.superlink_arguments(federation.folder, port, keys, secret)
+    superlink[superlink.index("process")] = "subprocess"
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    quiet = flower.environment(folder / "flower") | {"PATH": path}
+    with ExitStack() as stack:
+        children = [
+            Child(
+                "superlink",
+                "flwr.superlink.cli:flower_superlink",
+                superlink,
+                environment=quiet,
+                output=folder / "superlink.log",
+                log=log,
+            )
+        ]
+        for name in federation.sites:
+            silo = folders.unpack(federation.archive(name), folder / "sites")
+            arguments = flower.supernode_arguments(
+                f"127.0.0.1:{port}", free_port(), silo, folders.secret(silo)
+            )
+            arguments[arguments.index("process")] = "subprocess"
+            children.append(
+                Child(
+                    name,
+                    "flwr.supernode.cli:flower_supernode",
+                    arguments,
+                    environment=quiet,
+                    output=silo / "supernode.log",
+                    log=log,
+                )
+            )
+        for child in children[:1]:
+            stack.callback(child.stop)
+            child.start()
+        flower.wait_until(lambda: nodes_of(federation, port), 120, "the SuperLink did not answer")
+        for child in children[1:]:
+            stack.callback(child.stop)
+            child.start()
+        _start_bare(port, keys / "ca.crt", sites=sites, d=d, R=R, out=out)
+        flower.wait_until(out.exists, 120 + 60 * R, "bare Flower did not finish")
+    return list(json.loads(out.read_text()))
+
+
+def _start_bare(port: int, authority: Path, **settings: Any) -> None:
+    from flwr.cli.build import build_fab_from_files
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.proto.fab_pb2 import Fab
+
+    files = {
+        "pyproject.toml": APP.encode(),
+        "README.md": b"bare\n",
+        "bare/__init__.py": b"",
+        "bare/server.py": SERVER.format(**settings).encode(),
+        "bare/client.py": CLIENT.encode(),
+    }
+    content, _ = build_fab_from_files(files)
+    control = flower.Control(port, authority)
+    fab = Fab(hash_str=sha256(content).hexdigest(), content=content)
+    control.client.StartRun(StartRunRequest(fab=fab))
+    control.close()
+
+
+def measure(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
+    """Measure both, one after the other."""
+    plain = bare(folder / "bare", sites, features, R)
+    found = ours(folder / "ours", sites, features, R)
+    flowers = statistics.median(plain[1:])
+    return {
+        "sites": sites,
+        "d": 10 * features + 10,
+        "rounds": R,
+        **found,
+        "bare_seconds": flowers,
+        "all_bare_seconds": plain,
+        "ratio": found["seconds"] / flowers,
+        "up_ratio": found["up_lean_scaffold"] / found["up_fedavg"],
+    }
+
+
+def main() -> None:
+    """Measure a small model and one of a million numbers."""
+    rows = []
+    for features in (100, 100_000):
+        with TemporaryDirectory() as folder:
+            row = measure(Path(folder), sites=4, features=features, R=6)
+        print(json.dumps(row), file=sys.stderr)
+        rows.append(row)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    write_json(OUT, {"made": time.strftime("%Y-%m-%d"), "versions": versions(), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

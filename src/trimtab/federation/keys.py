@@ -1,0 +1,157 @@
+"""Keys and certificates: an authority, the server's certificate, one key for each site.
+
+The authority signs the server's certificate and nothing else: with its certificate in hand a site
+knows that it talks to its own server. A site is known by its key; the operator keeps public halves.
+"""
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read; never one that is there already."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_authority(folder: Path) -> None:
+    """Write ca.key and ca.crt."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trimtab federation")])
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        _certificate(name, name, key.public_key(), timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    write_secret(folder / "ca.key", _private(key))
+    write_secret(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
+
+
+def make_server_certificate(
+    folder: Path, hosts: Iterable[str], lasts: timedelta = timedelta(days=SERVER_DAYS)
+) -> None:
+    """Write server.key and server.crt for these host names and addresses, in place of older ones.
+
+    The authority in the same folder signs; sites that trust it trust the new certificate at once.
+    """
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    signer = load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    named = list(dict.fromkeys((*hosts, *LOOPBACK)))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, named[0][:64])])
+    certificate = (
+        _certificate(name, authority.subject, key.public_key(), lasts)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_general(host) for host in named]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    for name_, content in (
+        ("server.key", _private(key)),
+        ("server.crt", certificate.public_bytes(Encoding.PEM)),
+    ):
+        part = folder / f"{name_}.part"
+        part.unlink(missing_ok=True)
+        write_secret(part, content)
+        os.replace(part, folder / name_)
+
+
+def make_site_key() -> tuple[bytes, str]:
+    """Return a site's private key (OpenSSH) and its public half (PEM)."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return private, public.decode("ascii")
+
+
+def fingerprint(public_key: str | bytes) -> str:
+    """Return a short name for a public key, to compare over the telephone.
+
+    >>> fingerprint("a key")
+    'SHA256:b9c0b3b5e28ea1ab'
+    """
+    text = public_key.encode("ascii") if isinstance(public_key, str) else public_key
+    return f"SHA256:{sha256(text.strip()).hexdigest()[:16]}"
+
+
+def check_certificate(path: Path, host: str | None = None) -> datetime:
+    """Return until when a certificate is valid; refuse one that is not, or that names no host."""
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    until, now = certificate.not_valid_after_utc, datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= until:
+        raise ValueError(
+            f"{path} expired on {until:%Y-%m-%d}; write a new one with `trimtab federate renew`."
+        )
+    if host is not None:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if _general(host) not in list(names):
+            raise ValueError(
+                f"{path} was not made for {host}; write one that is with `trimtab federate renew`."
+            )
+    return until
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lasts: timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    start = min(now - timedelta(minutes=5), now + lasts - timedelta(minutes=5))  # clocks differ
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(now + lasts)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

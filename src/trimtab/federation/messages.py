@@ -1,0 +1,136 @@
+"""Messages between server and sites: JSON and arrays, never pickles.
+
+On the wire a message is one safetensors file whose metadata hold the header as JSON.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save, save_file
+from torch import Tensor
+
+from trimtab.core import leaves
+
+_HEADER = "trimtab"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A header that JSON can hold, and named arrays of floating-point numbers."""
+
+    header: dict[str, Any]
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.header[name]
+        except KeyError:
+            raise ValueError(f"a message has no {name!r}; is its sender a trimtab?") from None
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as bytes.
+
+    >>> decode(encode(Message({"kind": "work"}, {"0": torch.ones(2)}))).arrays
+    {'0': tensor([1., 1.])}
+    """
+    return bytes(save(_apart(message.arrays), _metadata(message.header)))
+
+
+def decode(data: bytes) -> Message:
+    """Read bytes from outside; a ValueError says what is wrong with them."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_HEADER])
+        arrays = {name: leaf.clone() for name, leaf in load(data).items()}  # aligned as torch does
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"a message cannot be read ({_first_line(error)}).") from None
+    if not isinstance(header, dict):
+        raise ValueError("a message cannot be read (its header is no JSON object).")
+    return Message(header, arrays)
+
+
+def write(path: Path, message: Message) -> None:
+    """Write a message to a file, as `encode` would."""
+    save_file(_apart(message.arrays), path, _metadata(message.header))
+
+
+def read(path: Path) -> Message:
+    """Read a message from a file."""
+    return decode(path.read_bytes())
+
+
+def arrays_of(tree: Any) -> dict[str, Tensor]:
+    """Return the leaves of a broadcast, upload or state as arrays named by their place."""
+    return {str(place): leaf.detach() for place, leaf in enumerate(leaves(tree))}
+
+
+def check_arrays(
+    who: str, arrays: dict[str, Tensor], like: Sequence[Tensor], limit: float | None = None
+) -> None:
+    """Refuse arrays that are not as many, of the shape and dtype, as those of `like`, or absurd.
+
+    >>> check_arrays("site va", {"0": torch.ones(3)}, [torch.ones(2)])
+    Traceback (most recent call last):
+    ValueError: site va: array 0 has shape (3,), but (2,) is expected.
+    """
+    expected = {str(place): leaf for place, leaf in enumerate(like)}
+    if arrays.keys() != expected.keys():
+        raise ValueError(
+            f"{who}: the arrays are named {_listed(arrays)}, but {_listed(expected)} are expected."
+        )
+    for name, leaf in expected.items():
+        got = arrays[name]
+        for what in ("shape", "dtype"):
+            is_, should = getattr(got, what), getattr(leaf, what)
+            if is_ != should:
+                shown = [tuple(v) if what == "shape" else v for v in (is_, should)]
+                raise ValueError(
+                    f"{who}: array {name} has {what} {shown[0]}, but {shown[1]} is expected."
+                )
+        norm = float(torch.linalg.vector_norm(got))
+        if not isfinite(norm) and not bool(torch.isfinite(got).all()):
+            raise NotFinite(f"{who}: array {name} holds NaN or infinity.")
+        if limit is not None and not norm <= limit:
+            raise ValueError(
+                f"{who}: array {name} has norm {norm:.3g}, which is beyond the limit {limit:.3g}."
+            )
+
+
+def version() -> str:
+    """Return which trimtab this is; server and sites must have the same."""
+    from trimtab import __version__
+
+    return __version__
+
+
+class NotFinite(ValueError):
+    """An array holds NaN or infinity."""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _metadata(header: dict[str, Any]) -> dict[str, str]:
+    return {_HEADER: json.dumps(header, allow_nan=False)}
+
+
+def _apart(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the arrays without shared memory, which safetensors refuses."""
+    seen: set[int] = set()
+    found = {}
+    for name, leaf in arrays.items():
+        found[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
+        seen.add(leaf.data_ptr())
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,145 @@
+"""What a round of an algorithm asks of its clients, found out by a rehearsal.
+
+Programs cannot be sent, and are not: server and site each rehearse a round of the same algorithm on
+a few zeros, and so agree on its exchanges (which program, which broadcast, which upload) by their
+place alone. Two rehearsals of different lengths tell which dimensions are d.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms import ALGORITHMS, BASES
+from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
+
+_KINDS: dict[str, Callable[..., Any]] = {**ALGORITHMS, **BASES}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One call of `clients.run`; its tensors have shape and dtype, but no numbers."""
+
+    program: Program
+    broadcast: tuple[Any, ...]
+    upload: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The exchanges of a round, and the state of a client."""
+
+    exchanges: tuple[Exchange, ...]
+    client: State
+
+    @property
+    def stateful(self) -> bool:
+        """Whether clients remember something from round to round."""
+        return bool(leaves(self.client))
+
+
+def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
+    """Rehearse a round.
+
+    >>> from trimtab import FedAvg
+    >>> [e.upload.dx.shape for e in plan(FedAvg(eta_l=0.1, K=5), 3, torch.float32).exchanges]
+    [torch.Size([3])]
+    """
+    hashable: Any = algorithm
+    return _rehearsed(hashable, d, dtype)
+
+
+@cache
+def _rehearsed(algorithm: Any, d: int, dtype: torch.dtype) -> Plan:
+    short, long = (_rehearsal(algorithm, torch.zeros(n, dtype=dtype)) for n in (2, 3))
+
+    def sized(a: Tensor, b: Tensor) -> Tensor:
+        shape = [m if m == n else d for m, n in zip(a.shape, b.shape, strict=True)]
+        return torch.empty(shape, dtype=a.dtype, device="meta")
+
+    exchanges = [
+        Exchange(
+            a.program,
+            map_leaves(sized, a.broadcast, b.broadcast),
+            map_leaves(sized, a.upload, b.upload),
+        )
+        for a, b in zip(short.exchanges, long.exchanges, strict=True)
+    ]
+    return Plan(tuple(exchanges), map_leaves(sized, short.client, long.client))
+
+
+def _rehearsal(algorithm: Algorithm, x: Vector) -> Plan:
+    client = algorithm.init_client(x)
+    clients = _Rehearsal(client)
+    algorithm.round(algorithm.init_server(x), clients)
+    return Plan(tuple(clients.exchanges), client)
+
+
+class _Rehearsal:
+    """Clients whose gradients are zero."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.exchanges: list[Exchange] = []
+
+    def run(self, program: Program, *broadcast: Any) -> "_Reply":
+        upload, self.state = program(_zero, self.state, *broadcast)
+        self.exchanges.append(Exchange(program, broadcast, upload))
+        return _Reply(upload)
+
+
+@dataclass(frozen=True)
+class _Reply:
+    upload: Any
+    share: float = 1.0
+
+    def mean(self) -> Any:
+        return self.upload
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _zero(y: Vector, k: int | None = None) -> Vector:
+    return torch.zeros_like(y)
+
+
+def filled(like: State, arrays: dict[str, Tensor]) -> State:
+    """Return a tree of this structure with the tensors of a message."""
+    found = iter([arrays[str(place)] for place in range(len(leaves(like)))])
+    return map_leaves(lambda _: next(found), like)
+
+
+def describe(hyper: Any) -> Any:
+    """Return an algorithm as JSON holds it: names and hyper-parameters.
+
+    >>> from trimtab import Mime, Momentum
+    >>> describe(Mime(eta=0.1, K=5, base=Momentum()))
+    {'kind': 'mime', 'eta': 0.1, 'K': 5, 'base': {'kind': 'momentum', 'beta': 0.9}}
+    """
+    if not is_dataclass(hyper) or isinstance(hyper, type):
+        return hyper
+    kind = type(hyper).__name__.lower()
+    if _KINDS.get(kind) is not type(hyper):
+        raise ValueError(
+            f"{hyper} is not in the registry, so that no site can know it; use one of "
+            f"{', '.join(ALGORITHMS)}."
+        )
+    return {"kind": kind} | {f.name: describe(getattr(hyper, f.name)) for f in fields(hyper)}
+
+
+def build(description: Any) -> Any:
+    """Return what `describe` described; the names in the registry only."""
+    if not isinstance(description, dict):
+        return description
+    kind = description.get("kind")
+    if kind not in _KINDS:
+        raise ValueError(f"there is no algorithm {kind!r}; use one of {', '.join(ALGORITHMS)}.")
+    hyper = {name: build(value) for name, value in description.items() if name != "kind"}
+    try:
+        return _KINDS[kind](**hyper)
+    except TypeError as error:
+        raise ValueError(f"{kind} cannot be built from {hyper} ({error}).") from None

@@ -1,0 +1,79 @@
+"""A federation in one process: sites, a server, and a transport with faults."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from trimtab import Quadratic
+from trimtab.federation.coordinator import Coordinator
+from trimtab.federation.messages import decode, encode
+from trimtab.federation.site import Site
+
+
+def quadratic(N=3, d=2, seed=0, sigma=0.3, weights=None, dtype=torch.float64):
+    draw = torch.Generator().manual_seed(seed)
+    A = torch.rand(N, d, generator=draw, dtype=dtype) + 0.2
+    b = torch.randn(N, d, generator=draw, dtype=dtype)
+    return Quadratic(A=torch.diag_embed(A), b=b, sigma=sigma, weights=weights)
+
+
+def names(N):
+    return [f"site{i}" for i in range(N)]
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    """Spare the disk where no power failure is looked at; import it for a whole file."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+class Federation:
+    """N sites and a server; either can be started anew at any time."""
+
+    def __init__(self, folder: Path, algorithm, problem, N=None, **options):
+        self.folder, self.algorithm, self.problem = folder, algorithm, problem
+        self.names = names(problem.N if N is None else N)
+        self.options = {"R": 10, "x": problem.x0(0), "pause": 0.0, "seed": 3} | options
+        self.sites = {name: self.site(name) for name in self.names}
+        self.server = self.start()
+
+    def site(self, name):
+        return Site(self.folder / name, name, self.problem)
+
+    def start(self, **options):
+        self.options |= options
+        return Coordinator(self.folder / "server", self.algorithm, self.names, **self.options)
+
+    def restart_server(self, **options):
+        self.server.close()
+        self.server = self.start(**options)
+
+    def restart_site(self, name):
+        self.sites[name].close()
+        self.sites[name] = self.site(name)
+
+    def ask(self, requests, timeout):
+        """Carry every message as bytes, there and back."""
+        for name, request in requests.items():
+            if name in self.sites:
+                yield name, decode(encode(self.sites[name].answer(decode(encode(request)))))
+
+    def run(self, ask=None):
+        return list(self.server.run(ask or self.ask))
+
+    def control(self, name):
+        """Return the accepted c_i of a site, as the site itself has it."""
+        member = self.server.standing.member(name)
+        folder = self.folder / name / self.server.standing.experiment
+        (path,) = folder.glob(f"*-{member.accepted}-*.safetensors")
+        return decode(path.read_bytes()).arrays["0"]
+
+    def cohorts(self):
+        return [line["clients"] for line in self.server.journal if line["kind"] == "round"]
+
+    def close(self):
+        self.server.close()
+        for site in self.sites.values():
+            site.close()

@@ -1,0 +1,56 @@
+"""A site that misbehaves, in another way each round. Usage: python rogue.py FOLDER DATA."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from trimtab.federation import silo, site, worker
+from trimtab.federation.log import Log
+from trimtab.federation.messages import Message
+
+HONEST = site.Site.answer
+WAYS = {
+    1: ("shape", "array 0 has shape (7,), but (8,) is expected"),
+    2: ("dtype", "array 0 has dtype torch.float32, but torch.float64 is expected"),
+    3: ("nan", "array 0 holds NaN or infinity"),
+    4: ("norm", "which is beyond the limit"),
+    5: ("version", "it has trimtab 0.0.9, the server"),
+    6: ("name", "it claims the name 'a'"),
+}
+
+
+def answer(self, request):
+    """Answer as an honest site does, then spoil it."""
+    reply = HONEST(self, request)
+    if request.header.get("kind") != "work" or request["r"] not in WAYS:
+        return reply
+    way, _ = WAYS[request["r"]]
+    arrays, header = dict(reply.arrays), dict(reply.header)
+    arrays["0"] = {
+        "shape": lambda x: x[:-1].clone(),
+        "dtype": lambda x: x.float(),
+        "nan": lambda x: x / 0,
+        "norm": lambda x: x * 1e12,
+    }.get(way, lambda x: x)(arrays["0"])
+    header |= {"version": {"trimtab": "0.0.9"}, "name": {"site": "a"}}.get(way, {})
+    return Message(header, arrays)
+
+
+def main():
+    """Be the worker of such a site."""
+    site.Site.answer = answer
+    worker.main()
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    service = silo.Service(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
+    child = service.worker.child
+    child.command = [part.replace("trimtab.federation.worker", "rogue") for part in child.command]
+    child.environment["PYTHONPATH"] = os.path.dirname(__file__)
+    signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
+    try:
+        silo.serve(service)
+    finally:
+        service.close()

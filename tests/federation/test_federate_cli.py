@@ -1,0 +1,253 @@
+"""`trimtab federate` as its users meet it, as far as no process is needed."""
+
+import builtins
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from trimtab import Scaffold, __version__
+from trimtab.cli import main
+from trimtab.cli_federate import federate
+from trimtab.federation import experiment
+from trimtab.federation.folders import Federation, unpack
+from trimtab.federation.ledger import Ledger, Member, Standing
+from trimtab.federation.problem_file import ProblemFile
+
+GOOD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+def model():
+    return nn.Linear(3, 2), F.cross_entropy
+
+def silo(data):
+    X, y = torch.ones(6, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1, 0])
+    return TensorDataset(X[:4], y[:4]), (X[4:], y[4:])
+"""
+FILES = {
+    "good.py": GOOD,
+    "broken.py": "import nosuchmodule\n",
+    "nomodel.py": "def silo(data): return 1\n",
+    "nosilo.py": GOOD.replace("def silo", "def silos"),
+    "badmodel.py": GOOD.replace(
+        "return nn.Linear(3, 2), F.cross_entropy", "return nn.Linear(3, 2)"
+    ),
+    "raises.py": GOOD.replace("return nn.Linear(3, 2)", "return {}['x']"),
+    "batchnorm.py": GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"),
+    "badsilo.py": GOOD.replace("return TensorDataset(X[:4], y[:4]), (X[4:], y[4:])", "return X"),
+    "silofails.py": GOOD.replace("X, y = torch", "X, y = data.nosuch + torch"),
+    "empty.py": GOOD.replace("TensorDataset(X[:4], y[:4])", "(X[:0], y[:0])"),
+    "features.py": GOOD.replace("nn.Linear(3, 2)", "nn.Linear(7, 2)"),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    return tmp_path
+
+
+def trimtab(capsys, *arguments):
+    code = 0
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_options_are_what_they_were():
+    options = {
+        name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
+        for name, command in federate.commands.items()
+    }
+    hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
+    run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
+    assert options == {
+        "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
+        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split()]),
+        "resume": sorted(run.split()),
+        "site": ["--data"],
+        "status": ["--json"],
+        "audit": ["--bind", "--json"],
+        "model": [],
+        "join": [],
+        "leave": [],
+        "renew": ["--host"],
+        "demo": ["--data", "--json", "--out"],
+    }
+
+
+def test_init_says_what_to_send_to_whom(capsys):
+    command = ("federate", "init", "fed", "--sites", "rome, oslo", "--problem", "good.py")
+    code, out, err = trimtab(capsys, *command, "--host", "fed.example.org", "--batch", 2)
+    assert (code, err) == (0, "")
+    for name in ("rome", "oslo"):
+        assert f"Send fed/sites/{name}.tar.gz to {name}, on a way that nobody reads" in out
+        assert stat.S_IMODE(Path(f"fed/sites/{name}.tar.gz").stat().st_mode) == 0o600
+    assert "tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH" in out
+    assert "trimtab federate server fed --algorithm scaffold" in out
+    assert Federation.read(Path("fed")).batch == 2
+    code, out, _ = trimtab(capsys, "federate", "status", "fed")
+    assert code == 0
+    assert "fed: no experiment yet, server stopped" in out
+    code, out, _ = trimtab(capsys, "federate", "renew", "fed", "--host", "elsewhere.org")
+    assert code == 0
+    assert "fed/keys/server.crt is valid until" in out
+    code, out, _ = trimtab(capsys, "federate", "join", "fed", "lima")
+    assert code == 0
+    assert "Send fed/sites/lima.tar.gz to lima" in out
+
+
+INIT = "federate init fed --problem good.py --sites"
+SERVER = "federate server made --algorithm"
+BAD = {
+    f"{INIT} a,a": "two sites have one name; name them apart.",
+    f"{INIT} a,B": "'B' is no name for a site; use small letters, digits, - and _, at most 31.",
+    f"{INIT} a --host a/b": "'a/b' is no host name or address; pass --host NAME.",
+    f"{INIT} a --batch 0": "batch=0; pass a number of samples, a fraction",
+    "federate init made --problem good.py --sites a": "made is not empty; pass another folder.",
+    "federate init fed --sites a --problem no.py": "no.py: there is no such file; pass --problem",
+    "federate init fed --sites a --problem broken.py": "broken.py cannot be imported (ModuleNotF",
+    "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
+    "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
+    "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
+    "federate init fed --sites a --problem raises.py": "model in raises.py failed (KeyError: 'x')",
+    "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
+    "federate init fed --problem good.py": "Missing option '--sites'.",
+    f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is no algorithm; pass one of sgd, fedavg",
+    f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
+    f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",
+    f"{SERVER} sgd --eta 1 -R 1 --min-sites 3": "--min-sites 3: the federation has 2 sites; pass 1",
+    f"{SERVER} sgd --eta 1 -R 1 --round-timeout 0": "--round-timeout 0; pass a number of seconds.",
+    "federate server nosuch --algorithm sgd --eta 1 -R 1": "nosuch holds no federation.json; pass",
+    "federate resume made": "made holds no experiment; begin one with `trimtab federate server`.",
+    "federate audit made": "made holds no experiment; begin one with `trimtab federate server`.",
+    "federate model made out.safetensors": "made has no model yet; no round was committed.",
+    "federate site made --data .": "made holds no site.json; pass the folder of `trimtab federate",
+    "federate join made a": "there is a site a already; give the new one another name.",
+    "federate leave made z": "there is no site 'z'; the sites are a, b.",
+    "federate frobnicate": "No such command 'frobnicate'.",
+}
+
+
+@pytest.fixture
+def made(capsys):
+    trimtab(capsys, "federate", "init", "made", "--sites", "a,b", "--problem", "good.py")
+    return Federation.read(Path("made"))
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, made, command):
+    code, out, err = trimtab(capsys, *command.split())
+    assert code == 2
+    assert BAD[command] in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_without_flower_one_sentence_says_what_to_install(capsys, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name == "flwr":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    code, out, err = trimtab(capsys, "federate", "status", "made")
+    assert (code, out) == (2, "")
+    assert "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`." in err
+
+
+# -- the problem file
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("badsilo.py", "silo in badsilo.py returned a Tensor; return (train, test), each (X, y)"),
+        ("silofails.py", "silo in silofails.py failed (AttributeError: 'PosixPath' object has no"),
+        ("empty.py", "client 0 has no samples; leave it out, or give it data."),
+        ("features.py", "7"),
+    ],
+)
+def test_bad_data_are_one_sentence(name, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        ProblemFile(Path(name)).site_problem(Path(), None)
+
+
+def test_data_that_are_not_there_are_one_sentence():
+    with pytest.raises(ValueError, match=r"^nosuch: there is no such file or folder; pass --data"):
+        ProblemFile(Path("good.py")).site_problem(Path("nosuch"), None)
+
+
+def test_server_and_site_start_from_the_same_model_in_the_modules_precision():
+    file = ProblemFile(Path("good.py"))
+    server, site = file.server_problem(), file.site_problem(Path(), batch=2)
+    assert torch.equal(server.x0(3), site.x0(3))
+    assert not torch.equal(server.x0(3), server.x0(4))
+    assert server.x0(0).dtype == site.oracle(7, 0, 1)(site.x0(0), 0).dtype == torch.float32
+    assert (site.clients.size(0), len(site.test)) == (4, 2)
+
+
+def test_the_file_of_the_documentation_works():
+    page = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
+    (block,) = re.findall(r"```python\n# heart.py\n(.*?)```", page, re.S)
+    Path("heart.py").write_text(block)
+    row = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,?,6.0,{}\n"
+    Path("processed.cleveland.data").write_text("".join(row.format(i % 3) for i in range(20)))
+    problem = ProblemFile(Path("heart.py")).site_problem(Path("processed.cleveland.data"), 8)
+    assert (problem.clients.size(0), len(problem.test)) == (16, 4)
+
+
+def test_a_site_without_its_data_ends_with_one_sentence_and_no_process(capsys, made):
+    silo = unpack(made.archive("a"), Path("there"))
+    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nosuch: there is no such file or folder; pass --data PATH." in err
+    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")  # not locked
+    assert "there is no such file" in err
+
+
+# -- what an experiment leaves
+
+
+def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
+    algorithm = Scaffold(eta_l=0.1, K=2)
+    x = made.problem.server_problem().x0(0)
+    members = (Member("a", 0, 1.0), Member("b", 1, 1.0))
+    job = experiment.begin(made, algorithm, R=9, min_sites=1)
+    (made.folder / "state").mkdir()
+    standing = Standing("e", algorithm, 0, "uniform", algorithm.init_server(x), members, r=4)
+    facts = {"cohort": ["a"], "metrics": {"accuracy": 0.5}, "bytes_up": 32}
+    Ledger(made.folder / "state").commit(standing, "round", **facts)
+    code, out, _ = trimtab(capsys, "federate", "model", "made", "out.safetensors")
+    assert (code, out) == (0, "Model of round 4: out.safetensors\n")
+    module = nn.Linear(3, 2)
+    module.load_state_dict(load_file("out.safetensors"))
+    assert torch.equal(torch.cat([module.weight.reshape(-1), module.bias]), x)
+    code, out, _ = trimtab(capsys, "federate", "status", "made")
+    assert "round 4 of 9" in out
+    assert "a: weight 0.5, last in round 4" in out
+    assert "b: weight 0.5, in no round yet" in out
+    code, _, err = trimtab(capsys, "federate", "model", "made", "out.safetensors")
+    assert (code, err) == (2, "trimtab: out.safetensors exists; pass another name.\n")
+    with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
+        experiment.begin(made, algorithm, R=9)
+    assert experiment.again(made, R=12) == job | {"R": 12}
+    (made.folder / "run.json").write_text(
+        (made.folder / "run.json").read_text().replace(f'"{__version__}"', '"9"')
+    )
+    with pytest.raises(ValueError, match=r"was begun with trimtab 9, this is .*; go on with that"):
+        experiment.again(made)
