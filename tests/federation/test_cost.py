@@ -11,6 +11,7 @@ import federation as benchmark
 pytestmark = pytest.mark.federation
 
 
+@pytest.mark.filterwarnings("ignore:GitWildMatch:DeprecationWarning")
 def test_lean_scaffold_uploads_what_fedavg_does_and_a_round_costs_no_more_than_flowers(tmp_path):
     row = benchmark.measure(tmp_path, sites=2, features=50_000, R=4)
     assert row["up_fedavg"] > 2 * 4 * row["d"]  # it was counted where everything passes

@@ -1,0 +1,107 @@
+"""A site and its worker, without a server: what happens when the worker is busy, or dies."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from trimtab import __version__
+from trimtab.federation import folders
+from trimtab.federation.log import Log
+from trimtab.federation.messages import Message
+from trimtab.federation.silo import Service
+from trimtab.federation.versions import START
+
+PROBLEM = """
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Linear(nn.Linear):
+    def forward(self, X):
+        Path("{flags}/busy").touch()
+        while Path("{flags}/slow").exists():
+            time.sleep(0.05)
+        return super().forward(X)
+
+
+def model():
+    return Linear(3, 2), F.cross_entropy
+
+
+def silo(data):
+    X, y = torch.ones(4, 3), torch.tensor([0, 1, 0, 1])
+    return (X, y), (X, y)
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
+    made = folders.found(
+        tmp_path / "operator",
+        ["rome"],
+        tmp_path / "problem.py",
+        weights="uniform",
+        batch=None,
+        hosts=["127.0.0.1"],
+        port=9443,
+    )
+    lines = []
+    folder = folders.unpack(made.archive("rome"), tmp_path)
+    service = Service(folder, tmp_path, Log(follow=lines.append))
+    service.lines = lines
+    assert service.start().header == {"ready": True, "n": 4, "tested": 4}
+    yield service
+    (tmp_path / "slow").unlink(missing_ok=True)
+    service.close()
+
+
+def evaluate():
+    header = {"kind": "evaluate", "trimtab": __version__, "site": "rome", "experiment": "e"}
+    header |= {"tag": "t", "accepted": START, "clock": 1, "index": 0}
+    return Message(header, {"0": torch.zeros(8)})
+
+
+def make_busy(site, folder):
+    """Ask, in a thread, a question that the worker does not get done with."""
+    (folder / "busy").unlink()
+    (folder / "slow").touch()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(site._answer(evaluate())))
+    thread.start()
+    until = time.monotonic() + 30
+    while not (folder / "busy").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return thread, found
+
+
+def test_a_site_that_is_stopped_does_not_wait_for_its_worker(site, tmp_path):
+    thread, found = make_busy(site, tmp_path)
+    below = site.worker.child.pid
+    site.stop.set()
+    site._tend()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert found == [None]
+    site.close()
+    assert not Path(f"/proc/{below}").exists()
+
+
+def test_a_worker_that_dies_is_replaced_and_asked_once_more(site, tmp_path):
+    thread, found = make_busy(site, tmp_path)
+    os.kill(site.worker.child.pid, signal.SIGKILL)
+    (tmp_path / "slow").unlink()
+    thread.join(60)
+    assert found[0]["status"] == "done"
+    assert found[0]["metrics"]["loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert "warning: the worker died; it is started again and asked once more." in site.lines
