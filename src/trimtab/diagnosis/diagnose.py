@@ -134,7 +134,7 @@ def _steps(
     hessians = yield from _hessians(case, case.best, 0.6)
     there = hessians
     if not isinstance(panel.problem, Quadratic):
-        there = yield from _hessians(case, x0, 0.68, worst=2)
+        there = yield from _hessians(case, x0, 0.68, worst=3)
     rows, B = _points(case, here, hessians, there)
     sigma = sqrt(max(0.0, square))
     yield "the quadratic model", 0.68

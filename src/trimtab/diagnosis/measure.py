@@ -23,8 +23,9 @@ from trimtab.streams import NOISE, stream
 
 DENSE = 2000  # the largest d for which a whole Hessian is formed,
 SMALL = 300  # and those of all clients
-PROBES = 2  # random vectors that rank the clients
-WORST = 5  # clients whose Hessians Lanczos looks at, at least
+PROBES, FEW = 8, 2  # random vectors that rank the clients; few where d is above
+LARGE = 100_000
+WORST = 12  # clients whose Hessians Lanczos looks at, at least
 STEADY = 0.02  # relative standard error at which no more mini-batches are drawn
 
 
@@ -193,9 +194,10 @@ def by_products(
 ) -> Iterator[str | Hessians]:
     """Rank the clients by random vectors, run Lanczos on the worst; the last item is the result."""
     p, M, d = panel.p, panel.problem.N, panel.problem.d
-    V = torch.randn(PROBES, d, generator=stream(seed, NOISE, 1), dtype=torch.float64).to(x)
+    probes = FEW if d > LARGE else PROBES
+    V = torch.randn(probes, d, generator=stream(seed, NOISE, 1), dtype=torch.float64).to(x)
     yield "random vectors through every Hessian"
-    HV = torch.zeros(M, PROBES, d, dtype=x.dtype, device=x.device)
+    HV = torch.zeros(M, probes, d, dtype=x.dtype, device=x.device)
     seen = M
     for i in range(M):
         HV[i] = panel.products(i, x, V)
@@ -207,8 +209,8 @@ def by_products(
     q = p[:seen] / p[:seen].sum()
     HV = HV[:seen]
     mean = weighted(q, HV)
-    own = HV.norm(dim=2).mean(1) / d**0.5  # about |Hess_i| in the Frobenius norm / sqrt d
-    frobenius = ((HV - mean).norm(dim=2).mean(1)).double().cpu()  # of Hess_i - Hess
+    own = HV.square().sum(2).mean(1).sqrt()  # about the Frobenius norm of Hess_i,
+    frobenius = (HV - mean).square().sum(2).mean(1).sqrt().double().cpu()  # of Hess_i - Hess
     order = frobenius.argsort(descending=True).tolist()
     start = V[0]
 
