@@ -3,12 +3,11 @@
     python benchmarks/advice.py            # about 40 minutes; goes on where it stopped
     python benchmarks/advice.py --page     # docs/diagnosis.md from the records, seconds
 
-For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K of
-a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case in
-results/diagnosis.
+For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
+of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case
+in results/diagnosis.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -94,7 +94,10 @@ class Diagnosis:
         lines += [f"  - {doubt}" for doubt in self.doubts]
         lines += ["", f"Measured {where}, N = {self.N}, d = {self.d}, S = {self.S}:"]
         lines += [f"  {row}" for row in self._measured()]
-        lines += ["", f"Predicted by theory ({self.convexity}), relative, to f - f* = {self.eps:.3g}:"]
+        lines += [
+            "",
+            f"Predicted by theory ({self.convexity}), relative, to f - f* = {self.eps:.3g}:",
+        ]
         lines += [f"  {row}" for row in self._predicted()]
         lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
         lines += [f"  {_client(row)}" for row in self.clients[:5]]
@@ -113,13 +116,15 @@ class Diagnosis:
         return [
             said("zeta", "how far the clients' gradients are apart"),
             said("G", "gradient dissimilarity of (A1)"),
-            said("B", f"its other constant; {len(self.points)} points tried"),
+            said("B", "its other constant, the largest over the points tried"),
             said("delta", f"Hessian dissimilarity of (A2); delta/L = {self.delta / self.L:.2g}"),
             said("second", "second-order heterogeneity"),
             said("L", "smoothness, the steepest client"),
             said("mu", weak if abs(self.mu) > 1e-6 * self.L else "no strong convexity"),
             said("sigma", "noise of a mini-batch gradient"),
-            said("drift", f"average drift of local steps at eta_l = {self.eta_l:.3g}, K = {self.K}"),
+            said(
+                "drift", f"average drift of local steps at eta_l = {self.eta_l:.3g}, K = {self.K}"
+            ),
         ]
 
     def _predicted(self) -> list[str]:
@@ -166,13 +171,12 @@ def make(name: str, K: int, eta: float) -> Algorithm:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm with K and step size, and why."""
+    """An algorithm with K and step size, and its rounds on the model."""
 
     algorithm: str
     K: int
     eta: float | None
     rounds: int | None
-    reasons: tuple[str, ...]
 
 
 def choose(
@@ -188,31 +192,31 @@ def choose(
     'scaffold'
     """
     if cross_device:
-        return _pick([one for one in predicted if one.algorithm == "mimelite"], ())
+        return _pick([one for one in predicted if one.algorithm == "mimelite"])
     usual = [one for one in predicted if one.algorithm != "mimelite"]
     least = {name: _least(usual, name) for name in ("sgd", "fedavg", "scaffold")}
     best = min(least.values())
     if best == inf:  # nobody gets there: who comes nearest
         near = min(usual, key=lambda one: one.gap)
-        return Choice(near.algorithm, near.K, near.eta, None, ("nobody",))
+        return Choice(near.algorithm, near.K, near.eta, None)
     if least["sgd"] <= LIKE * best:
-        return _pick([one for one in usual if one.algorithm == "sgd"], ("sgd",))
+        return _pick([one for one in usual if one.algorithm == "sgd"])
     if least["fedavg"] <= LIKE * best and (alike or trusted):
-        return _pick([one for one in usual if one.algorithm == "fedavg"], ("fedavg",))
+        return _pick([one for one in usual if one.algorithm == "fedavg"])
     name = "scaffold" if least["scaffold"] < inf else "fedavg"
-    return _pick([one for one in usual if one.algorithm == name], (name,))
+    return _pick([one for one in usual if one.algorithm == name])
 
 
-def _pick(tried: Sequence[Predicted], reasons: tuple[str, ...]) -> Choice:
+def _pick(tried: Sequence[Predicted]) -> Choice:
     """Return the smallest K whose rounds are near the fewest."""
     there = [one for one in tried if one.rounds is not None]
     if not there:
         near = min(tried, key=lambda one: one.gap)
-        return Choice(near.algorithm, near.K, near.eta, None, reasons)
+        return Choice(near.algorithm, near.K, near.eta, None)
     fewest = min(one.rounds for one in there if one.rounds is not None)
     good = [one for one in there if one.rounds is not None and one.rounds <= NEAR * fewest]
     one = min(good, key=lambda one: one.K)
-    return Choice(one.algorithm, one.K, one.eta, one.rounds, reasons)
+    return Choice(one.algorithm, one.K, one.eta, one.rounds)
 
 
 def _least(tried: Sequence[Predicted], name: str) -> float:

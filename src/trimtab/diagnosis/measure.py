@@ -15,7 +15,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.diagnosis.clock import Clock
 from trimtab.diagnosis.panel import Panel, gradients
-from trimtab.diagnosis.spectrum import Spectrum, dense, lanczos
+from trimtab.diagnosis.spectrum import Product, Spectrum, dense, lanczos
 from trimtab.diagnosis.theory import weighted
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
@@ -217,6 +217,12 @@ def by_products(
     def of_mean(v: Vector) -> Vector:
         return panel.mean_products(x, v)
 
+    def alone(i: int) -> Product:
+        return lambda v: panel.products(i, x, v)
+
+    def apart(i: int) -> Product:
+        return lambda v: panel.products(i, x, v) - of_mean(v)
+
     steep = own.argsort(descending=True).tolist()
     yield "Lanczos on the mean Hessian"
     of_f = lanczos(of_mean, start, most=60, ends=True, tolerance=1e-3, enough=enough)
@@ -230,21 +236,15 @@ def by_products(
             clock.note(f"Lanczos looked at Hess_i - Hess of {len(spectra)} of {seen} clients.")
             break
         yield f"Lanczos on Hess_i - Hess of client {panel.clients[i]}"
-        spectra[i] = lanczos(
-            lambda v, i=i: panel.products(i, x, v) - of_mean(v), start, most=40, enough=enough
-        )
+        spectra[i] = lanczos(apart(i), start, most=40, enough=enough)
         factor = max(factor, spectra[i].norm / max(float(frobenius[i]), 1e-30))
     extremes: dict[int, Spectrum] = {}
     for i in dict.fromkeys(steep[:worst] + order[:worst]):
         if enough() and extremes:
             break
         yield f"Lanczos on Hess_i of client {panel.clients[i]}"
-        extremes[i] = lanczos(
-            lambda v, i=i: panel.products(i, x, v), start, most=40, ends=True, enough=enough
-        )
-    norms = [
-        spectra[i].norm if i in spectra else factor * float(frobenius[i]) for i in range(seen)
-    ]
+        extremes[i] = lanczos(alone(i), start, most=40, ends=True, enough=enough)
+    norms = [spectra[i].norm if i in spectra else factor * float(frobenius[i]) for i in range(seen)]
     norms += [float("nan")] * (M - seen)
     known = [n for n in norms if isfinite(n)]
     yield Hessians(

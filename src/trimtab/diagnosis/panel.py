@@ -85,7 +85,8 @@ def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
         return torch.zeros_like(v)
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
     ahead, behind = (problem.client_gradient(i, x + sign * h * v) for sign in (1, -1))
-    return (ahead - behind) / (2 * h)
+    difference: Tensor = (ahead - behind) / (2 * h)
+    return difference
 
 
 def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
@@ -94,7 +95,8 @@ def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
     clients = tuple(range(N))
     most = max(4, min(MOST, ROOM // d))
     if most < N:
-        clients = tuple(sorted(torch.randperm(N, generator=stream(seed, PARTITION))[:most].tolist()))
+        drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
+        clients = tuple(sorted(drawn.tolist()))
         clock.note(f"{most} of the {N} clients were measured, drawn at random.")
     if not isinstance(problem, Supervised):
         some = problem if len(clients) == N else _Some(problem, clients)

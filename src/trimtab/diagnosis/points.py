@@ -73,7 +73,7 @@ def descend(problem: Problem, x: Vector, most: int = 400) -> Iterator[tuple[Vect
 
     best, least = x, problem.loss(x)
     for _ in range(most):
-        optimiser.step(closure)
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
         here = leaf.detach().clone()
         loss = problem.loss(here)
         if not loss < least:  # NaN, or no progress within rounding

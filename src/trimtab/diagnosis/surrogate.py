@@ -195,10 +195,10 @@ def predict(
             end = min(R, floor(NEAR * r))  # who else is there by then?
         if r >= end or not bool(torch.isfinite(gap).any()):
             break
-    there = torch.isfinite(when)
+    there, nearest = torch.isfinite(when), float(least.min())
     if not bool(there.any()):
-        return Predicted(algorithm, K, None, float(etas[int(least.argmin())]), float(least.min()), r)
-    return Predicted(algorithm, K, int(when.min()), float(etas[there].min()), float(least.min()), r)
+        return Predicted(algorithm, K, None, float(etas[int(least.argmin())]), nearest, r)
+    return Predicted(algorithm, K, int(when.min()), float(etas[there].min()), nearest, r)
 
 
 def step_sizes(L: float) -> Tensor:

@@ -156,16 +156,12 @@ def noise_bias(H: Tensor, D3: Vector, eta_l: float, N: int, eta_g: float = 1.0) 
     return bias
 
 
-def stationary_covariance(
-    H: Tensor, C: Tensor, eta_l: float, N: int, eta_g: float = 1.0
-) -> Tensor:
+def stationary_covariance(H: Tensor, C: Tensor, eta_l: float, N: int, eta_g: float = 1.0) -> Tensor:
     """Return Sigma with Hess Sigma + Sigma Hess = (eta_g eta_l/N) C, to first order; S = N."""
     return lyapunov(H, eta_g * eta_l / N * C)
 
 
-def sampled_noise(
-    C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: int
-) -> Tensor:
+def sampled_noise(C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: int) -> Tensor:
     """Return what takes the place of C/N when S of N clients are sampled.
 
     `spread` is the mean of grad f_c grad f_c'. SCAFFOLD: (2/S - 1/N) C. FedAvg: C/S and, since
