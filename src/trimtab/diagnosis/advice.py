@@ -47,6 +47,7 @@ class Diagnosis:
     convexity: str
     knee: dict[str, float]  # by option
     bias: dict[str, float | None]
+    bias_by_K: list[dict[str, float | None]]  # at eta_l
     variance: dict[str, float | None]  # trace of the stationary covariance
     predicted: list[Predicted]
     # -- advised

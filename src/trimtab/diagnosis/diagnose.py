@@ -38,12 +38,13 @@ def diagnose(
     wanted, by default a hundredth of the start's. cross_device: clients come once and keep nothing.
 
     >>> import torch, trimtab
-    >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([5.0, -2.0]))
+    >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.02]])  # the diagonals of two Hessians
+    >>> pair = trimtab.Quadratic(A, b=torch.tensor([[5.0, 1.0], [-2.0, -0.5]]))
     >>> found = trimtab.diagnose(pair)
     >>> print(found.advice)
     Use Scaffold with K = 2, eta_l = 0.316 and eta_g = 1.
-    >>> round(found.zeta, 3), found.delta, found.L, found.mu
-    (4.0, 0.5, 2.0, 1.5)
+    >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
+    [4.0, 0.5, 2.0, 1.5]
     """
     steps = diagnosing(
         problem,
@@ -180,6 +181,7 @@ def _steps(
             "II": theory.knee(at.L, at.delta, at.mu, "II"),
         },
         bias=bias,
+        bias_by_K=laws.by_K(bias, model, eta, choice.K),
         variance=variance,
         predicted=predicted,
         algorithm=choice.algorithm,

@@ -9,7 +9,7 @@ from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.measure import Gradients, Hessians
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.spectrum import conjugate_gradients
-from trimtab.diagnosis.surrogate import Surrogate
+from trimtab.diagnosis.surrogate import KS, Surrogate
 
 Law = dict[str, float | None]
 """Numbers by name; None where theory does not hold, or there was no time."""
@@ -52,6 +52,19 @@ def stationary(
         case.clock.note("Without strong convexity there is no stationary law of the noise.")
         return bias, variance
     return _with_noise(case, here, hessians.matrix, K, eta, at, bias)
+
+
+def by_K(bias: Law, model: Surrogate | None, eta: float, K: int) -> list[Law]:
+    """Return FedAvg's bias for other K at the same step size: first order, and on the model."""
+    first = bias["heterogeneity"]
+    if first is None or K == 1:
+        return []
+    rows: list[Law] = []
+    for other in KS:
+        limit = None if model is None else surrogate.fedavg_limit(model, eta, other)
+        row: Law = {"K": other, "heterogeneity": first * (other - 1) / (K - 1)}
+        rows.append(row | {"limit": None if limit is None else float(limit.norm())})
+    return rows
 
 
 def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:

@@ -11,11 +11,10 @@ from trimtab.diagnosis import surrogate, theory
 from trimtab.diagnosis.advice import Choice, choose, make
 from trimtab.diagnosis.case import SHARE, Case
 from trimtab.diagnosis.measure import Hessians
-from trimtab.diagnosis.surrogate import BETA, Predicted, Surrogate
+from trimtab.diagnosis.surrogate import BETA, KS, Predicted, Surrogate
 from trimtab.simulation import Diverged, simulate
 from trimtab.streams import NOISE, stream
 
-KS = (1, 2, 4, 8, 16, 32, 64)  # numbers of local steps that are looked at
 ROUNDS = 1000  # on the model, at most
 TRIES = 6  # halvings of a step that makes f rise
 

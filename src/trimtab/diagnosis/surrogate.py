@@ -22,6 +22,7 @@ from trimtab.streams import COHORT, NOISE, stream
 
 WHOLE = 64  # up to this d, all directions
 START, BIAS, PULLS = 16, 6, 10  # directions of the error, of the bias, of the clients' gradients
+KS = (1, 2, 4, 8, 16, 32, 64)  # numbers of local steps that are looked at
 BETA = 0.9  # of MimeLite's momentum
 NEAR = 1.15  # of the fewest rounds: what counts as about as good
 FACTOR = 10**0.25  # between step sizes, as `compare` has them in the end

@@ -4,8 +4,7 @@ from trimtab.diagnosis.advice import CHANGES, Choice, named
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.laws import Law
 from trimtab.diagnosis.measure import Hessians
-from trimtab.diagnosis.plan import KS
-from trimtab.diagnosis.surrogate import Predicted
+from trimtab.diagnosis.surrogate import KS, Predicted
 from trimtab.diagnosis.theory import Constants
 
 
