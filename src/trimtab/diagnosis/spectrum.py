@@ -54,7 +54,7 @@ def lanczos(
     start: Vector,
     *,
     most: int = 60,
-    tolerance: float = 0.01,
+    tolerance: float = 2e-3,
     ends: bool = False,
     enough: Callable[[], bool] = lambda: False,
 ) -> Spectrum:
