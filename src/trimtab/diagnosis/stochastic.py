@@ -15,7 +15,7 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised import Supervised
 
 SAMPLES = 4000  # gradients of single samples that make up C, over all clients
-TAIL = 1e-3  # of the trace of V that may be left out of D3f[V]
+TAIL = 0.02  # of the trace of V that may be left out of D3f[V]
 
 
 @dataclass(frozen=True)
