@@ -8,6 +8,7 @@ of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One 
 in results/diagnosis.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 
 from trimtab import Diagnosis, Quadratic, Supervised, compare, diagnose
 from trimtab.core import Oracle
+from trimtab.diagnosis.advice import named
 from trimtab.problems.builtin import concrete_problem, digits_problem, heart_problem
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist
@@ -223,6 +225,7 @@ def main(names: tuple[str, ...], only_page: bool) -> None:
                 record = account(CASES[name])
             write_json(path, record)
             click.echo(f"{name}: {judge(record)} {record['seconds']}")
+    (ROOT / "docs" / "diagnosis.md").write_text(page(records()), "utf-8")
 
 
 def judge(record: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +242,68 @@ def judge(record: dict[str, Any]) -> dict[str, Any]:
     if best is not None and mine["rounds"] is not None:
         ratio = mine["rounds"] / best["rounds"]
     return {"advised": mine, "best": best, "ratio": ratio}
+
+
+def records(folder: Path = ROOT / "results" / "diagnosis") -> dict[str, Any]:
+    """Return the records by case, in the order of the cases."""
+    return {
+        name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+        for name in CASES
+        if (folder / f"{name}.json").exists()
+    }
+
+
+def near(record: dict[str, Any]) -> bool:
+    """Tell whether the advised lane is within 1.3 x of the best."""
+    ratio = judge(record)["ratio"]
+    return ratio is not None and ratio <= WITHIN
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return all cases as Markdown, misses in bold."""
+    lines = [
+        "| case | zeta | delta/L | advised | rounds | best of the grid | rounds | ratio "
+        "| with the advised step | how sure |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, record in found.items():
+        said, verdict = record["diagnosis"], judge(record)
+        ratio = "none" if verdict["ratio"] is None else f"{verdict['ratio']:.2f}"
+        cells = (
+            name,
+            f"{said['zeta']:.2g}",
+            f"{said['delta'] / said['L']:.2g}",
+            _lane(verdict["advised"]),
+            _count(verdict["advised"], record),
+            "nobody" if verdict["best"] is None else _lane(verdict["best"]),
+            "-" if verdict["best"] is None else _count(verdict["best"], record),
+            ratio if near(record) else f"**{ratio}, missed**",
+            str(record["with the advised step"] or f"{record['settings']['R']}+"),
+            said["sure"].split(";")[0].rstrip("."),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _lane(row: dict[str, Any]) -> str:
+    K = "" if row["algorithm"] == "sgd" else f", K = {row['K']}"
+    return f"{named(row['algorithm'])}{K}"
+
+
+def _count(row: dict[str, Any], record: dict[str, Any]) -> str:
+    return str(row["rounds"] or f"{record['settings']['R']}+")
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return docs/diagnosis.md."""
+    good = sum(map(near, found.values()))
+    missed = [name for name, record in found.items() if not near(record)]
+    share = f"{good} of {len(found)} cases ({good / max(1, len(found)):.0%})"
+    todo = [name for name in CASES if name not in found]
+    open_ = f"\nNot computed yet, and so not counted: {', '.join(todo)}.\n" if todo else ""
+    told = f"Missed: {', '.join(missed)}." if missed else "None was missed."
+    text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
+    return text.format(table=table(found), share=share, missed=told, open=open_, within=WITHIN)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
     if rows is None:
         some = problem if len(clients) == N else _Some(problem, clients)
         return Panel(some, clients)
-    return _thinned(problem, clients, rows, seed, clock)
+    return thinned(problem, clients, rows, seed, clock)
 
 
 def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int | None:
@@ -128,9 +128,10 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
     return rows if rows < max(sizes) else None
 
 
-def _thinned(
+def thinned(
     problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, clock: Clock
 ) -> Panel:
+    """Return a panel of at most so many samples of each client, drawn at random."""
     data = [problem.clients[i] for i in clients]
     kept = []
     for i, every in zip(clients, data, strict=True):

@@ -156,8 +156,8 @@ def _bias(axes: "Axes", found: Diagnosis) -> None:
 
     axes.set_title(f"Bias at eta_l = {found.eta_l:.2g}", fontsize=10, loc="left")
     rows = [row for row in found.bias_by_K if row["K"] != 1]
-    if not rows:
-        why = "no local steps" if found.K == 1 else "not known: no optimum was found"
+    if not any((row["heterogeneity"] or 0) > 0 for row in rows):
+        why = "none" if rows or found.K == 1 else "not known: no optimum was found"
         axes.text(0.5, 0.5, why, ha="center", transform=axes.transAxes, color="#666666")
         axes.set_axis_off()
         return
