@@ -36,8 +36,9 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
     problem, clock = PROBLEMS[name](), Clock(60.0)
     panel = seat(problem, 0, clock)
     x_star, reached, _ = points.best_point(panel, problem.x0(), clock, clock.until(1))
-    here = measure.at_point(panel, x_star)
     H = measure.full_hessian(panel, x_star, clock.until(1))
+    x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
+    here = measure.at_point(panel, x_star)
     pull = laws.pull_of(panel, x_star, here.rows - here.mean)
     assert reached
     gaps, left = [], []
@@ -124,9 +125,12 @@ def test_resnet18_is_diagnosed_within_its_minutes():
     X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     clients = [(X[:1], torch.tensor([0])), (X[1:], torch.tensor([1]))]
     problem = Supervised(lambda: resnet18(groups=8), cross_entropy, clients)
+    x = problem.x0()
     started = perf_counter()
+    problem.client_hvp(0, x, x)
+    single = perf_counter() - started
     found = diagnose(problem, minutes=0.05)
-    assert perf_counter() - started < 120
+    assert found.seconds < 3 + 60 * single  # what is under way when time is over is finished
     assert found.d > 11_000_000
     assert found.zeta > 0
     assert found.delta > 0

@@ -1,5 +1,6 @@
 """What is known of a problem while it is diagnosed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trimtab.core import Vector
@@ -35,6 +36,12 @@ class Case:
         return isinstance(self.panel.problem, Quadratic)
 
 
+def _flat(panel: Panel, x0: Vector, best: Vector, seed: int, enough: Callable[[], bool]) -> bool:
+    """Tell whether the Hessian vanishes on the way from the start to the best point."""
+    start, end = (points.steepest(panel, x, seed, enough) for x in (x0, best))
+    return end < 0.1 * start
+
+
 def find(
     problem: Problem, panel: Panel, clock: Clock, x0: Vector, S: int, seed: int, eps: float | None
 ) -> Case:
@@ -45,8 +52,7 @@ def find(
     least = own.loss(best)
     wanted = eps if eps is not None else (SHARE * max(0.0, f0 - least) or 1e-6)
     doubts = []
-    start, end = (points.steepest(panel, x, seed, enough) for x in (x0, best))
-    if end < 0.1 * start and not hasattr(own, "x_star"):
+    if not enough() and not hasattr(own, "x_star") and _flat(panel, x0, best, seed, enough):
         best = next((x for x, f in way if f - least <= 0.1 * wanted), best)
         optimum = False
         doubts.append(

@@ -115,7 +115,9 @@ def _steps(
     square, error = measure.noise(panel.problem, panel.p, case.best, seed, clock.until(0.4))
     sigma = sqrt(max(0.0, square))
     hessians = start = yield from _hessians(case, case.best, 0.4, 0.6)
-    if not case.quadratic:
+    if clock.until(0.68)():
+        clock.note("The Hessians at the start were not looked at.")
+    elif not case.quadratic:
         start = yield from _hessians(case, x0, 0.6, 0.68, worst=3)
     points, B = rows.of_points(case, here, hessians, start)
 

@@ -31,11 +31,13 @@ def build(
         error = (away / away.norm() * size).to(x0)
         case.eps = SHARE * hessians.L * size**2 / 2
         case.doubts.append("Training starts at the optimum, so rounds are counted from elsewhere.")
-    Q = surrogate.basis(panel, best, error, moved, pull, clock.until(0.72))
-    on_the_way = [best] if case.quadratic else [best, x0, (x0 + best) / 2]
-    model = surrogate.build(
-        panel, on_the_way, error, best, moved, Q, sigma > 0, case.seed, clock.until(0.78)
-    )
+    model = None
+    if not clock.until(0.72)():
+        Q = surrogate.basis(panel, best, error, moved, pull, clock.until(0.72))
+        on_the_way = [best] if case.quadratic else [best, x0, (x0 + best) / 2]
+        model = surrogate.build(
+            panel, on_the_way, error, best, moved, Q, sigma > 0, case.seed, clock.until(0.78)
+        )
     if model is None:
         clock.note("There was no time for the quadratic model; the advice rests on theory alone.")
     return model, error
