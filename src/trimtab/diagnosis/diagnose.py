@@ -38,13 +38,13 @@ def diagnose(
     wanted, by default a hundredth of the start's. cross_device: clients come once and keep nothing.
 
     >>> import torch, trimtab
-    >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.02]])  # the diagonals of two Hessians
-    >>> pair = trimtab.Quadratic(A, b=torch.tensor([[5.0, 1.0], [-2.0, -0.5]]))
+    >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
+    >>> pair = trimtab.Quadratic(A, b=torch.tensor([[2.0, 0.3], [-1.0, 0.1]]))
     >>> found = trimtab.diagnose(pair)
     >>> print(found.advice)
-    Use Scaffold with K = 2, eta_l = 0.316 and eta_g = 1.
+    Use Scaffold with K = 8, eta_l = 1 and eta_g = 1.
     >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
-    [4.0, 0.5, 2.0, 1.5]
+    [1.44, 0.1, 1.0, 0.08]
     """
     steps = diagnosing(
         problem,
