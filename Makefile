@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation format reproduce bench bench-peers clean
+.PHONY: demo test test-federation format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -40,6 +40,10 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/details.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/page.py
+
+# The records of docs/diagnosis.md; goes on where it stopped.
+account: $(VENV)/installed
+	$(BIN)/python benchmarks/advice.py
 
 bench-peers: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py

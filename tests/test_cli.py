@@ -125,6 +125,12 @@ BAD = {
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
     "report nosuch": "nosuch holds no run",
+    "diagnose digist": "'digist' is no problem; pass one of digits, quadratic, emnist,",
+    "diagnose quadratic --S 99": "S=99 clients asked for, but the problem has N=10; pass S <= 10.",
+    "diagnose quadratic --eps 0": "eps=0.0; pass the f(x) - f(x*) that is wanted",
+    "diagnose quadratic --minutes -1": "minutes=-1.0; pass a number of minutes that is positive.",
+    "diagnose quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
+    "diagnose quadratic --out .": ". is not empty; pass another --out.",
     "bench W9": "'W9' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5.",
     "frobnicate": "No such command 'frobnicate'.",
     "compare --nosuch": "No such option '--nosuch'.",
@@ -150,6 +156,19 @@ def test_options_are_what_they_were():
     assert options == {
         "compare": sorted([*common, "--K", "--algorithms", "--base"]),
         "run": sorted([*common, *hyper.split()]),
+        "diagnose": sorted(
+            [
+                "--S",
+                "--batch",
+                "--cross-device",
+                "--data",
+                "--eps",
+                "--json",
+                "--minutes",
+                "--out",
+                "--seed",
+            ]
+        ),
         "report": [],
         "bench": ["--json", "--out"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
@@ -338,6 +357,26 @@ def test_a_killed_comparison_resumes_to_the_same_end(capsys, kill, code):
 def outcome(text):
     keep = ("name", "settings", "rounds", "bytes", "best")
     return [{k: entry[k] for k in keep} for entry in json.loads(text)["algorithms"]]
+
+
+def test_diagnose_prints_advice_and_page(capsys):
+    code, out, err = trimtab(capsys, "diagnose", "quadratic")
+    assert (code, err) == (0, "")
+    assert re.match(r"Use (Scaffold|FedAvg|Sgd) with ", out)
+    page = Path(re.search(r"^Page: (.*)$", out, re.M).group(1))
+    assert page == Path("runs/diagnose-quadratic-1/report.html")
+    assert "<svg" in page.read_text()
+    assert json.loads(Path("runs/diagnose-quadratic-1/diagnosis.json").read_text())["algorithm"]
+
+
+def test_diagnose_json_has_the_promised_keys(capsys):
+    command = ("diagnose", "mine.py:good", "--batch", 5, "--S", 1, "--seed", 2, "--out", "here")
+    code, out, err = trimtab(capsys, *command, "--cross-device", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    promised = "G B delta L mu sigma zeta K eta_l eta_g algorithm reasons problem page advice"
+    assert set(promised.split()) <= set(found)
+    assert (found["algorithm"], found["S"]) == ("mimelite", 1)
 
 
 def test_version_and_help(capsys):

@@ -38,6 +38,7 @@ LEVELS = (
     ("record",),
     ("tune",),
     ("comparison",),
+    ("diagnosis",),
     ("compare", "run", "report", "bench", "federation"),
     ("reproduce",),
     ("cli_options",),
@@ -119,7 +120,7 @@ def test_only_the_tests_and_users_import_the_contract():
 
 def test_the_package_itself_imports_nothing_of_the_command_line():
     assert {part(name) for name in ours("trimtab")} <= {
-        *("algorithms", "compare", "comparison", "problems", "simulation", "testing")
+        *("algorithms", "compare", "comparison", "diagnosis", "problems", "simulation", "testing")
     }
 
 
@@ -157,10 +158,10 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "Comparison", "Diverged", "FedAvg", "FedOpt", "FedProx"),
-    *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg", "Round"),
-    *("Scaffold", "ServerOnly", "Sgd", "Simulation", "Supervised", "Yogi", "compare", "simulate"),
-    "testing",
+    *("ALGORITHMS", "Adagrad", "Adam", "Comparison", "Diagnosis", "Diverged", "FedAvg", "FedOpt"),
+    *("FedProx", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg"),
+    *("Round", "Scaffold", "ServerOnly", "Sgd", "Simulation", "Supervised", "Yogi", "compare"),
+    *("diagnose", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -188,6 +189,9 @@ SIGNATURES = {
     trimtab.Simulation.load: "(path, algorithm, problem, *, executor=None, memory=None)",
     trimtab.Simulation.save: "(self, path)",
     trimtab.Simulation.audit: "(self)",
+    trimtab.diagnose: (
+        "(problem, x=None, *, S=None, eps=None, cross_device=False, seed=0, minutes=5)"
+    ),
     testing.check_algorithm: "(algorithm)",
     partition.by_similarity: "(labels, N, s, seed=0)",
     partition.by_label: "(labels, N, seed=0)",

@@ -18,6 +18,7 @@ from trimtab.algorithms import (
 )
 from trimtab.compare import compare
 from trimtab.comparison import Comparison
+from trimtab.diagnosis import Diagnosis, diagnose
 from trimtab.problems import Problem, Quadratic, Supervised
 from trimtab.simulation import Diverged, Round, Simulation, simulate
 
@@ -30,6 +31,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "Comparison",
+    "Diagnosis",
     "Diverged",
     "FedAvg",
     "FedOpt",
@@ -48,6 +50,7 @@ __all__ = [
     "Supervised",
     "Yogi",
     "compare",
+    "diagnose",
     "simulate",
     "testing",
 ]

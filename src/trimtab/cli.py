@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from trimtab import __version__
 from trimtab.algorithms import ALGORITHMS, BASES
@@ -20,9 +20,16 @@ from trimtab.cli_federate import federate
 from trimtab.cli_options import CountOrFraction, algorithm_of, hyper_options
 from trimtab.compare import comparing
 from trimtab.comparison import Comparison, read_comparison
+from trimtab.diagnosis import Diagnosis, diagnosing
 from trimtab.problems.builtin import load_problem
 from trimtab.record import write_json
-from trimtab.report import bench_table, reproduction_table, terminal_table, write_page
+from trimtab.report import (
+    bench_table,
+    reproduction_table,
+    terminal_table,
+    write_diagnosis,
+    write_page,
+)
 from trimtab.reproduce import REPRODUCTIONS, computing, listing
 from trimtab.reproduce import read as read_records
 from trimtab.run import running
@@ -158,6 +165,58 @@ def run(
 
 
 @cli.command()
+@click.argument("problem", default="digits")
+@click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
+@click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
+@click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")
+@click.option("--cross-device", is_flag=True, help="Clients come once and keep nothing.")
+@click.option("--minutes", type=float, default=5, show_default=True, help="Time for it all.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def diagnose(
+    problem: str,
+    S: int | float | None,
+    batch: int | float | None,
+    eps: float | None,
+    cross_device: bool,
+    minutes: float,
+    seed: int,
+    data: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how the clients of PROBLEM differ, and advise algorithm, K and step sizes.
+
+    PROBLEM is a built-in name or file.py:function, as for compare.
+    """
+    made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+    folder = _folder(out, f"diagnose-{_short(problem)}", resume=False)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; pass another --out.")
+    steps = diagnosing(
+        made,
+        S=S,
+        eps=eps,
+        cross_device=cross_device,
+        seed=seed,
+        minutes=minutes,
+        name=problem,
+    )
+    found = _watch(steps)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = write_diagnosis(found, folder / "report.html")
+    content = {"problem": problem, "page": str(page), **found.to_json()}
+    write_json(folder / "diagnosis.json", content)
+    if as_json:
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        click.echo(found)
+        click.echo(f"Page: {page}")
+
+
+@cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def report(folder: Path) -> None:
     """Write the page of a finished comparison or run anew."""
@@ -272,6 +331,21 @@ def _follow(steps: Any, folder: Path) -> Comparison:
                 raise click.ClickException(
                     f"stopped; all rounds so far are in {folder}: repeat the command with --resume."
                 )
+
+
+def _watch(steps: Any) -> Diagnosis:
+    """Consume the stages of a diagnosis with a bar on a terminal."""
+    console = Console(stderr=True, emoji=False)
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
+        task = lines.add_task("", total=1.0)
+        while True:
+            try:
+                stage, done = next(steps)
+            except StopIteration as end:
+                result: Diagnosis = end.value
+                return result
+            lines.update(task, description=stage, completed=done)
 
 
 def _now(trial: Trial) -> str:

@@ -1,10 +1,15 @@
 """What a Round tells of its clients, against the definitions."""
 
+import re
+from itertools import islice
+
 import pytest
 import torch
 from quadratics import SCAFFOLDS, WEIGHTS, path, quadratic
 
-from trimtab import FedAvg, Quadratic, Scaffold, simulate
+from trimtab import Diverged, FedAvg, Mime, MimeLite, Momentum, Quadratic, Scaffold, simulate
+from trimtab.algorithms.fedavg import Upload
+from trimtab.simulation.replies import Tally
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
 ONES = torch.ones(3, dtype=torch.float64)
@@ -56,3 +61,61 @@ def test_spread_is_the_standard_deviation_of_the_new_controls(variant, weights):
         p = problem.weights[list(round.cohort)] / problem.weights[list(round.cohort)].sum()
         variance = p @ (c - p @ c).square().sum(1)
         assert round.spread == pytest.approx(float(variance.sqrt()), rel=1e-10)
+
+
+def test_movers_count_the_clients_that_move():
+    def movers(*lengths):
+        tally = Tally()
+        for length in lengths:
+            tally.add(0.25, Upload(torch.tensor([length], dtype=torch.float64)))
+        return tally.movers
+
+    assert movers(1.0, 1.0, 1.0, -1.0) == pytest.approx(4)
+    assert movers(1.0, 0.0, 0.0, 0.0) == pytest.approx(1)
+
+
+# -- why a run diverges
+
+
+def diverge(algorithm, problem, **options):
+    with pytest.raises(Diverged) as caught:
+        list(islice(simulate(algorithm, problem, x=ONES, **options), 3000))
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert not re.search(r"[.!?] [A-Z]", text), f"more than one sentence: {text}"
+    return text
+
+
+@pytest.mark.parametrize("K", [1, 4])
+@pytest.mark.parametrize("kind", [FedAvg, Scaffold])
+def test_a_step_beyond_two_over_L_is_explained_by_the_L_it_shows(kind, K):
+    H = torch.diag(torch.tensor([10.0, 5.0, 1.0], dtype=torch.float64))
+    problem = Quadratic(H.expand(4, 3, 3), torch.zeros(4, 3, dtype=torch.float64))
+    text = diverge(kind(eta_l=0.5, K=K), problem)
+    assert "try eta_l below 0.2:" in text
+    assert "L is about 10" in text
+    assert text.endswith("not 0.5.")
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched", "workers"])
+def test_one_client_that_moves_alone_is_named(executor):
+    A = torch.ones(6, 3, dtype=torch.float64)
+    A[4] = 500
+    problem = Quadratic(A, torch.ones(6, 3, dtype=torch.float64))
+    text = diverge(FedAvg(eta_l=0.1, K=2), problem, executor=executor)
+    assert "client 4 moves nearly alone" in text
+    assert "look at its data" in text
+
+
+@pytest.mark.parametrize("kind", [Mime, MimeLite])
+def test_momentum_is_named_where_there_is_any(kind):
+    problem = quadratic()
+    text = diverge(kind(eta=3.0, K=5, base=Momentum(0.9)), problem)
+    assert "momentum beta = 0.9 adds up to 10 steps" in text
+    assert "try eta below 0.3 or a smaller beta" in text
+
+
+def test_a_run_that_diverges_at_once_names_its_step():
+    with pytest.raises(Diverged, match=r"finite; try eta_l below 1e\+200\.$"):
+        list(islice(simulate(FedAvg(eta_l=1e200, K=3), quadratic(), x=ONES), 5))

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from trimtab.core import Vector
 
+_SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
+_ROWS = 64  # Hessian-vector products at once
+
 
 class FlatModule:
     """A copy of a module whose trainable parameters are views of one vector; the rest stays inside.
@@ -69,6 +72,33 @@ class FlatModule:
         """Return the gradient of a loss with respect to the vector it was computed at."""
         parts = torch.autograd.grad(loss, self.trainable, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in parts])
+
+    def hessian_products(self, loss: Tensor, V: Tensor) -> Tensor:
+        """Return the Hessian of a loss times each row of V, by differentiating its gradient."""
+        first = torch.autograd.grad(loss, self.trainable, create_graph=True, materialize_grads=True)
+        gradient = torch.cat([part.reshape(-1) for part in first])
+        if not gradient.requires_grad:  # the loss is linear in x
+            return torch.zeros_like(V)
+
+        def second(v: Tensor, several: bool) -> Tensor:
+            parts = torch.autograd.grad(
+                gradient,
+                self.trainable,
+                v,
+                retain_graph=True,
+                is_grads_batched=several,
+                materialize_grads=True,
+            )
+            return torch.cat([part.reshape(*v.shape[:-1], -1) for part in parts], -1)
+
+        if self._simple:  # for other layers torch's batched second derivatives are not reliable
+            return torch.cat([second(some, True) for some in torch.split(V, _ROWS)])
+        return torch.stack([second(v, False) for v in V])
+
+    @property
+    def _simple(self) -> bool:
+        leaves = (m for m in self.module.modules() if not list(m.children()))
+        return all(isinstance(m, _SIMPLE) for m in leaves)
 
     def mode(self, training: bool) -> None:
         """Put the submodules in the mode they were given in, or all in evaluation mode."""

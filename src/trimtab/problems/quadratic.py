@@ -90,6 +90,10 @@ class Quadratic:
         """Return A_i x - b_i."""
         return x @ self.A[i] - self.b[i]  # A_i is symmetric; also right for x of shape (s, d)
 
+    def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
+        """Return A_i v for each row v of V."""
+        return V @ self.A[i]
+
     def loss(self, x: Vector) -> float:
         """Return f(x)."""
         return float(x @ self.H @ x / 2 - self._mean(self.b) @ x)

@@ -205,6 +205,16 @@ class Supervised:
         """Return the gradient of f_i at x on all its data, without dropout."""
         return self._gradient(x, _pieces(self.clients[i]), training=False)
 
+    def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
+        """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
+        rows = V.reshape(-1, self.d)
+        data, total = self.clients[i], self.l2 * rows
+        with torch.enable_grad():
+            for piece in _pieces(data):
+                products = self._own.hessian_products(self._loss(x, piece), rows)
+                total = total.add_(products, alpha=len(piece) / len(data))
+        return total.view(V.shape)
+
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
         return sum(float(self.weights[i]) * self.client_loss(i, x) for i in range(self.N))

@@ -7,7 +7,7 @@ from trimtab.comparison import Comparison, Entry, pretty
 from trimtab.record import versions
 from trimtab.report.table import COLUMNS, cells, wanted, winners
 
-_CSS = """
+CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;
        padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .3rem } h2 { font-size: 1.1rem; margin-top: 2rem }
@@ -33,7 +33,7 @@ def write_page(result: Comparison, path: Path) -> Path:
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{_CSS}</style></head><body>
+<style>{CSS}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="advice">{escape(result.advice)}</p>
 {_table(result)}

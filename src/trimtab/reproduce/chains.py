@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
+from trimtab.diagnosis import theory
 from trimtab.problems.problem import normalised
 from trimtab.problems.quadratic import Quadratic
 from trimtab.streams import BATCH, stream
@@ -220,32 +221,26 @@ def hessian(model: Model, x: Vector) -> Tensor:
 def stationary_covariance(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Tensor:
     """Return Sigma with Hess Sigma + Sigma Hess = (eta_g eta_l/N) C, to first order."""
     C = _mean(model.covariance, model, x)
-    return _lyapunov(hessian(model, x), eta_g * eta_l / model.N * C)
+    return theory.stationary_covariance(hessian(model, x), C, eta_l, model.N, eta_g)
 
 
 def heterogeneity_bias(model: Model, x: Vector, eta_l: float, K: int) -> Vector:
     """Return eta_l (K-1)/2 Hess^-1 mean_c (Hess_c - Hess) grad f_c: FedAvg's, not SCAFFOLD's."""
-    H = hessian(model, x)
-    drift = _mean(lambda i, x: (model.hessian(i, x) - H) @ model.gradients(i, x), model, x)
-    bias: Tensor = eta_l * (K - 1) / 2 * torch.linalg.solve(H, drift)
-    return bias
+    hessians, gradients = _each(model.hessian, model, x), _each(model.gradients, model, x)
+    return theory.heterogeneity_bias(normalised(None, model.N), hessians, gradients, eta_l, K)
 
 
 def noise_bias(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Vector:
     """Return -(eta_g eta_l/(2 N)) Hess^-1 D3f[V], Hess V + V Hess = C: everybody's."""
     H = hessian(model, x)
-    V = _lyapunov(H, _mean(model.covariance, model, x))
+    V = theory.lyapunov(H, _mean(model.covariance, model, x))
     D3 = _mean(lambda i, x: model.third(i, x, V), model, x)
-    bias: Tensor = -eta_g * eta_l / (2 * model.N) * torch.linalg.solve(H, D3)
-    return bias
+    return theory.noise_bias(H, D3, eta_l, model.N, eta_g)
+
+
+def _each(f: Callable[[int, Vector], Tensor], model: Model, x: Vector) -> Tensor:
+    return torch.stack([f(i, x) for i in range(model.N)])
 
 
 def _mean(f: Callable[[int, Vector], Tensor], model: Model, x: Vector) -> Tensor:
-    return torch.stack([f(i, x) for i in range(model.N)]).mean(0)
-
-
-def _lyapunov(H: Tensor, C: Tensor) -> Tensor:
-    """Solve H S + S H = C."""
-    values, U = torch.linalg.eigh(H)
-    S: Tensor = U @ ((U.T @ C @ U) / (values[:, None] + values)) @ U.T
-    return S
+    return _each(f, model, x).mean(0)

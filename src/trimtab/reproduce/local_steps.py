@@ -10,7 +10,7 @@ rate of every step size is known exactly; the best step of each K is then run.
 from itertools import islice
 from math import log, log10
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from trimtab.algorithms import Scaffold
+from trimtab.diagnosis import theory
+from trimtab.diagnosis.theory import Option
 from trimtab.problems.quadratic import Quadratic
 from trimtab.report.plots import COLOURS, STYLE
 from trimtab.reproduce.curves import rounded, slope
 from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction, Say
 from trimtab.simulation import simulate
 
-Option = Literal["I", "II"]
 OPTIONS: tuple[Option, ...] = ("I", "II")
 FULL = ((100, 10), (1000, 10), (1000, 30), (1000, 100), (1000, 300), (10000, 10), (10000, 100))
 QUICK = ((1000, 10), (1000, 100), (1000, 300))  # (L/mu, delta/mu)
@@ -165,9 +166,8 @@ def _best_K(record: Record) -> int:
 
 def _knee(record: Record) -> float:
     """Return what theory says of the best K."""
-    kappa, ratio = record["settings"]["L/mu"], record["settings"]["delta/mu"]
-    knee = kappa / ratio
-    return float(knee if record["settings"]["option"] == "I" else min(knee, kappa**0.5))
+    s = record["settings"]
+    return theory.knee(s["L/mu"], s["delta/mu"], 1.0, s["option"])
 
 
 def _title(record: Record) -> str:

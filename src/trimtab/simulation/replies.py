@@ -90,6 +90,14 @@ class Tally:
         return self._moves.norm / self.share if self._moves.seen else nan
 
     @property
+    def movers(self) -> float:
+        """How many clients it takes to move like that: all if they move alike, 1 if one does alone.
+
+        (sum w_i |dx_i|)^2 / sum (w_i |dx_i|)^2; NaN where uploads have no dx.
+        """
+        return self._moves.norm**2 / self._moves.own if self._moves.own else nan
+
+    @property
     def cosine(self) -> float:
         """How far two clients' moves agree: mean <dx_i, dx_j> over pairs i != j / mean |dx_i|^2.
 

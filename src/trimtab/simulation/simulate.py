@@ -1,8 +1,9 @@
 """Rounds of an algorithm on a problem, in this process."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from math import isfinite, nan
+from dataclasses import dataclass
+from math import inf, isfinite, nan
 from operator import index
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +14,7 @@ import torch
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves, nbytes
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
+from trimtab.simulation.divergence import Moves, explain
 from trimtab.simulation.executors import EXECUTORS, Exchange, choose
 from trimtab.simulation.memory import ClientStates
 from trimtab.simulation.replies import Tally
@@ -23,14 +25,13 @@ from trimtab.threads import one_thread
 class Diverged(ArithmeticError):
     """x, or a state, is no longer finite. The simulation stays at the last round that was."""
 
-    def __init__(self, algorithm: Algorithm, r: int) -> None:
-        name, value = step_size(algorithm)
-        advice = f"try {name} below {value:g}" if name else "try a smaller step size"
-        super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {advice}.")
-        self.algorithm, self.r = algorithm, r
+    def __init__(self, algorithm: Algorithm, r: int, why: str = "") -> None:
+        why = why or explain(algorithm, (), int)
+        super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {why}.")
+        self.algorithm, self.r, self.why = algorithm, r, why
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Diverged, (self.algorithm, self.r)
+        return Diverged, (self.algorithm, self.r, self.why)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Simulation(Iterator[Round]):
         self.server = algorithm.init_server(_start(problem, seed, x))
         self.states = ClientStates(memory)
         self.changes: list[tuple[int, str]] = []
+        self._moves: deque[Moves] = deque(maxlen=2)  # of the last rounds, should one diverge
         self._algorithm = algorithm
 
     @property
@@ -112,7 +114,7 @@ class Simulation(Iterator[Round]):
         try:
             server = self._algorithm.round(self.server, clients)
             if not (_finite(server) and clients.finite()):
-                raise Diverged(self._algorithm, r)
+                raise Diverged(self._algorithm, r, self._why(clients.alive))
             self.states.commit(clients.alive)
         except _NobodyAnsweredError:
             server = self.server
@@ -120,6 +122,8 @@ class Simulation(Iterator[Round]):
             self.states.discard()
         self.server, self.r = server, r
         last = clients.last
+        if last is not None and isfinite(last.drift) and isfinite(last.movers):
+            self._moves.append(Moves(last.drift, last.movers, len(last)))
         return Round(
             r=r,
             x=server.x,
@@ -132,6 +136,15 @@ class Simulation(Iterator[Round]):
             spread=last.spread if last else nan,
             cosine=last.cosine if last else nan,
         )
+
+    def _why(self, cohort: list[int]) -> str:
+        def worst() -> int:
+            """Return the client with the largest gradient at the last x that was finite."""
+            x = self.server.x  # so large that squares may overflow
+            sizes = {i: float(self.problem.client_gradient(i, x).abs().max()) for i in cohort}
+            return max(cohort, key=lambda i: sizes[i] if isfinite(sizes[i]) else inf)
+
+        return explain(self._algorithm, self._moves, worst)
 
     def _sample(self, r: int) -> list[int]:
         """Draw S of N without replacement (Floyd's algorithm: time and memory grow with S only)."""
@@ -304,25 +317,6 @@ def cohort_size(S: int | float | None, N: int) -> int:
     if S > N:
         raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
     return S
-
-
-def step_size(algorithm: Any) -> tuple[str, float]:
-    """Return name and value of an algorithm's step size, or ("", nan).
-
-    >>> from trimtab import FedAvg, RichardsonRomberg
-    >>> step_size(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))
-    ('eta_l', 0.1)
-    """
-    if is_dataclass(algorithm):
-        names = [field.name for field in fields(algorithm)]
-        for name in ("eta_l", "eta"):
-            if name in names:
-                return name, getattr(algorithm, name)
-        for name in names:
-            found = step_size(getattr(algorithm, name))
-            if found[0]:
-                return found
-    return "", nan
 
 
 def _checked(cohort: Sequence[int], N: int) -> list[int]:

@@ -1,0 +1,37 @@
+"""A budget of time, and a list of what it cut short."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+
+class Clock:
+    """So many seconds from now on, shared out in stages.
+
+    >>> clock = Clock(60.0)
+    >>> clock.until(0.5)(), Clock(0.0).until(0.5)()
+    (False, True)
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.started = seconds, perf_counter()
+        self.cut: list[str] = []  # sentences
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return perf_counter() - self.started
+
+    @property
+    def left(self) -> float:
+        """Seconds until all is to be over."""
+        return self.seconds - self.spent
+
+    def until(self, share: float) -> Callable[[], bool]:
+        """Return a question: is this share of all the time over?"""
+        end = self.started + share * self.seconds
+        return lambda: perf_counter() > end
+
+    def note(self, sentence: str) -> None:
+        """Remember what was cut short, once."""
+        if sentence not in self.cut:
+            self.cut.append(sentence)

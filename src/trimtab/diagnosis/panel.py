@@ -1,0 +1,189 @@
+"""Who is measured, and on how much data: everybody on everything, unless that takes too long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core import Oracle, Vector
+from trimtab.diagnosis.clock import Clock
+from trimtab.problems.clients import Data
+from trimtab.problems.problem import Problem
+from trimtab.problems.supervised import Supervised
+from trimtab.streams import PARTITION, stream
+
+MOST = 256  # clients
+ROOM = 100_000_000  # numbers in the gradients of all clients that are measured
+PASSES = 200  # gradients of all data that the time should allow
+FEW = 16  # samples of a client that are measured at least
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some clients of a problem, as a problem of their own."""
+
+    problem: Problem
+    clients: tuple[int, ...]  # their numbers in the whole problem
+    halves: tuple[Problem, Problem] | None = None  # of the data, where only some are measured
+
+    @property
+    def p(self) -> Tensor:
+        """The weights of the clients, in float64."""
+        return self.problem.weights
+
+    def products(self, i: int, x: Vector, V: Tensor) -> Tensor:
+        """Return Hess_i at x times each row of V (or times V)."""
+        return client_products(self.problem, i, x, V)
+
+    def mean_products(self, x: Vector, V: Tensor) -> Tensor:
+        """Return Hess at x times each row of V (or times V)."""
+        total = torch.zeros_like(V)
+        for i in range(self.problem.N):
+            total.add_(self.products(i, x, V), alpha=float(self.p[i]))
+        return total
+
+    def gradients(self, x: Vector) -> Tensor:
+        """Return the gradients of all clients, one in each row."""
+        return gradients(self.problem, x)
+
+
+def gradients(problem: Problem, x: Vector) -> Tensor:
+    """Return the gradients of all clients, one in each row."""
+    return torch.stack([problem.client_gradient(i, x).detach() for i in range(problem.N)])
+
+
+def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
+    """Return Hess_i at x times each row of V (or times V).
+
+    By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
+    by differences of its gradient.
+    """
+    own = getattr(problem, "client_hvp", None)
+    if own is not None:
+        found: Tensor = own(i, x, V)
+        return found.detach()
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        gradient = problem.client_gradient(i, leaf)
+        rows = V.reshape(-1, problem.d)
+        if gradient.requires_grad:
+            parts = [
+                torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
+                for v in rows
+            ]
+            return torch.stack(parts).view(V.shape)
+    return torch.stack([_difference(problem, i, x, v) for v in rows]).view(V.shape)
+
+
+def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
+    size = float(v.norm())
+    if size == 0:
+        return torch.zeros_like(v)
+    h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
+    ahead, behind = (problem.client_gradient(i, x + sign * h * v) for sign in (1, -1))
+    difference: Tensor = (ahead - behind) / (2 * h)
+    return difference
+
+
+def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
+    """Choose clients and samples so that the time suffices; note what was left out."""
+    N, d = problem.N, problem.d
+    clients = tuple(range(N))
+    most = max(4, min(MOST, ROOM // d))
+    if most < N:
+        drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
+        clients = tuple(sorted(drawn.tolist()))
+        clock.note(f"{most} of the {N} clients were measured, drawn at random.")
+    if not isinstance(problem, Supervised):
+        some = problem if len(clients) == N else _Some(problem, clients)
+        return Panel(some, clients)
+    rows = _samples(problem, clients, clock)
+    if rows is None:
+        some = problem if len(clients) == N else _Some(problem, clients)
+        return Panel(some, clients)
+    return thinned(problem, clients, rows, seed, clock)
+
+
+def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int | None:
+    """Return how many samples of each client to measure; None for all of them."""
+    x, sizes = problem.x0(0), [problem.clients.size(i) for i in clients]
+    largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
+    data = problem.clients[largest]
+    few = Data(data.X[: 8 * FEW], data.y[: 8 * FEW])
+    each = inf
+    for again in range(10):  # others use the machine too: the least is what it takes
+        started = perf_counter()
+        problem._gradient(x, [few], training=False)
+        each = min(each, (perf_counter() - started) / len(few))
+        if again and each * len(few) > 0.1:
+            break
+    room = clock.seconds / PASSES / each  # samples of all clients together
+    if room >= sum(sizes):
+        return None
+    rows = max(FEW, int(room / len(clients)))
+    return rows if rows < max(sizes) else None
+
+
+def thinned(
+    problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, clock: Clock
+) -> Panel:
+    """Return a panel of at most so many samples of each client, drawn at random."""
+    data = [problem.clients[i] for i in clients]
+    kept = []
+    for i, every in zip(clients, data, strict=True):
+        draw = stream(seed, PARTITION, i)
+        order = torch.randperm(len(every), generator=draw)[:rows].to(every.X.device)
+        kept.append((every.X[order], every.y[order]))
+    p = problem.weights[list(clients)]
+    clock.note(f"At most {rows} samples of each client were measured.")
+    cut = [ceil(len(y) / 2) if len(y) > 1 else 1 for _, y in kept]
+    first = [(X[:n], y[:n]) for (X, y), n in zip(kept, cut, strict=True)]
+    second = [(X[-n:], y[-n:]) for (X, y), n in zip(kept, cut, strict=True)]
+    whole, one, other = (
+        problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
+    )
+    return Panel(whole, clients, (one, other))
+
+
+class _Some:
+    """Some clients of a problem as a problem."""
+
+    def __init__(self, problem: Problem, clients: Sequence[int]) -> None:
+        self.whole, self.clients = problem, list(clients)
+        self.N, self.d = len(clients), problem.d
+        p = problem.weights[self.clients]
+        self.weights = p / p.sum()
+        if hasattr(problem, "client_hvp"):
+            self.client_hvp = lambda i, x, V: problem.client_hvp(self.clients[i], x, V)
+
+    def x0(self, seed: int = 0) -> Vector:
+        return self.whole.x0(seed)
+
+    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+        return self.whole.oracle(self.clients[i], seed, r)
+
+    def client_gradient(self, i: int, x: Vector) -> Vector:
+        return self.whole.client_gradient(self.clients[i], x)
+
+    def gradient(self, x: Vector) -> Vector:
+        total = torch.zeros_like(x)
+        for i in range(self.N):
+            total.add_(self.client_gradient(i, x), alpha=float(self.weights[i]))
+        return total
+
+    def loss(self, x: Vector) -> float:
+        own: Any = getattr(self.whole, "client_loss", None)
+        losses = (
+            self.whole.evaluate(x, client=i)["loss"] if own is None else own(i, x)
+            for i in self.clients
+        )
+        return sum(float(p) * loss for p, loss in zip(self.weights, losses, strict=True))
+
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        if client is not None:
+            return self.whole.evaluate(x, self.clients[client])
+        return {"loss": self.loss(x)}

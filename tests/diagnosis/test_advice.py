@@ -1,0 +1,204 @@
+"""What is advised, why, and how it is said."""
+
+import json
+from itertools import islice
+
+import pytest
+import torch
+from losses import Opaque, logistic, quadratics, random
+
+from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
+from trimtab.diagnosis import diagnosing, surrogate
+from trimtab.diagnosis.advice import choose
+from trimtab.diagnosis.surrogate import Predicted
+from trimtab.report import write_diagnosis
+from trimtab.report.diagnosis import figure
+
+FIELDS = ["G", "B", "delta", "L", "mu", "sigma", "zeta", "K", "eta_l", "eta_g", "algorithm"]
+FIELDS += ["reasons"]
+
+
+@pytest.fixture(scope="module")
+def different():
+    return diagnose(quadratics(G=3.0, delta=0.1))
+
+
+@pytest.fixture(scope="module")
+def alike():
+    return diagnose(quadratics(G=1e-3, delta=0.05))
+
+
+def test_a_diagnosis_has_the_promised_fields(different):
+    assert all(hasattr(different, name) for name in FIELDS)
+    assert json.loads(json.dumps(different.to_json()))["algorithm"] == different.algorithm
+
+
+def test_different_clients_need_scaffold_and_the_text_says_why(different):
+    assert different.algorithm == "scaffold"
+    assert different.K > 1
+    text = str(different)
+    assert text.startswith(f"Use Scaffold with K = {different.K}, eta_l = ")
+    for words in (
+        f"The clients' gradients at the optimum differ by zeta = {different.zeta:.2g}",
+        "FedAvg would stop",
+        "delta/L = ",
+        f"local steps pay up to K = {different.K}",
+        "How sure: sure",
+        "Rounds on the quadratic model: Scaffold",
+        "most for",
+    ):
+        assert words in text
+
+
+def test_when_clients_are_alike_fedavg_suffices(alike):
+    assert alike.algorithm == "fedavg"
+    assert "FedAvg suffices" in str(alike)
+
+
+def test_clients_that_come_once_get_mimelite():
+    found = diagnose(quadratics(N=20, G=3.0, delta=0.3), S=4, cross_device=True)
+    assert found.algorithm == "mimelite"
+    assert str(found).startswith("Use MimeLite with K = ")
+    assert "come once" in str(found)
+    assert type(found.advised()).__name__ == "MimeLite"
+
+
+def test_the_advised_settings_are_ready_to_run_and_get_there():
+    problem = quadratics(G=3.0, delta=0.1)
+    found = diagnose(problem)
+    best = min(one.rounds for one in found.predicted if one.rounds)
+    *_, last = islice(simulate(found.advised(), problem), 2 * best)
+    assert problem.evaluate(last.x)["gap"] <= found.eps
+
+
+def test_the_bias_said_is_where_fedavg_stops():
+    problem = quadratics(G=3.0, delta=0.1)
+    found = diagnose(problem)
+    stop = problem.fedavg_limit(found.eta_l, found.K) - problem.x_star
+    assert found.bias["limit"] == pytest.approx(float(stop.norm()), rel=1e-6)
+    first = problem.fedavg_bias(found.eta_l, found.K)
+    assert found.bias["heterogeneity"] == pytest.approx(float(first.norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "fedavg", "scaffold"])
+@pytest.mark.parametrize("S", [6, 3])
+def test_rounds_on_the_model_of_quadratics_are_rounds(name, S):
+    """Without noise and with all clients, to the round; with sampling, the same law."""
+    problem, K = quadratics(G=1.0, delta=0.2), 5
+    found = [one for one in diagnose(problem).predicted if one.algorithm == name]
+    kinds = {"sgd": Sgd, "fedavg": FedAvg, "scaffold": Scaffold}
+    eta = 0.3
+    model = _model(problem)
+    rows = surrogate.rounds(model, name, K, torch.tensor([eta], dtype=torch.float64), S=S, N=6)
+    made = Sgd(eta=eta) if name == "sgd" else kinds[name](eta_l=eta, K=K)
+    real = simulate(made, problem)
+    assert found
+    if S == 6:
+        for x, done in islice(zip(rows, real, strict=False), 8):
+            torch.testing.assert_close(x[0], done.x - problem.x_star, rtol=1e-9, atol=1e-9)
+    else:
+        *_, last = islice(rows, 400)
+        away = float(last.norm())
+        assert away < 1e-4 if name == "scaffold" else away > 1e-3
+
+
+def _model(problem):
+    a, U = torch.linalg.eigh(problem.A)
+    gradients = torch.stack([problem.client_gradient(i, problem.x_star) for i in range(problem.N)])
+    start = problem.x0() - problem.x_star
+    return surrogate.Surrogate(problem.weights, a, U, -gradients, start, 0.0, None)
+
+
+def tried(name, rounds, K=4, gap=1.0):
+    return Predicted(name, K, rounds, 0.1, gap, 100)
+
+
+def pick(*predicted, cross_device=False, alike=False, trusted=True):
+    return choose(predicted, cross_device=cross_device, alike=alike, trusted=trusted)
+
+
+def test_ties_go_to_what_is_simpler():
+    rounds = [tried("sgd", 20, 1), tried("fedavg", 10), tried("scaffold", 10)]
+    assert pick(*rounds).algorithm == "fedavg"
+    assert pick(tried("sgd", 10, 1), *rounds[1:]).algorithm == "sgd"
+
+
+def test_fedavg_is_not_advised_on_a_model_nobody_can_trust():
+    rounds = [tried("sgd", 20, 1), tried("fedavg", 10), tried("scaffold", 10)]
+    assert pick(*rounds, trusted=False).algorithm == "scaffold"
+    assert pick(*rounds, trusted=False, alike=True).algorithm == "fedavg"
+
+
+def test_the_smallest_K_that_is_about_as_good():
+    rounds = [tried("sgd", 99, 1), tried("fedavg", None)]
+    rounds += [tried("scaffold", r, K) for K, r in ((2, 40), (8, 11), (16, 10), (64, 10))]
+    assert pick(*rounds).K == 8
+
+
+def test_when_nobody_gets_there_the_nearest_is_advised():
+    rounds = [tried("sgd", None, 1, 0.5), tried("fedavg", None, 4, 0.3), tried("scaffold", None)]
+    chosen = pick(*rounds)
+    assert (chosen.algorithm, chosen.rounds) == ("fedavg", None)
+
+
+# -- the edges
+
+
+def test_starting_at_the_optimum_is_no_accident(recwarn):
+    pair = Quadratic(A=[2.0, 0.0], b=[-1.0, 1.0])  # Figure 3: x0 is x*
+    found = diagnose(pair)
+    assert (found.G, found.delta, found.L, found.mu) == pytest.approx((1, 1, 2, 1), rel=0.05)
+    assert any("starts at the optimum" in doubt for doubt in found.doubts)
+
+
+def test_one_client_is_a_federation_too():
+    found = diagnose(Quadratic(A=[[1.0, 0.1]], b=[[1.0, 1.0]]))
+    assert found.delta == pytest.approx(0, abs=1e-6)
+    assert found.algorithm in ("fedavg", "sgd")
+
+
+def test_a_point_to_start_from(refused):
+    problem = quadratics()
+    far = diagnose(problem, problem.x_star + 50)
+    assert far.eps > diagnose(problem).eps
+    with refused("length d=12"):
+        diagnose(problem, torch.ones(3))
+    with refused("finite"):
+        diagnose(problem, torch.full((12,), torch.nan))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"S": 99}, "S=99"), ({"eps": -1.0}, "eps=-1.0"), ({"minutes": 0}, "minutes=0")],
+)
+def test_bad_arguments_are_one_sentence(refused, options, words):
+    with refused(words):
+        diagnose(quadratics(), **options)
+
+
+def test_two_diagnoses_are_the_same():
+    problem = logistic(batch=10)
+    a, b = (diagnose(problem, seed=3).to_json() for _ in range(2))
+    assert {k: v for k, v in a.items() if k != "seconds"} == {
+        k: v for k, v in b.items() if k != "seconds"
+    }
+
+
+def test_stages_are_told_while_it_works():
+    stages = list(diagnosing(Opaque(quadratics())))
+    assert len(stages) > 8
+    assert [share for _, share in stages] == sorted(share for _, share in stages)
+
+
+def test_the_page_holds_all_it_shows(different, tmp_path):
+    text = write_diagnosis(different, tmp_path / "page.html").read_text()
+    assert different.advice in text
+    assert "<svg" in text
+    assert 'src="http' not in text
+    titles = [axes.get_title(loc="left") for axes in figure(different).axes]
+    assert [title.split()[0] for title in titles] == ["Who", "How", "Predicted", "Bias"]
+
+
+def test_weak_numbers_do_not_break_the_page(tmp_path):
+    found = diagnose(Quadratic(A=random(3, 2).abs() + 1, b=torch.zeros(3, 2).double()))
+    write_diagnosis(found, tmp_path / "page.html")

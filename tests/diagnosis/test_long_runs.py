@@ -1,0 +1,139 @@
+"""The predicted bias against long runs, and diagnoses that have little time."""
+
+from itertools import islice, pairwise
+from time import perf_counter
+
+import pytest
+import torch
+from losses import Opaque, logistic, quadratics, random
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
+from trimtab.diagnosis import laws, measure, points, stochastic, theory
+from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis.panel import seat
+from trimtab.problems.models import resnet18
+from trimtab.reproduce import chains
+from trimtab.reproduce.chains import Chains, Logistic
+
+K = 10
+STEPS = (0.02, 0.01, 0.005)
+A = [[1.2, 1.8, 1.0], [0.4, 0.6, 1.4], [0.9, 1.1, 1.5], [0.7, 1.3, 0.9]]  # diagonals
+PROBLEMS = {
+    "quadratics": lambda: Quadratic(torch.tensor(A, dtype=torch.float64), random(4, 3)),
+    "logistic": logistic,
+}
+
+
+def limit(algorithm, problem, start):
+    *_, last = islice(simulate(algorithm, problem, x=start), 80 if problem.d == 3 else 150)
+    return last.x
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_predicted_bias_is_that_of_a_long_run(name):
+    """Full batches: the relative gap halves with the step, cosine above 0.999."""
+    problem, clock = PROBLEMS[name](), Clock(60.0)
+    panel = seat(problem, 0, clock)
+    x_star, reached, _ = points.best_point(panel, problem.x0(), clock, clock.until(1))
+    H = measure.full_hessian(panel, x_star, clock.until(1))
+    x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
+    here = measure.at_point(panel, x_star)
+    pull = laws.pull_of(panel, x_star, here.rows - here.mean)
+    assert reached
+    gaps, left = [], []
+    for eta in STEPS:
+        predicted = eta * (K - 1) / 2 * torch.linalg.solve(H, pull)
+        reach = 0.8 / (eta * K)  # eta_g, which does not move the fixed point
+        bias = limit(FedAvg(eta_l=eta, K=K, eta_g=reach), problem, x_star) - x_star
+        gaps.append(float((bias - predicted).norm() / predicted.norm()))
+        assert cosine_similarity(bias, predicted, dim=0) > 0.999
+        halved = RichardsonRomberg(FedAvg(eta_l=eta, K=K, eta_g=reach / 1.5))
+        left.append(float((limit(halved, problem, x_star) - x_star).norm()))
+    assert all(1.8 < a / b < 2.2 for a, b in pairwise(gaps))
+    assert all(3.4 < a / b < 4.6 for a, b in pairwise(left))  # second order
+    scaffold = limit(Scaffold(eta_l=0.02, K=K, eta_g=4.0), problem, x_star)
+    assert float((scaffold - x_star).norm()) < 1e-6
+
+
+def test_what_richardson_romberg_leaves_is_predicted_on_quadratics():
+    problem = quadratics(4, 3, G=1.0, delta=0.3)
+    found = diagnose(problem, eps=1e-6)
+    if found.bias["richardson_romberg"] is None:
+        pytest.skip("the advised step cannot be doubled")
+    one, two = (problem.fedavg_limit(e * found.eta_l, found.K) for e in (1, 2))
+    left = float((2 * one - two - problem.x_star).norm())
+    assert found.bias["richardson_romberg"] == pytest.approx(left, rel=1e-6)
+
+
+def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
+    """Labels and samples of the chains' logistic regression, by samples and differences."""
+    model = Logistic(4, batch=5)
+    module = torch.nn.Linear(model.d, 1, bias=False)
+    clients = [(model.X[i], model.y[i][:, None]) for i in range(4)]
+    problem = Supervised(
+        module,
+        lambda out, y: torch.nn.functional.softplus(-y * out).mean(),
+        clients,
+        batch=5,
+        sampling="iid",
+        l2=model.l2,
+    )
+    x, clock = chains.optimum(model), Clock(60.0)
+    panel = seat(problem, 0, clock)
+    H = measure.full_hessian(panel, x, clock.until(1))
+    noise = stochastic.stationary(panel, x, H, 0, clock.until(1))
+    expected = chains.noise_bias(model, x, 0.01)
+    found = theory.noise_bias(H, noise.D3, 0.01, 4)
+    assert float((found - expected).norm() / expected.norm()) < 0.05
+    C = torch.stack([model.covariance(i, x) for i in range(4)]).mean(0)
+    assert float((noise.C - C).norm() / C.norm()) < 0.05
+
+
+def test_with_mini_batches_fedavg_ends_where_both_parts_say():
+    """The mean of many chains, within 30 %: the tolerance of the stochastic part."""
+    model, gamma, R = Logistic(4, batch=5), 0.004, 120
+    problem, x = Chains(model, 80), chains.optimum(model)
+    predicted = chains.heterogeneity_bias(model, x, gamma, K) + chains.noise_bias(model, x, gamma)
+    late = torch.zeros_like(x)
+    start = problem.start(x + predicted)
+    for done in islice(simulate(FedAvg(eta_l=gamma, K=K), problem, x=start), R):
+        if done.r > R // 2:
+            late += (problem.rows(done.x).mean(0) - x) / (R // 2)
+    assert float((late - predicted).norm() / predicted.norm()) < 0.3
+    clock, one = Clock(60.0), Chains(model)
+    panel = seat(one, 0, clock)
+    here, H = measure.at_point(panel, x), measure.full_hessian(panel, x, clock.until(1))
+    ours = torch.linalg.solve(H, laws.pull_of(panel, x, here.rows - here.mean)) / 2
+    torch.testing.assert_close(ours, chains.heterogeneity_bias(model, x, 1.0, 2))
+
+
+# -- little time
+
+
+def test_time_is_kept_and_what_was_cut_short_is_said():
+    problem = Opaque(quadratics(N=40, d=60, sigma=0.5), differentiable=False)
+    started = perf_counter()
+    found = diagnose(problem, minutes=0.02)
+    assert perf_counter() - started < 20  # 1.2 seconds were given, and others use the machine
+    assert found.cut
+    assert "Cut short:" in str(found)
+
+
+def test_resnet18_is_diagnosed_within_its_minutes():
+    """11 million parameters and hardly any data."""
+    X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    clients = [(X[:1], torch.tensor([0])), (X[1:], torch.tensor([1]))]
+    problem = Supervised(lambda: resnet18(groups=8), cross_entropy, clients)
+    x = problem.x0()
+    started = perf_counter()
+    problem.client_hvp(0, x, x)
+    single = perf_counter() - started
+    found = diagnose(problem, minutes=0.05)
+    assert found.seconds < 3 + 60 * single  # what is under way when time is over is finished
+    assert found.d > 11_000_000
+    assert found.zeta > 0
+    assert found.delta > 0
+    assert found.L > 0
+    assert found.cut
+    assert not found.sure.startswith("sure")

@@ -1,0 +1,152 @@
+"""What `diagnose` measures, against closed forms (5 %) and dense computations (10 %)."""
+
+from math import sqrt
+
+import pytest
+import torch
+from losses import Opaque, dense_hessian, logistic, quadratics, random
+
+from trimtab import Quadratic, Supervised, diagnose
+from trimtab.diagnosis import measure, points
+from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis.panel import Panel, seat, thinned
+from trimtab.problems.models import mlp
+
+CLOSED = ("G", "B", "delta", "L", "mu", "zeta", "sigma")
+WEIGHTS = [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
+@pytest.mark.parametrize(("G", "delta"), [(0.1, 0.02), (3.0, 0.4)])
+def test_quadratics_have_their_closed_forms(G, delta, weights):
+    problem = quadratics(G=G, delta=delta, sigma=0.7, weights=weights)
+    found = diagnose(problem)
+    for name in CLOSED:
+        assert getattr(found, name) == pytest.approx(getattr(problem, name), rel=0.05), name
+    norms = torch.linalg.eigvalsh(problem.A - problem.H).abs().amax(1)
+    assert found.second == pytest.approx(sqrt(float(problem.weights @ norms.square())), rel=0.05)
+    assert found.optimum
+
+
+def test_without_closed_forms_the_same_is_measured():
+    problem = quadratics(sigma=0.7)
+    found = diagnose(Opaque(problem))
+    for name in CLOSED:
+        if name != "B":  # a supremum; elsewhere the largest over the points tried
+            assert getattr(found, name) == pytest.approx(getattr(problem, name), rel=0.05), name
+    assert 1 <= found.B <= 1.01 * problem.B
+    assert found.errors["sigma"] < 0.05 * found.sigma
+
+
+def by_products(problem, x, seconds=60.0):
+    clock = Clock(seconds)
+    *_, found = measure.by_products(
+        Panel(problem, tuple(range(problem.N))), x, 0, clock, clock.until(1)
+    )
+    return found, clock
+
+
+def test_products_alone_find_the_same_hessians():
+    problem = quadratics(N=30, d=40, delta=0.5)
+    found, clock = by_products(problem, problem.x_star)
+    for name in ("delta", "L", "mu"):
+        assert getattr(found, name) == pytest.approx(getattr(problem, name), rel=0.05), name
+    assert not clock.cut
+
+
+def test_when_time_is_over_the_worst_client_by_random_vectors_comes_first():
+    A = torch.ones(20, 8, dtype=torch.float64)
+    A[13] *= 5
+    problem = Quadratic(A, random(20, 8))
+    found, clock = by_products(problem, problem.x0(), seconds=1e-9)
+    assert clock.cut
+    found, _ = by_products(problem, problem.x0())
+    assert max(range(20), key=lambda i: found.apart[i]) == 13
+    assert found.measured[13]
+    assert not all(found.measured)
+
+
+def test_logistic_regression_agrees_with_a_dense_computation():
+    problem = logistic(batch=10, sampling="iid")
+    found = diagnose(problem)
+    x = problem.x0()
+    for _ in range(30):  # Newton
+        H_i = torch.stack([dense_hessian(problem, i, x) for i in range(4)])
+        x = x - torch.linalg.solve(H_i.mean(0), problem.gradient(x))
+    H = H_i.mean(0)
+    gradients = torch.stack([problem.client_gradient(i, x) for i in range(4)])
+    each = []
+    for i in range(4):
+        data = problem.clients[i]
+        rows = [
+            Supervised(
+                problem.model.module, problem.loss_function, [(X[None], y[None])], l2=0.05
+            ).client_gradient(0, x)
+            for X, y in zip(data.X, data.y, strict=True)
+        ]
+        each.append(float(torch.stack(rows).var(0, correction=0).sum()) / 10)
+    expected = {
+        "zeta": sqrt(float(gradients.square().sum(1).mean())),
+        "delta": float(torch.linalg.eigvalsh(H_i - H).abs().max()),
+        "L": float(torch.linalg.eigvalsh(H_i).abs().max()),
+        "mu": float(torch.linalg.eigvalsh(H)[0]),
+        "sigma": sqrt(sum(each) / 4),
+    }
+    expected["G"] = expected["zeta"]
+    for name, value in expected.items():
+        assert getattr(found, name) == pytest.approx(value, rel=0.1), name
+    assert found.points[0]["where"] == "start"
+    assert max(row["B"] for row in found.points[:-1]) == found.B
+
+
+def test_the_average_drift_is_that_of_local_steps_and_of_first_order_for_small_ones():
+    problem = quadratics(delta=0.4)
+    found = diagnose(problem)
+    limit = problem.x_star
+    moved = []
+    for i in range(problem.N):
+        y = limit
+        for _ in range(found.K):
+            y = y - found.eta_l * problem.client_gradient(i, y)
+        moved.append(y)
+    mean = problem.weights @ torch.stack(moved)
+    assert found.drift == pytest.approx(float((limit - mean).norm()) / (found.eta_l * found.K))
+
+
+def test_the_outlier_is_named():
+    usual = quadratics(delta=0.05, G=0.3)
+    b = usual.b.clone()
+    b[3] += 20
+    problem = Quadratic(usual.A, b)
+    first = diagnose(problem).clients[0]
+    assert first["client"] == 3
+    assert "gradient" in first["outlier"]
+
+
+def test_sampled_data_have_standard_errors_and_no_bias_upwards():
+    n, rows = 400, random(400, 6)
+    clients = [(rows.clone(), (rows[:, :1] * 2)) for _ in range(5)]  # equal clients
+    whole = Supervised(mlp(6, 4, 1), torch.nn.functional.mse_loss, clients)
+    clock = Clock(60.0)
+    assert seat(whole, 0, clock).halves is None
+    thin = thinned(whole, tuple(range(5)), n // 8, 0, clock)
+    assert "At most 50 samples of each client were measured." in clock.cut
+    x = whole.x0()
+    found, each = measure.at_point(thin, x), thin.gradients(x)
+    naive = float((each - each.mean(0)).square().sum(1).mean())
+    assert found.zeta**2 < naive / 2  # the clients are equal: all that differs is the sample
+    assert found.zeta == 0 or found.zeta_error > 0
+
+
+def test_a_problem_without_minimum_says_so():
+    X = torch.tensor([[1.0], [-1.0]]).double()
+    clients = [(X, torch.tensor([0, 1]))] * 3
+    found = diagnose(Supervised(torch.nn.Linear(1, 2), torch.nn.functional.cross_entropy, clients))
+    assert not found.optimum
+    assert any("no minimum nearby" in doubt for doubt in found.doubts)
+
+
+def test_descent_ends_at_the_optimum_of_logistic_regression():
+    problem = logistic()
+    *_, (_, slope) = points.descend(problem, problem.x0())
+    assert slope < 1e-5

@@ -1,0 +1,124 @@
+"""Table 2, the knee and the laws of noise, against the papers, runs and closed forms."""
+
+from dataclasses import replace
+from itertools import combinations, islice
+from math import inf, sqrt
+
+import pytest
+import torch
+from losses import random
+
+from trimtab import FedAvg, Quadratic, Scaffold, simulate
+from trimtab.diagnosis import theory
+from trimtab.diagnosis.theory import Constants, dominating, knee, rates
+from trimtab.reproduce.chains import Chains, Noisy
+
+AT = Constants(L=2, mu=0.1, delta=0.3, G=3, B=1.5, sigma=0.7, N=20, S=5, eps=0.01)
+
+
+def total(at, K, name):
+    return sum(rates(at, K)[name].values())
+
+
+def test_strongly_convex_rates_are_table_2():
+    L, mu, G, B, s2, N, S, eps, K = 2, 0.1, 3, 1.5, 0.49, 20, 5, 0.01, 4
+    assert total(AT, K, "sgd") == pytest.approx(s2 / (mu * N * K * eps) + L / mu)
+    fedavg = s2 / (mu * S * K * eps) + (1 - S / N) * G**2 / (mu * S * eps)
+    fedavg += sqrt(L) * G / (mu * sqrt(eps)) + B**2 * L / mu
+    assert total(AT, K, "fedavg") == pytest.approx(fedavg)
+    scaffold = s2 / (mu * S * K * eps) + L / mu + N / S
+    assert total(AT, K, "scaffold") == pytest.approx(scaffold)
+    quadratic = s2 / (mu * N * K * eps) + (L + 0.3 * K) / (mu * K)
+    assert total(AT, K, "scaffold on quadratics") == pytest.approx(quadratic)
+
+
+def test_general_convex_rates_have_eps_for_mu():
+    for name in rates(AT, 4):
+        assert total(replace(AT, mu=0.0), 4, name) == total(replace(AT, mu=AT.eps), 4, name)
+    assert replace(AT, mu=1e-9).convexity == "general convex"
+
+
+def test_non_convex_rates_are_table_2():
+    at, K = replace(AT, mu=-0.5, F=2.0), 4
+    L, G, B, s2, N, S, eps, F = 2, 3, 1.5, 0.49, 20, 5, 0.01, 2.0
+    assert total(at, K, "sgd") == pytest.approx(L * s2 * F / (N * K * eps**2) + L * F / eps)
+    fedavg = L * s2 * F / (S * K * eps**2) + (1 - S / N) * G**2 * F / (S * eps**2)
+    fedavg += sqrt(L) * G / eps**1.5 + B**2 * L * F / eps
+    assert total(at, K, "fedavg") == pytest.approx(fedavg)
+    scaffold = L * s2 * F / (S * K * eps**2) + (N / S) ** (2 / 3) * L * F / eps
+    assert total(at, K, "scaffold") == pytest.approx(scaffold)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "term"),
+    [
+        ({"sigma": 0.0, "S": 20}, "fedavg", "drift"),
+        ({"sigma": 100.0}, "fedavg", "noise"),
+        ({"sigma": 0.0}, "fedavg", "sampled clients that differ"),
+        ({"sigma": 0.0, "G": 0.0}, "fedavg", "smoothness"),
+        ({"sigma": 0.0, "S": 1, "N": 1000}, "scaffold", "late clients"),
+        ({"sigma": 0.0, "delta": 1.9}, "scaffold on quadratics", "different Hessians"),
+    ],
+)
+def test_the_dominating_term_is_named(change, name, term):
+    assert dominating(rates(replace(AT, **change), 10)[name]) == term
+
+
+def test_the_knee():
+    assert knee(1, 0.01, 1e-6, "I") == pytest.approx(100)
+    assert knee(1, 0.01, 0.01, "I") == pytest.approx(100)
+    assert knee(1, 0.01, 0.01, "II") == pytest.approx(10)
+    assert knee(1, 0, 0) == inf
+    assert knee(1, 5, 1) == 1
+
+
+def test_a_stable_step_moves_no_further_than_a_gradient_step():
+    assert theory.stable_step(4.0, 1) == 0.25
+    assert theory.stable_step(4.0, 10) * 10 == pytest.approx(0.25)
+    assert theory.stable_step(4.0, 10, eta_g=2.0) * 10 * 2 == pytest.approx(0.25)
+
+
+def test_lyapunov_solves():
+    A = random(6, 6)
+    H, C = A @ A.T + torch.eye(6), random(6, 6, seed=1)
+    C = C @ C.T
+    X = theory.lyapunov(H, C)
+    torch.testing.assert_close(H @ X + X @ H, C)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, Scaffold])
+def test_the_stationary_variance_is_that_of_a_long_run(kind):
+    """Thousands of chains of quadratics with i.i.d. noise; covariance within 5 %."""
+    A = torch.tensor([[1.1, 2.0], [0.9, 2.2], [1.0, 1.8], [1.0, 2.0]], dtype=torch.float64)
+    model = Noisy(Quadratic(A, random(4, 2), sigma=1.0))
+    eta, K, R = 0.006, 5, 110
+    many, x_star = Chains(model, 3000), model.quadratic.x_star
+    C = torch.eye(2, dtype=torch.float64) / 2
+    name = kind.__name__.lower()
+    C = theory.sampled_noise(C, torch.zeros_like(C), name, K, 4, 4)
+    predicted = float(theory.lyapunov(model.quadratic.H, eta * C).trace())
+    rounds = list(islice(simulate(kind(eta_l=eta, K=K), many, x=many.start(x_star)), R))
+    late = [float(torch.cov(many.rows(done.x).T).trace()) for done in rounds[-40::10]]
+    assert sum(late) / len(late) == pytest.approx(predicted, rel=0.05)
+
+
+def test_the_variance_of_fedavg_with_sampled_clients_is_exact_for_small_steps():
+    """In one dimension, a round is x -> m x + n + noise with (m, n) drawn by the cohort."""
+    a = torch.tensor([1.0, 0.8, 1.3, 0.9], dtype=torch.float64)
+    b, sigma, eta, K, N, S = random(4, seed=3), 0.5, 1e-4, 6, 4, 2
+    problem = Quadratic(a, b, sigma)
+    q, steps = (1 - eta * a) ** K, torch.arange(K)
+    P = (1 - q) / a
+    noise = (eta * sigma) ** 2 * ((1 - eta * a)[:, None] ** (2 * steps)).sum(1)
+    draws = [
+        (q[list(c)].mean(), (P * b)[list(c)].mean(), noise[list(c)].sum() / S**2)
+        for c in combinations(range(N), S)
+    ]
+    m, n, v = (torch.stack(part) for part in zip(*draws, strict=True))
+    mean = n.mean() / (1 - m.mean())
+    square = ((n**2).mean() + 2 * (m * n).mean() * mean + v.mean()) / (1 - (m**2).mean())
+    g = problem.A[:, 0, 0] * problem.x_star - problem.b[:, 0]
+    spread = g.square().mean().view(1, 1)
+    C = theory.sampled_noise(torch.tensor([[sigma**2]]).double(), spread, "fedavg", K, N, S)
+    predicted = theory.lyapunov(problem.H, eta * C)
+    assert float(square - mean**2) == pytest.approx(float(predicted), rel=0.01)

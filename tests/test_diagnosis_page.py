@@ -1,0 +1,45 @@
+"""docs/diagnosis.md is what its records say."""
+
+import importlib.util
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def maker():
+    spec = importlib.util.spec_from_file_location("advice", ROOT / "benchmarks" / "advice.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_made_from_the_records(maker):
+    assert maker.page(maker.records()) == (ROOT / "docs" / "diagnosis.md").read_text("utf-8"), (
+        "run `python benchmarks/advice.py --page` after a new record"
+    )
+
+
+def test_every_record_has_its_case(maker):
+    names = {path.stem for path in (ROOT / "results" / "diagnosis").glob("*.json")}
+    assert names == set(maker.records())
+
+
+def test_the_advice_is_near_the_best_in_four_of_five_cases(maker):
+    found = maker.records()
+    assert sum(map(maker.near, found.values())) >= 0.8 * len(found)
+
+
+def test_a_miss_is_shown_and_counted(maker):
+    found = deepcopy(maker.records())
+    name, record = next(iter(found.items()))
+    said = record["diagnosis"]
+    for row in record["found"]:
+        mine = (row["algorithm"], row["K"]) == (said["algorithm"], said["K"])
+        row["rounds"] = None if mine else 5
+    assert not maker.near(record)
+    assert "missed**" in next(r for r in maker.table(found).splitlines() if f"| {name} |" in r)
+    assert f"Missed: {name}" in maker.page(found)
