@@ -3,9 +3,9 @@
 The training images are cut into disjoint shards, one for each client, with labels in unequal parts
 (Dirichlet, alpha = 0.5); the rounds go on until the target accuracy is met or R is reached.
 
-    python run.py --sites 3 --samples 300 --tests 60 -R 10 --K 3 --batch 32 --out cifar10
+    python run.py --sites 3 --samples 200 --tests 100 -R 10 --K 3 --batch 32 --eta-l 0.01 --out here
 
-leaves the federation in cifar10/, the record in cifar10/curve.json and its plot beside it.
+leaves the federation in here/, the record in here/curve.json and its plot beside it.
 `results/federation/cifar10.json` is such a record.
 """
 
