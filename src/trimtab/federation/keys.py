@@ -106,7 +106,7 @@ def fingerprint(public_key: str | bytes) -> str:
     """Return a short name for a public key, to compare over the telephone.
 
     >>> fingerprint("a key")
-    'SHA256:b9c0b3b5e28ea1ab'
+    'SHA256:8fa3aab2faa9b79e'
     """
     text = public_key.encode("ascii") if isinstance(public_key, str) else public_key
     return f"SHA256:{sha256(text.strip()).hexdigest()[:16]}"
