@@ -41,7 +41,7 @@ of the clients that differ most; dashed at plus and minus delta. Lower left: rou
 quadratic model, the step size tuned for each K; hollow: not there by then. Lower right: how far
 from the optimum FedAvg stops at the advised step size.</p>
 {_points(found)}
-<pre>{escape(str(found))}</pre>
+<pre style="white-space: pre-wrap">{escape(str(found))}</pre>
 <p class="small">{escape(facts)}</p>
 </body></html>
 """
