@@ -120,6 +120,7 @@ _ANY = replace(
     shows="a module of the size of W1 that nothing is known of, through autograd",
     build=partial(_Wrapped, 784, 47),
     goals={"plain / scaffold": 3},
+    repeats=25,
     test=0,
 )
 _W2 = replace(
@@ -145,7 +146,7 @@ _W3 = Workload(
     b=64,
     epochs=1,
     goals=_goals(bare=1.05, plain=0.97, fedavg=1.1, autocast_scaffold=1 / 1.7),
-    repeats=3,
+    repeats=8,
     autocast=True,
 )
 _W4 = Workload(
