@@ -43,7 +43,9 @@ class Child:
         self._delay = 0.5
 
     def start(self) -> None:
-        """Start the process in a group of its own."""
+        """Start the process in a group of its own; what is left of the one before goes first."""
+        if self.process is not None:
+            self._reap()
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
