@@ -1,8 +1,8 @@
 """Executors: ways to run a program on a cohort. None of them knows an algorithm.
 
 loop      one client after the other, one intra-op thread: the readable reference
-wide      the same with all intra-op threads, for modules that keep all cores busy by themselves;
-          everything else, the server included, computes with one
+wide      the same with all intra-op threads, for modules that keep all cores busy by themselves,
+          and with fused vectors; everything else, the server included, computes with one thread
 batched   chunks of the cohort as one (s, d) computation
 workers   blocks of clients on as many threads as there are cores, one intra-op thread each
 
@@ -60,6 +60,23 @@ def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
     return tally
 
 
+@torch.no_grad()
+def wide(exchange: Exchange, clients: Sequence[int]) -> Tally:
+    """Run one client after the other, with vectors that fuse what is linear."""
+    tally, broadcast = Tally(), lazy(exchange.broadcast)
+    for i in clients:
+        upload, state = _fused(exchange, i, broadcast)
+        tally.add(float(exchange.problem.weights[i]), upload, state)
+        exchange.keep(i, state)
+    return tally
+
+
+def _fused(e: Exchange, i: int, broadcast: tuple[Any, ...]) -> tuple[Any, State]:
+    g = lazily(e.problem.oracle(i, e.seed, e.r))
+    upload, state = e.program(g, lazy(e.state(i)), *broadcast)
+    return eager(upload), eager(state)
+
+
 def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
     """Run blocks of clients in threads; the bits do not depend on how many threads there are."""
     size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
@@ -86,13 +103,10 @@ def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -
 @torch.no_grad()
 def _block(exchange: Exchange, clients: Sequence[int]) -> Block:
     """Run one client after the other, with vectors that fuse what is linear."""
-    e, tally, states = exchange, Tally(), {}
-    broadcast = lazy(e.broadcast)
+    tally, states, broadcast = Tally(), {}, lazy(exchange.broadcast)
     for i in clients:
-        g = lazily(e.problem.oracle(i, e.seed, e.r))
-        upload, state = e.program(g, lazy(e.state(i)), *broadcast)
-        upload, states[i] = eager(upload), eager(state)
-        tally.add(float(e.problem.weights[i]), upload, states[i])
+        upload, states[i] = _fused(exchange, i, broadcast)
+        tally.add(float(exchange.problem.weights[i]), upload, states[i])
     return tally, states
 
 
@@ -184,7 +198,7 @@ def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
 
 EXECUTORS: dict[str, Executor] = {
     "loop": loop,
-    "wide": loop,
+    "wide": wide,
     "batched": batched,
     "workers": workers,
 }

@@ -338,7 +338,8 @@ def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
 
 
 def _finite(state: State) -> bool:
-    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(state))
+    """Tell whether all numbers are finite: those of a finite sum are; else look at each."""
+    return all(isfinite(leaf.sum()) or bool(torch.isfinite(leaf).all()) for leaf in leaves(state))
 
 
 def _shape(state: State) -> Any:
