@@ -58,6 +58,23 @@ def test_losers_stop_early():
     assert ran[-1] == 64
 
 
+def test_without_a_target_a_small_step_that_looked_slow_early_may_win():
+    torch.manual_seed(0)
+    problem = Quadratic(A=torch.ones(4, 20), b=torch.randn(4, 20), sigma=1.0)  # noise is the limit
+    etas = [1.8**e for e in range(-5, 1)]
+    goal, x = Goal("loss"), torch.full((20,), 3.0)
+
+    def at_the_end(eta):
+        trial = trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)
+        list(trial.advance(100, goal))
+        return trial.standing(goal)
+
+    best = max(etas, key=at_the_end)
+    start = lambda eta: trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)  # noqa: E731
+    found = finish(race(start, goal, 100, etas, factor=1.8, refine=False))
+    assert found[0].algorithm.eta_l == best
+
+
 def test_scaffold_wins_where_fedavg_drifts():
     found = compare(pair(G=10.0), ["fedavg", "scaffold"], K=10, target=-0.49, R=40)
     by_name = {entry.name: entry for entry in found.entries}

@@ -74,6 +74,7 @@ class Trial:
         self.algorithm, self.problem, self.record = algorithm, problem, record
         self.options = options
         self.diverged: Diverged | None = None
+        self.dropped: int | None = None  # the round at which a race gave it up
         self._sim: Simulation | None = None
         self._unsaved = 0.0  # seconds of work since the last checkpoint
 
@@ -128,10 +129,10 @@ class Trial:
         """Return what trials are ranked by.
 
         Rounds to the target; then how far they came, since those dropped early were worse; then
-        the mean of their last quarter. Only the first r rounds count, so that a race that is
-        resumed decides as it did before.
+        the mean of their last quarter. Only the first r rounds count, and none after it was
+        dropped, so that a race that is resumed decides as it did before.
         """
-        rounds = self.rounds[:r]
+        rounds = self.rounds[: self.dropped if r is None else r]
         if self.diverged or not rounds:
             return (-inf, -inf, -inf)
         met = goal.first(rounds)
@@ -158,8 +159,10 @@ def race(
 
     Yield the trial that moved after each round; return (by StopIteration) all trials, best first.
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
-    stops. The grid, in steps of `factor`, is widened while its best lies at an edge; then, to
-    refine, the two steps between the best and its neighbours are tried as well.
+    stops. The grid, in steps of `factor`, is widened while its best lies at an edge. Without a
+    target what counts is the end, where small steps win that look slow early: then the neighbours
+    of the best run as far as it did. To refine, the two steps between the best and its neighbours
+    are tried as well.
     """
     trials: dict[float, Trial] = {}
     etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
@@ -170,6 +173,11 @@ def race(
             more = [best * factor]
         elif best == min(trials):
             more = [best / factor, best / factor**2]
+        elif goal.target is None and any(t.dropped for t in _beside(best, trials)):
+            for trial in _beside(best, trials):
+                trial.dropped = None
+                yield from trial.advance(R, goal)
+            continue
         else:
             break
         yield from _heat(start, more, trials, goal, _limit(trials, goal, R))
@@ -196,8 +204,17 @@ def _heat(
         running = [eta for eta, trial in alive.items() if not trial.diverged]
         standing = {eta: alive[eta].standing(goal, r) for eta in running}
         running.sort(key=lambda eta: standing[eta], reverse=True)
-        alive = {eta: alive[eta] for eta in running[: max(3, ceil(len(running) / 2))]}
+        stay = max(3, ceil(len(running) / 2))
+        for eta in running[stay:]:
+            alive[eta].dropped = r
+        alive = {eta: alive[eta] for eta in running[:stay]}
         r *= 2
+
+
+def _beside(eta: float, trials: dict[float, Trial]) -> list[Trial]:
+    etas = sorted(trials)
+    j = etas.index(eta)
+    return [trials[other] for other in etas[max(0, j - 1) : j + 2] if other != eta]
 
 
 def _best(trials: dict[float, Trial], goal: Goal) -> float:
