@@ -10,7 +10,9 @@ from trimtab.reproduce.emnist400 import CLIENTS, EMNIST400
 from trimtab.reproduce.mime import MIME
 from trimtab.reproduce.published import TABLE3, TABLE4, TABLE5
 from trimtab.reproduce.reproduction import computing, read
-from trimtab.reproduce.table3 import SIMILARITIES, TABLE_3, best_common, common, distance
+from trimtab.reproduce.table3 import TABLE_3
+from trimtab.reproduce.table3.cells import SIMILARITIES, best_common, common
+from trimtab.reproduce.table3.table import distance
 from trimtab.reproduce.table4 import TABLE_4
 from trimtab.reproduce.table5 import TABLE_5
 

@@ -13,7 +13,7 @@ from trimtab.reproduce import REPRODUCTIONS
 from trimtab.reproduce.emnist import NAMES
 from trimtab.reproduce.reading import PUBLISHED, chosen, lines, shown
 from trimtab.reproduce.reproduction import Claim, Records, Reproduction, read
-from trimtab.reproduce.table3 import published
+from trimtab.reproduce.table3.table import published
 
 _SAME: Any = {"svg.hashsalt": "trimtab", "svg.fonttype": "none"}
 

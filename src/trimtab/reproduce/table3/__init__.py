@@ -1,0 +1,45 @@
+"""Table 3 of SCAFFOLD: rounds to 0.5 on EMNIST by algorithm, epochs and similarity.
+
+Karimireddy et al., 2020, section 7. The paper leaves open how pixels were scaled, which step sizes
+were tried and whether for each cell or once, and whether reaching 0.5 means touching it or staying
+there: each is a reading, and all are shown.
+"""
+
+from trimtab.reproduce.reproduction import Reproduction
+from trimtab.reproduce.table3.cells import cells, more
+from trimtab.reproduce.table3.claims import claims
+from trimtab.reproduce.table3.figure import figure
+from trimtab.reproduce.table3.table import table
+
+_DISCUSSION = """\
+*a / b*: the first round at the target / the first round whose next ten average at or above it;
+*n+*: not met in n rounds. The images are not the official Balanced split (see Data).
+
+**Rounds.** Ours are fewer than published in every cell, by the factor in the last table: a grid in
+factors of 1.8 that follows the winner, tuned in every cell, finds larger steps than the paper seems
+to have tried. What the paper is about survives: the order of the algorithms, FedAvg's loss with
+epochs where clients differ, and the gain from epochs where they are alike. Asking for 0.6, where
+drift costs most, brings both rounds and speed-ups closer to the published ones than asking for 0.5.
+
+**SGD.** The published 317, 365 and 416 look like one step size at all three similarities. Tuned for
+each, SGD does depend on the similarity: a full gradient of 20 of 100 sorted clients is noisy,
+because the cohort lacks some classes, and that noise, not curvature, limits the step; where clients
+are alike the best step is larger and the rounds are fewer.
+
+**FedProx.** mu = 1 pulls every local path back to x with a force of the order of the curvature
+itself, so it gives up what local steps gain; it needs more rounds than FedAvg wherever local steps
+help at all."""
+
+
+TABLE_3 = Reproduction(
+    name="table3",
+    shows="rounds to 0.5 on EMNIST: algorithms, epochs and similarities",
+    source="Karimireddy et al. 2020, Table 3",
+    minutes=120,
+    cells=cells,
+    claims=claims,
+    table=table,
+    figure=figure,
+    discussion=_DISCUSSION,
+    more=more,
+)
