@@ -41,8 +41,6 @@ LEVELS = (
     ("diagnosis",),
     ("compare", "run", "report", "bench", "federation"),
     ("reproduce",),
-    ("cli_options",),
-    ("cli_federate",),
     ("cli",),
     ("__main__",),
 )
@@ -140,7 +138,7 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        shown = ("cli", "cli_federate", "cli_options", "report", "reproduce")
+        shown = ("cli", "report", "reproduce")
         if part(f"{module}.") not in shown:
             assert not outside(module) & {"click", "rich", "matplotlib"}, module
 

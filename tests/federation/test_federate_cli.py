@@ -12,7 +12,7 @@ from torch import nn
 
 from trimtab import Scaffold, __version__
 from trimtab.cli import main
-from trimtab.cli_federate import federate
+from trimtab.cli.federate import federate
 from trimtab.federation import experiment
 from trimtab.federation.folders import Federation, unpack
 from trimtab.federation.ledger import Ledger, Member, Standing

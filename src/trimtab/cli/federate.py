@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms import ALGORITHMS
-from trimtab.cli_options import CountOrFraction, algorithm_of, hyper_options
+from trimtab.cli.options import CountOrFraction, algorithm_of, hyper_options
 from trimtab.report.live import Watch, metrics_text
 
 _Folder = click.Path(path_type=Path)

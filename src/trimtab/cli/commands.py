@@ -1,26 +1,20 @@
-"""The command line. No logic: each command calls one function and shows what it returns."""
+"""The commands. No logic: each calls one function and shows what it returns."""
 
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from trimtab import __version__
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.bench import WORKLOADS, machine, measure
-from trimtab.cli_federate import federate
-from trimtab.cli_options import CountOrFraction, algorithm_of, hyper_options
+from trimtab.cli.options import CountOrFraction, Numbers, algorithm_of, hyper_options, run_options
+from trimtab.cli.progress import follow, watch
 from trimtab.compare import comparing
 from trimtab.comparison import Comparison, read_comparison
-from trimtab.diagnosis import Diagnosis, diagnosing
+from trimtab.diagnosis import diagnosing
 from trimtab.problems.builtin import load_problem
 from trimtab.record import write_json
 from trimtab.report import (
@@ -33,54 +27,14 @@ from trimtab.report import (
 from trimtab.reproduce import REPRODUCTIONS, computing, listing
 from trimtab.reproduce import read as read_records
 from trimtab.run import running
-from trimtab.simulation import step_size
-from trimtab.tune import Trial
 
 
-class Numbers(click.ParamType[list[int]]):
-    """Whole numbers with commas between."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
-        """Read '1,5,20'."""
-        try:
-            return [int(part) for part in str(value).split(",")]
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
-
-
-def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that all runs take."""
-    for option in reversed(
-        (
-            click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
-            click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
-            click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
-            click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
-            click.option("--seed", type=int, default=0, show_default=True),
-            click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
-            click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
-            click.option("--resume", is_flag=True, help="Continue an interrupted run."),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
-def cli() -> None:
-    """Federated optimisation that does not drift."""
-
-
-@cli.command()
+@click.command()
 @click.argument("problem", default="digits")
 @click.option("--algorithms", help="Names with commas between: " + ", ".join(ALGORITHMS) + ".")
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
 @click.option("--base", type=click.Choice(list(BASES)), help="Optimiser in mime, fedopt, ….")
-@_common
+@run_options
 def compare(
     problem: str,
     algorithms: str | None,
@@ -116,7 +70,7 @@ def compare(
         out=folder,
         resume=resume,
     )
-    result = _follow(steps, folder)
+    result = follow(steps, folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
@@ -124,11 +78,11 @@ def compare(
         _show(result)
 
 
-@cli.command()
+@click.command()
 @click.argument("algorithm")
 @click.argument("problem", default="digits")
 @hyper_options
-@_common
+@run_options
 def run(
     algorithm: str,
     problem: str,
@@ -153,7 +107,7 @@ def run(
     steps = running(
         chosen, made, S=S, R=R, target=target, seed=seed, name=problem, out=folder, resume=resume
     )
-    result = _follow(steps, folder)
+    result = follow(steps, folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         only = {"problem": result.problem, "target": target, **result.entries[0].to_json()}
@@ -164,7 +118,7 @@ def run(
         click.echo(f"Model: {folder / 'model.safetensors'}")
 
 
-@cli.command()
+@click.command()
 @click.argument("problem", default="digits")
 @click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
@@ -204,7 +158,7 @@ def diagnose(
         minutes=minutes,
         name=problem,
     )
-    found = _watch(steps)
+    found = watch(steps)
     folder.mkdir(parents=True, exist_ok=True)
     page = write_diagnosis(found, folder / "report.html")
     content = {"problem": problem, "page": str(page), **found.to_json()}
@@ -216,7 +170,7 @@ def diagnose(
         click.echo(f"Page: {page}")
 
 
-@cli.command()
+@click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def report(folder: Path) -> None:
     """Write the page of a finished comparison or run anew."""
@@ -225,7 +179,7 @@ def report(folder: Path) -> None:
     _show(result)
 
 
-@cli.command()
+@click.command()
 @click.argument("workloads", nargs=-1)
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the record.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
@@ -248,7 +202,7 @@ def bench(workloads: tuple[str, ...], out: Path | None, as_json: bool) -> None:
         Console(width=None if sys.stdout.isatty() else 100).print(bench_table(rows))
 
 
-@cli.command()
+@click.command()
 @click.argument("names", nargs=-1)
 @click.option("--quick", is_flag=True, help="A small version, under two minutes a name.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
@@ -306,74 +260,6 @@ def _show(result: Comparison) -> None:
     click.echo(f"Page: {result.page}")
 
 
-def _follow(steps: Any, folder: Path) -> Comparison:
-    """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
-    console = Console(stderr=True, emoji=False)
-    columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
-    with (
-        _stoppable(console) as stop,
-        Progress(*columns, console=console, disable=not console.is_terminal) as lines,
-    ):
-        tasks: dict[str, Any] = {}
-        while True:
-            try:
-                label, trial = next(steps)
-            except StopIteration as done:
-                result: Comparison = done.value
-                return result
-            if label not in tasks:
-                for task in tasks.values():
-                    lines.update(task, total=1, completed=1)
-                tasks[label] = lines.add_task(f"{label:<14}", total=None, now="")
-            lines.update(tasks[label], now=_now(trial))
-            if stop:
-                steps.close()
-                raise click.ClickException(
-                    f"stopped; all rounds so far are in {folder}: repeat the command with --resume."
-                )
-
-
-def _watch(steps: Any) -> Diagnosis:
-    """Consume the stages of a diagnosis with a bar on a terminal."""
-    console = Console(stderr=True, emoji=False)
-    columns = (BarColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
-        task = lines.add_task("", total=1.0)
-        while True:
-            try:
-                stage, done = next(steps)
-            except StopIteration as end:
-                result: Diagnosis = end.value
-                return result
-            lines.update(task, description=stage, completed=done)
-
-
-def _now(trial: Trial) -> str:
-    last = trial.rounds[-1]
-    step, value = step_size(trial.algorithm)
-    shown = [f"{m} {last[m]:.4g}" for m in ("accuracy", "loss") if last.get(m) is not None]
-    return f"{step} = {value:<8.3g} round {last['r']:<4} {', '.join(shown)}"
-
-
-@contextmanager
-def _stoppable(console: Console) -> Iterator[list[int]]:
-    """Turn the first Ctrl-C or SIGTERM into a flag, read between rounds; the second one kills."""
-    asked: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        console.print("stopping after this round; once more to stop at once")
-
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _folder(out: Path | None, stem: str, resume: bool) -> Path:
     """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
     if out is not None:
@@ -390,26 +276,3 @@ def _folder(out: Path | None, stem: str, resume: bool) -> Path:
 
 def _short(problem: str) -> str:
     return Path(problem.replace(":", "-")).name.replace(".py", "")
-
-
-cli.add_command(federate)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the program; bad usage is one sentence and exit code 2."""
-    try:
-        cli.main(arguments, prog_name="trimtab", standalone_mode=False)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("trimtab: stopped.", err=True)
-        sys.exit(130)
-    except click.UsageError as error:
-        click.echo(f"trimtab: {error.format_message()}", err=True)
-        sys.exit(2)
-    except click.ClickException as error:
-        click.echo(f"trimtab: {error.format_message()}", err=True)
-        sys.exit(130)
-    except (ValueError, ArithmeticError, OSError) as error:
-        click.echo(f"trimtab: {error}", err=True)
-        sys.exit(2)

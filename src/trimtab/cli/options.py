@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,38 @@ class CountOrFraction(click.ParamType[int | float]):
             return int(value) if str(value).lstrip("-").isdigit() else float(value)
         except ValueError:
             self.fail(f"{value!r} is neither a number nor a fraction.", param, ctx)
+
+
+class Numbers(click.ParamType[list[int]]):
+    """Whole numbers with commas between."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
+        """Read '1,5,20'."""
+        try:
+            return [int(part) for part in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that all runs take."""
+    for option in reversed(
+        (
+            click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
+            click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
+            click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
+            click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
+            click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
+            click.option("--resume", is_flag=True, help="Continue an interrupted run."),
+            click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,85 @@
+"""What is seen while a command works, and how it is stopped."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from trimtab.comparison import Comparison
+from trimtab.diagnosis import Diagnosis
+from trimtab.simulation import step_size
+from trimtab.tune import Trial
+
+
+def follow(steps: Any, folder: Path) -> Comparison:
+    """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
+    console = Console(stderr=True, emoji=False)
+    columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
+    with (
+        _stoppable(console) as stop,
+        Progress(*columns, console=console, disable=not console.is_terminal) as lines,
+    ):
+        tasks: dict[str, Any] = {}
+        while True:
+            try:
+                label, trial = next(steps)
+            except StopIteration as done:
+                result: Comparison = done.value
+                return result
+            if label not in tasks:
+                for task in tasks.values():
+                    lines.update(task, total=1, completed=1)
+                tasks[label] = lines.add_task(f"{label:<14}", total=None, now="")
+            lines.update(tasks[label], now=_now(trial))
+            if stop:
+                steps.close()
+                raise click.ClickException(
+                    f"stopped; all rounds so far are in {folder}: repeat the command with --resume."
+                )
+
+
+def watch(steps: Any) -> Diagnosis:
+    """Consume the stages of a diagnosis with a bar on a terminal."""
+    console = Console(stderr=True, emoji=False)
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
+        task = lines.add_task("", total=1.0)
+        while True:
+            try:
+                stage, done = next(steps)
+            except StopIteration as end:
+                result: Diagnosis = end.value
+                return result
+            lines.update(task, description=stage, completed=done)
+
+
+def _now(trial: Trial) -> str:
+    last = trial.rounds[-1]
+    step, value = step_size(trial.algorithm)
+    shown = [f"{m} {last[m]:.4g}" for m in ("accuracy", "loss") if last.get(m) is not None]
+    return f"{step} = {value:<8.3g} round {last['r']:<4} {', '.join(shown)}"
+
+
+@contextmanager
+def _stoppable(console: Console) -> Iterator[list[int]]:
+    """Turn the first Ctrl-C or SIGTERM into a flag, read between rounds; the second one kills."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        console.print("stopping after this round; once more to stop at once")
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
