@@ -77,13 +77,17 @@ def computing(
 ) -> Iterator[tuple[str, Record]]:
     """Compute the cells that have no record yet, and yield each as it is done."""
     cells = reproduction.cells(quick, seeds)
+
+    def more() -> Sequence[Cell]:
+        return [] if quick else reproduction.more(read(folder))
+
+    known = [cell.name for cell in (*cells, *more())]
     for pattern in pick:
-        if not any(fnmatch(cell.name, pattern) for cell in cells):
-            names = ", ".join(cell.name for cell in cells)
+        if not any(fnmatch(name, pattern) for name in known):
+            names = ", ".join(known)
             raise ValueError(f"{reproduction.name} has no cell {pattern!r}; it has {names}.")
     yield from _each(cells, folder, pick, data, say)
-    if not quick and tuple(pick) == ("*",):
-        yield from _each(reproduction.more(read(folder)), folder, pick, data, say)
+    yield from _each(more(), folder, pick, data, say)
 
 
 def _each(
