@@ -69,9 +69,16 @@ class Trial:
     """One algorithm with one step size: its simulation, and the record of its rounds."""
 
     def __init__(
-        self, algorithm: Algorithm, problem: Problem, record: Record, **options: Any
+        self,
+        algorithm: Algorithm,
+        problem: Problem,
+        record: Record,
+        *,
+        save_every: float = SAVE_EVERY,
+        **options: Any,
     ) -> None:
         self.algorithm, self.problem, self.record = algorithm, problem, record
+        self.save_every = save_every
         self.options = options
         self.diverged: Diverged | None = None
         self.dropped: int | None = None  # the round at which a race gave it up
@@ -112,7 +119,7 @@ class Trial:
                 measured = self.problem.evaluate(done.x)
                 self.record.append(facts | {"clients": len(done.cohort)} | measured)
                 self._unsaved += perf_counter() - started
-                if self._unsaved > SAVE_EVERY:
+                if self._unsaved > self.save_every:
                     self.save()
                 yield self
         except GeneratorExit:
@@ -144,7 +151,7 @@ Start = Callable[[float], Trial]
 """Make the trial of a step size."""
 
 _FACTOR = 10**0.5
-_FIRST = 16  # rounds before anybody is dropped: large steps look bad early and may yet win
+_FIRST = 16  # rounds before anybody is dropped
 
 
 def race(
@@ -159,10 +166,9 @@ def race(
 
     Yield the trial that moved after each round; return (by StopIteration) all trials, best first.
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
-    stops. The grid, in steps of `factor`, is widened while its best lies at an edge. Without a
-    target what counts is the end, where small steps win that look slow early: then the neighbours
-    of the best run as far as it did. To refine, the two steps between the best and its neighbours
-    are tried as well.
+    stops. The grid, in steps of `factor`, is widened while its best lies at an edge; and since
+    steps that look bad early may yet win, large ones and small ones, the neighbours of the best run
+    as far as it did. To refine, the two steps between the best and its neighbours are tried too.
     """
     trials: dict[float, Trial] = {}
     etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
@@ -173,10 +179,11 @@ def race(
             more = [best * factor]
         elif best == min(trials):
             more = [best / factor, best / factor**2]
-        elif goal.target is None and any(t.dropped for t in _beside(best, trials)):
-            for trial in _beside(best, trials):
+        elif dropped := [t for t in _beside(best, trials) if t.dropped]:
+            limit = _limit(trials, goal, R)
+            for trial in dropped:
                 trial.dropped = None
-                yield from trial.advance(R, goal)
+                yield from trial.advance(limit, goal)
             continue
         else:
             break
@@ -225,8 +232,8 @@ def _best(trials: dict[float, Trial], goal: Goal) -> float:
 
 def _limit(trials: dict[float, Trial], goal: Goal, R: int) -> int:
     """Return how far newcomers need to run to be compared with the best."""
-    best = trials[_best(trials, goal)]
-    return len(best.rounds) if goal.first(best.rounds) else R
+    met = goal.first(trials[_best(trials, goal)].rounds)
+    return int(met["r"]) if met else R
 
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Which cells are computed: those without a record that were picked, further ones included."""
 
+from dataclasses import replace
+
 import pytest
 
 from trimtab.reproduce.reproduction import Cell, Reproduction, computing
 
 
 def cell(name):
-    return Cell(name, lambda data, say: {"value": 1.0})
+    return Cell(name, lambda data, say, scratch: {"value": 1.0})
 
 
 def reproduction():
@@ -36,6 +38,17 @@ def test_patterns_pick_from_both(tmp_path):
     assert names(tmp_path, "a-1") == ["a-1"]
     assert names(tmp_path, "*again") == ["a-1-again"]
     assert names(tmp_path, "b*") == ["b-1", "b-1-again"]
+
+
+def test_what_an_interrupted_cell_has_done_goes_with_its_record(tmp_path):
+    def compute(data, say, scratch):
+        scratch.mkdir(parents=True)
+        (scratch / "half").touch()
+        return {}
+
+    one = replace(reproduction(), cells=lambda quick, seeds: [Cell("a", compute)])
+    assert [name for name, _ in computing(one, tmp_path, quick=True)] == ["a"]
+    assert not list(tmp_path.rglob("half"))
 
 
 def test_quick_versions_have_no_further_cells(tmp_path):

@@ -205,9 +205,30 @@ def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
         assert len(one["candidates"]) >= 3
 
 
-def test_a_step_size_may_be_given(real_data):
+@pytest.mark.parametrize("target", [0.4, None])
+@pytest.mark.parametrize("stop", [1, 20, 60, 110])
+def test_an_interrupted_cell_goes_on(tmp_path, real_data, monkeypatch, stop, target):
+    monkeypatch.setattr("trimtab.reproduce.emnist.SAVE_EVERY", 0.02)
+    setting = Setting("scaffold", 1, 0, S=4, N=20, target=target, until=0.45, limit=40, every=24)
+    heard = []
+
+    def say(text):
+        heard.append(text)
+        if len(heard) == stop:
+            raise KeyboardInterrupt
+
+    expected = compute(setting, real_data, lambda text: None, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        compute(setting, real_data, say, tmp_path / "cut")
+    assert compute(setting, real_data, say, tmp_path / "cut") == expected
+    before = len(heard)
+    compute(setting, real_data, heard.append, tmp_path / "whole")
+    assert len(heard) == before  # there was nothing left to do
+
+
+def test_a_step_size_may_be_given(real_data, tmp_path):
     setting = Setting("fedavg", 1, 100, S=4, N=20, limit=3, every=12, eta=0.3)
-    found = compute(setting, real_data, lambda text: None)
+    found = compute(setting, real_data, lambda text: None, tmp_path)
     assert found["eta"] == 0.3
     assert len(found["accuracy"]) == 3
 

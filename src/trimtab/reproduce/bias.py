@@ -135,14 +135,14 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return two cells for each H: full batches, and mini-batches (one for each seed)."""
 
     def full(H: int) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record: Record = rounded(_fixed_points(H, quick, say))
             return record
 
         return Cell(f"H{H}-full", compute)
 
     def sampled(H: int, seed: int) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record: Record = rounded(_stochastic(H, seed, quick, say))
             return record
 

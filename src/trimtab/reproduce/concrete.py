@@ -97,7 +97,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each cut and algorithm; there is no chance in it."""
 
     def cell(cut: str, name: str) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record: Record = rounded(_tune(cut, name, 60 if quick else 400, data, say))
             return record
 

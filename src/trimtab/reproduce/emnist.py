@@ -34,6 +34,7 @@ from trimtab.reproduce.reproduction import Cell, Record, Say
 from trimtab.tune import Goal, Trial, race
 
 FACTOR = 1.8  # between step sizes
+SAVE_EVERY = 60.0  # seconds of work that an interrupted cell may lose
 HELD = 10  # rounds whose mean counts as staying at a target
 TARGETS = (0.45, 0.5, 0.6)
 NAMES = {
@@ -140,13 +141,16 @@ def problem_of(s: Setting, data: Path | None) -> Supervised:
     )  # fmt: skip
 
 
-def compute(s: Setting, data: Path | None, say: Say) -> Record:
+def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
     """Race for the step size, let the winner run on, and return the record of both."""
     problem = problem_of(s, data)
     K = problem.steps(s.epochs)
 
     def start(eta: float) -> Trial:
-        return Trial(s.with_step(eta, K), problem, Rounds(None, {}), S=s.S, seed=s.seed)
+        rounds = Rounds(scratch / f"eta{eta:.6g}", asdict(s) | {"eta": eta}, resume=True)
+        return Trial(
+            s.with_step(eta, K), problem, rounds, S=s.S, seed=s.seed, save_every=SAVE_EVERY
+        )
 
     goal, trials = Goal("accuracy", s.target), dict[float, Trial]()
 
@@ -164,12 +168,10 @@ def compute(s: Setting, data: Path | None, say: Say) -> Record:
                 say(f"{len(trials)} step sizes, round {len(moved.rounds)}")
         except StopIteration as over:
             winner = over.value[0]
-    endless = Goal("accuracy")
-    for _ in winner.advance(s.limit, endless):
+    further = winner.advance(s.limit, Goal("accuracy"))
+    while stays(_accuracy(winner), s.until) is None and next(further, None):
         accuracy = _accuracy(winner)
         say(f"round {len(accuracy)}, accuracy {accuracy[-1]:.3f}")
-        if stays(accuracy, s.until) is not None:
-            break
     (eta,) = (eta for eta, trial in trials.items() if trial is winner)
     return {
         "setting": asdict(s),
@@ -245,7 +247,7 @@ def stays(accuracy: Sequence[float], target: float) -> int | None:
 
 def cell(s: Setting) -> Cell:
     """Return the cell of a setting."""
-    return Cell(s.name, lambda data, say: compute(s, data, say))
+    return Cell(s.name, lambda data, say, scratch: compute(s, data, say, scratch))
 
 
 def seeded(settings: Sequence[Setting], seeds: int) -> list[Setting]:

@@ -54,7 +54,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each panel; it is quick anyway, and knows no chance."""
 
     def compute(G: float, K: int) -> Cell:
-        def run(data: Path | None, say: Say) -> Record:
+        def run(data: Path | None, say: Say, scratch: Path) -> Record:
             return _panel(G, K)
 
         return Cell(f"G{G}-K{K}", run)

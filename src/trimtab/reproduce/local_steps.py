@@ -126,7 +126,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each pair (L/mu, delta/mu) and option; there is no chance in it."""
 
     def cell(kappa: int, ratio: int, option: Option) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record: Record = rounded(_sweep(kappa, ratio, option, quick, say))
             return record
 

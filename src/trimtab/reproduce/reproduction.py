@@ -2,7 +2,7 @@
 
 A cell is one entry of a table, or one panel of a figure, and has a record of its own: a compressed
 JSON file that is written whole when the cell is done. A reproduction that is interrupted goes on
-with the cells that have none.
+with the cells that have none; what a long cell has done by then waits in a folder of its own.
 """
 
 import gzip
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from shutil import rmtree
 from time import perf_counter
 from typing import Any
 
@@ -29,10 +30,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Cell:
-    """A name, such as scaffold-5-0, and what computes the record: compute(data folder, say)."""
+    """A name, such as scaffold-5-0, and what computes the record.
+
+    compute(data, say, scratch): the folder of the data, and one for what an interrupted cell has
+    done, which goes when the record is written.
+    """
 
     name: str
-    compute: Callable[[Path | None, Say], Record]
+    compute: Callable[[Path | None, Say, Path], Record]
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,11 @@ def _each(
         def telling(text: str, name: str = cell.name) -> None:
             say(f"{name}: {text}")
 
-        record = plain(cell.compute(data, telling))
+        scratch = folder / ".unfinished" / cell.name
+        record = plain(cell.compute(data, telling, scratch))
         record |= {"seconds": round(perf_counter() - started, 2), "versions": versions()}
         write(path, record)
+        rmtree(scratch, ignore_errors=True)
         yield cell.name, record
 
 

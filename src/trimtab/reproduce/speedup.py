@@ -87,7 +87,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each problem, N and seed."""
 
     def cell(problem: str, N: int, seed: int) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record: Record = rounded(_stationary(problem, N, seed, quick, say))
             return record
 

@@ -96,7 +96,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each K; there is no chance in it."""
 
     def cell(K: int) -> Cell:
-        def compute(data: Path | None, say: Say) -> Record:
+        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
             record = _column(K, quick, say)
             exact: Record = {"runs": record["runs"]}  # what differs in the last digits only
             return rounded(record) | exact  # type: ignore[no-any-return]
