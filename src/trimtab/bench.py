@@ -146,7 +146,7 @@ _W3 = Workload(
     b=64,
     epochs=1,
     goals=_goals(bare=1.05, plain=0.97, fedavg=1.1, autocast_scaffold=1 / 1.7),
-    repeats=8,
+    repeats=16,
     autocast=True,
 )
 _W4 = Workload(

@@ -145,6 +145,23 @@ def test_combine_adds_up(level, dtype):
     )
 
 
+@pytest.mark.parametrize("d", [(1 << 20) - 1, 1 << 20, (1 << 20) + 2049, 3_000_001])
+def test_the_bits_of_a_long_combination_do_not_depend_on_threads(d):
+    draw = torch.Generator().manual_seed(0)
+    terms = [(a, torch.randn(d, generator=draw)) for a in (1.0, -0.1, 0.3, 2.0)]
+    expected = sum(a * v for a, v in terms)
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(native.combine(terms))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found[0], expected)
+    assert all(torch.equal(found[0], other) for other in found)
+
+
 def test_a_point_of_another_length_is_refused():
     """A kernel would read beyond it."""
     layers = Layers((3, 4, 2), (True, False), (True, False))

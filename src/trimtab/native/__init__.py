@@ -21,6 +21,7 @@ from torch.nn import functional as F
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _POINTER, _LONG, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_double
 _COMBINE, _GRADIENT = 0, 1
+_LONG_VECTOR = 1 << 20  # numbers, from which on threads pay
 
 Terms = Sequence[tuple[float, Tensor]]
 """Numbers times tensors of one shape, to be added up."""
@@ -134,9 +135,9 @@ def _function(name: str, dtype: torch.dtype, level: int | None) -> Any:
     arguments = {
         "run": [*pointers, _LONG, _LONG, _POINTER, _POINTER, _INT],
         "outputs": [*pointers, _LONG, _POINTER, _INT],
-        "combine": [_POINTER, _POINTER, _LONG, _LONG, _POINTER],
+        "combination": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT],
     }
-    function.argtypes, function.restype = arguments[name], None if name == "combine" else _INT
+    function.argtypes, function.restype = arguments[name], None if name == "combination" else _INT
     return function
 
 
@@ -239,13 +240,16 @@ def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
 
 
 def combine(terms: Terms) -> Tensor:
-    """Return the sum of the terms, in one pass where there is a kernel."""
+    """Return the sum of the terms, in one pass where there is a kernel.
+
+    Long ones use as many threads as PyTorch would here.
+    """
     first = terms[0][1]
     alike = all(
         t.shape == first.shape and t.dtype == first.dtype and t.is_contiguous() for _, t in terms
     )
     on_cpu = first.device.type == "cpu" and alike
-    function = _function("combine", first.dtype, level()) if on_cpu else None
+    function = _function("combination", first.dtype, level()) if on_cpu else None
     if function is None:
         total = terms[0][0] * first
         for a, tensor in terms[1:]:
@@ -254,7 +258,8 @@ def combine(terms: Terms) -> Tensor:
     out = torch.empty_like(first)
     numbers, places = array("d", (a for a, _ in terms)), _places(t for _, t in terms)
     addresses = numbers.buffer_info()[0], places.buffer_info()[0]
-    function(*addresses, len(terms), first.numel(), out.data_ptr())
+    threads = torch.get_num_threads() if first.numel() >= _LONG_VECTOR else 1
+    function(*addresses, len(terms), first.numel(), out.data_ptr(), threads)
     return out
 
 

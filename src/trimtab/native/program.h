@@ -13,9 +13,35 @@ static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, 
 }
 
 #define PART 2048L
+#define LONG_PART (64 * PART)  // of one thread
 
-void NAME(combine)(const double *a, const REAL *const *v, long m, long d, REAL *out) {
+static void NAME(combine)(const double *a, const REAL *const *v, long m, long d, REAL *out) {
   for (long k = 0; k < d; k += PART) NAME(stretch)(a, v, m, k, d - k < PART ? d - k : PART, out);
+}
+
+typedef struct {
+  Pieces parts;
+  const double *a;
+  const REAL *const *v;
+  long m, d;
+  REAL *out;
+} NAME(Sum);
+
+static void *NAME(some_stretches)(void *job) {
+  NAME(Sum) *s = job;
+  for (long p; (p = next_piece(&s->parts)) >= 0;) {
+    long stop = (p + 1) * LONG_PART < s->d ? (p + 1) * LONG_PART : s->d;
+    for (long k = p * LONG_PART; k < stop; k += PART)
+      NAME(stretch)(s->a, s->v, s->m, k, stop - k < PART ? stop - k : PART, s->out);
+  }
+  return 0;
+}
+
+// The same on several threads; which thread adds what changes no bit.
+void NAME(combination)(const double *a, const REAL *const *v, long m, long d, REAL *out, int threads) {
+  NAME(Sum) job = {.a = a, .v = v, .m = m, .d = d, .out = out};
+  job.parts.pieces = (d + LONG_PART - 1) / LONG_PART;
+  on_threads(threads, NAME(some_stretches), &job, job.parts.pieces);
 }
 
 // Run a program for the clients of one block; `sums` (outputs, d) gets the sum of weight times output.
@@ -119,6 +145,7 @@ int NAME(run)(const Model *model, const Program *program, const Clients *clients
   return job.blocks.failed;
 }
 #undef PART
+#undef LONG_PART
 #undef STRETCH
 #undef PANEL
 #undef DEPTH
