@@ -102,6 +102,7 @@ _W1 = Workload(
     b=225,
     epochs=1,
     goals=_goals(bare=1.6, plain=6, fedavg=1.1, evaluation_scaffold=0.3),
+    repeats=25,
     products=_linear(225, 47),
     test=9400,
 )
