@@ -21,10 +21,9 @@ to have tried. What the paper is about survives: the order of the algorithms, Fe
 epochs where clients differ, and the gain from epochs where they are alike. Asking for 0.6, where
 drift costs most, brings both rounds and speed-ups closer to the published ones than asking for 0.5.
 
-**SGD.** The published 317, 365 and 416 look like one step size at all three similarities. Tuned for
-each, SGD does depend on the similarity: a full gradient of 20 of 100 sorted clients is noisy,
-because the cohort lacks some classes, and that noise, not curvature, limits the step; where clients
-are alike the best step is larger and the rounds are fewer.
+**SGD.** The published 317, 365 and 416 hardly depend on the similarity. Ours do, tuned in each cell
+or with one step size for all: a full gradient of 20 of 100 sorted clients is noisy, because the
+cohort lacks some classes, and that noise slows SGD; where clients are alike there is none.
 
 **FedProx.** mu = 1 pulls every local path back to x with a force of the order of the curvature
 itself, so it gives up what local steps gain; it needs more rounds than FedAvg wherever local steps
