@@ -69,10 +69,42 @@ def test_without_a_target_a_small_step_that_looked_slow_early_may_win():
         list(trial.advance(100, goal))
         return trial.standing(goal)
 
+    def start(eta):
+        return trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)
+
     best = max(etas, key=at_the_end)
-    start = lambda eta: trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)  # noqa: E731
     found = finish(race(start, goal, 100, etas, factor=1.8, refine=False))
     assert found[0].algorithm.eta_l == best
+
+
+class Scripted(Trial):
+    """A trial whose accuracy is known beforehand."""
+
+    def __init__(self, eta, accuracy):
+        super().__init__(eta, None, Record(None, {}))
+        self.accuracy = accuracy
+
+    def advance(self, to, goal):
+        while len(self.rounds) < to and goal.first(self.rounds) is None:
+            r = len(self.rounds) + 1
+            self.record.append({"r": r, "accuracy": self.accuracy(r)})
+            yield self
+
+
+def test_a_large_step_that_looked_bad_early_may_win():
+    curves = {  # at round 16 the largest two are the worst; 4 then takes off
+        0.5: lambda r: 0.003 * r,
+        1.0: lambda r: 0.004 * r,
+        2.0: lambda r: 0.008 * r,
+        4.0: lambda r: 0.0 if r <= 16 else 0.02 * r,
+        8.0: lambda r: 0.0,
+    }
+    found = finish(
+        race(lambda eta: Scripted(eta, curves[eta]), Goal("accuracy", 0.5), 200, list(curves), 2.0,
+             refine=False)
+    )  # fmt: skip
+    assert [trial.algorithm for trial in found[:2]] == [4.0, 2.0]
+    assert len(found[0].rounds) == 25
 
 
 def test_scaffold_wins_where_fedavg_drifts():

@@ -53,7 +53,8 @@ def _summary(found: Mapping[str, Records]) -> str:
 
 
 def _minutes(records: Records) -> str:
-    return f"{sum(r['seconds'] for r in records.values()) / 60:.2g}" if records else ""
+    minutes = sum(r["seconds"] for r in records.values()) / 60
+    return "" if not records else f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
 
 
 def _counts(claims: Sequence[Claim]) -> str:
@@ -93,13 +94,13 @@ def excerpt(found: Mapping[str, Records]) -> str:
             row.append(f"{shown(here, PUBLISHED)} ({there})" if here else "")
         rows.append(row)
     verdicts = [claim.verdict for r in REPRODUCTIONS.values() for claim in r.claims(found[r.name])]
-    counts = f"{verdicts.count('held')} of {len(verdicts)} sentences of the papers hold"
-    still = verdicts.count("open")
+    held, not_held, still = (verdicts.count(v) for v in ("held", "not held", "open"))
+    counts = f"{held} of {len(verdicts)} sentences of the papers hold, {not_held} do not"
     return (
         f"{lines(rows)}\n\n"
         "*EMNIST sorted by label over 100 clients, 20 a round, step sizes tuned in every cell; in "
         f"brackets the published rounds. In all, {counts}"
-        + (f", {still} are open" if still else "")
+        + (f", {still} {'is' if still == 1 else 'are'} open" if still else "")
         + ".*"
     )
 

@@ -58,7 +58,7 @@ def table(records: Records) -> str:
             ours = best(records, name, s)
             row += ["" if ours is None else f"{ours:.3f}", f"{published:.3f}"]
             etas.append(step_sizes(chosen(records, algorithm=name, similarity=s)))
-        rows.append([*row, ", ".join(etas)])
+        rows.append([*row, ", ".join(filter(None, etas))])
     return lines(rows)
 
 

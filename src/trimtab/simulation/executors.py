@@ -2,7 +2,7 @@
 
 loop      one client after the other, one intra-op thread: the readable reference
 wide      the same with all intra-op threads, for modules that keep all cores busy by themselves,
-          and with fused vectors; everything else, the server included, computes with one thread
+          and with fused vectors; with the other executors the server has one thread too
 batched   chunks of the cohort as one (s, d) computation
 workers   blocks of clients on as many threads as there are cores, one intra-op thread each
 

@@ -25,6 +25,9 @@ drift costs most, brings both rounds and speed-ups closer to the published ones 
 or with one step size for all: a full gradient of 20 of 100 sorted clients is noisy, because the
 cohort lacks some classes, and that noise slows SGD; where clients are alike there is none.
 
+**Pixels and start.** Standardised pixels save about a quarter of the rounds at 0 %, a random start
+changes little (5 epochs, above); neither brings us nearer to the published rounds.
+
 **FedProx.** mu = 1 pulls every local path back to x with a force of the order of the curvature
 itself, so it gives up what local steps gain; it needs more rounds than FedAvg wherever local steps
 help at all."""
