@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from shutil import which
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, Scaffold, Supervised, native, simulate
+from trimtab.algorithms import fedopt
 from trimtab.problems.builtin import quadratic_problem
 from trimtab.simulation import executors
 from trimtab.vectors import Combination
@@ -183,6 +185,118 @@ def test_combinations_are_vectors():
     torch.testing.assert_close(B / (torch.sqrt(A**2) + 1), b / (torch.sqrt(a**2) + 1))
     assert (A - A).tensor().abs().max() == 0
     assert torch.zeros_like(A).shape == a.shape
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda v: abs(v) + 1,
+        lambda v: 1 - v,
+        lambda v: 1 / (2 + v * v),
+        lambda v: 2**v - +v,
+        lambda v: sum([v, v]) // 1 + v % 1,
+        lambda v: torch.where(v > 0, v, -0.1 * v),
+        lambda v: v * ((v <= 0.5) & (v != 0)),
+        lambda v: v == v,
+        lambda v: torch.stack(list(v)) + v[0] + len(v) + float(v[1]),
+        lambda v: (v @ v) * v,
+        lambda v: torch.stack([v, 2 * v]).sum(0) + torch.cat((v, v))[:4],
+        lambda v: v.clamp(-0.5, 0.5),
+    ],
+)
+def test_whatever_is_not_linear_is_computed_on_the_tensor(f):
+    a = torch.randn(4)
+    found, expected = f(0.5 * Combination.of(a) - a), f(0.5 * a - a)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_change_in_place_changes_nothing_else():
+    a = torch.ones(4)
+    x = Combination.of(a)
+    y = 1.0 * x
+    y.tensor()
+    z = y + x
+    y.add_(1)
+    y[0] = 7
+    assert a.tolist() == x.tolist() == [1, 1, 1, 1]
+    assert z.tolist() == [2, 2, 2, 2]
+    assert y.tolist() == [7, 2, 2, 2]
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Somebody's own algorithm, with nothing linear in it, on either side."""
+
+    K: int = 3
+
+    def init_server(self, x):
+        return fedopt.Server(x, torch.zeros_like(x))
+
+    def init_client(self, x):
+        return torch.zeros_like(x)
+
+    def local(self, g, m, x):
+        y = x.clone()
+        for k in range(self.K):
+            v = g(y, k)
+            m = torch.where(abs(v) > 0.1, 1 - m, 0.5 * m + v)
+            y.sub_(0.05 * torch.sign(m) / (1 + v * v))
+        return fedopt.Upload(y - x), m
+
+    def round(self, server, clients):
+        x, s = server
+        (dx,) = clients.run(self.local, x).mean()
+        s = s + dx
+        s[dx > 0] = 1 / 8
+        return fedopt.Server(x + dx * (abs(dx) < 1) - 0.01 * s, s)
+
+
+class Clipped(Signs):
+    """One that looks at its vectors as a whole, and counts its steps in the client's state."""
+
+    def init_client(self, x):
+        return torch.zeros(())
+
+    def local(self, g, t, x):
+        y = x
+        for k in range(self.K):
+            v = g(y, k)
+            scale = 1.0 if v.norm() < 0.3 else 0.3 / v.norm()
+            y = y - scale * v / (1 + t) ** 0.5
+            t = t + 1
+        return fedopt.Upload(y - x), t
+
+
+class Sorted(Signs):
+    """One whose functions keep the shape, but mix the numbers."""
+
+    def local(self, g, m, x):
+        v = g(x, 0)
+        step = v * (abs(v) >= abs(v).sort(descending=True).values[3]) + torch.cumsum(m, 0)
+        return fedopt.Upload(-0.1 * step), 0.1 * torch.softmax(v, 0)
+
+
+class Constant(Signs):
+    """One that says something that does not depend on the client."""
+
+    def local(self, g, m, x):
+        return fedopt.Upload(-0.1 * torch.ones(x.shape, dtype=x.dtype)), m + 1
+
+
+@pytest.mark.parametrize("executor", ["batched", "workers", "wide"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("algorithm", [Signs, Clipped, Sorted, Constant])
+def test_an_algorithm_may_do_what_it_likes_with_its_vectors(algorithm, problem, executor):
+    made = PROBLEMS[problem]()
+    expected, found = (after(algorithm(), made, name)[1].server for name in ("loop", executor))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, Signs()], ids=repr)
+def test_what_treats_each_number_alike_runs_in_chunks(monkeypatch, algorithm):
+    monkeypatch.setattr(executors, "_block", None)
+    monkeypatch.setattr(native, "works", lambda dtype: False)
+    after(algorithm, linear(), "batched", rounds=2)
 
 
 SCRIPT = """

@@ -24,7 +24,7 @@ from trimtab.native import cores
 from trimtab.problems.problem import Problem, side_by_side
 from trimtab.simulation.replies import Tally
 from trimtab.tape import Tape, filled, numbers, trace
-from trimtab.vectors import eager, lazily, lazy
+from trimtab.vectors import Combination, NotAlikeError, Rows, eager, lazily, lazy
 
 WAVE = 96  # clients that a kernel runs at once
 CHUNK = 20  # clients in one (s, d) computation, if d is small;
@@ -63,7 +63,7 @@ def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
 @torch.no_grad()
 def wide(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one client after the other, with vectors that fuse what is linear."""
-    tally, broadcast = Tally(), lazy(exchange.broadcast)
+    tally, broadcast = Tally(vector=Combination.of), lazy(exchange.broadcast)
     for i in clients:
         upload, state = _fused(exchange, i, broadcast)
         tally.add(float(exchange.problem.weights[i]), upload, state)
@@ -177,15 +177,33 @@ def _room(e: Exchange, like: State) -> State:
 
 @torch.no_grad()
 def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
-    """Run one chunk: states and uploads have a first dimension for the clients."""
+    """Run one chunk: its vectors have a first dimension for the clients."""
     e, tally = exchange, Tally()
-    old = map_leaves(lambda *leaves: torch.stack(leaves), *(e.state(i) for i in clients))
-    g = lazily(_oracle(e, clients))
-    uploads, new = map(eager, e.program(g, lazy(old), *lazy(e.broadcast)))
-    tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
-    for row, i in enumerate(clients):
-        e.keep(i, map_leaves(lambda leaf, row=row: leaf[row], new))
+    try:
+        uploads, new = _rows(e, clients)
+    except NotAlikeError:
+        tally, own = _block(e, clients)
+    else:
+        tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
+        own = {i: map_leaves(lambda leaf, j=j: leaf[j], new) for j, i in enumerate(clients)}
+    for i, state in own.items():
+        e.keep(i, state)
     return tally
+
+
+def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
+    """Return uploads and new states with a row for each client, if all of it is vectors."""
+    s, d = len(clients), e.problem.d
+    states = [e.state(i) for i in clients]
+    if any(leaf.shape != (d,) for leaf in leaves((states[0], e.broadcast))):
+        raise NotAlikeError("a tensor that is no vector")
+    old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
+    sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
+    g = lazily(_oracle(e, clients), Rows)
+    found = uploads, new = eager(e.program(g, lazy(old, Rows), *lazy(sent, Rows)))
+    if any(leaf.shape != (s, d) for leaf in leaves(found)):
+        raise NotAlikeError("a tensor that is the same for all clients")
+    return uploads, new
 
 
 def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:

@@ -1,6 +1,6 @@
 """Replies as a running sum: uploads come one at a time and are never kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import fsum, nan, sqrt
 from typing import Any
 
@@ -13,10 +13,11 @@ class Tally:
     """The weighted sum of uploads, and what can be told of the clients from sums.
 
     Adding the same replies in the same order gives the same bits; the simulator and a federation
-    both add in the order of the clients' numbers.
+    both add in the order of the clients' numbers. `vector` is what the mean's tensors become.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, vector: Callable[[torch.Tensor], Any] = lambda tensor: tensor) -> None:
+        self._vector = vector
         self._weights: list[float] = []
         self._uploads: Any = None  # the sum of p_i times the upload
         self._states: Any = None  # the sum of p_i times the client's new state
@@ -79,7 +80,7 @@ class Tally:
     def mean(self) -> Any:
         """Return the mean upload, weighted by p_i."""
         share = self.share
-        return map_leaves(lambda total: total / share, self._uploads)
+        return map_leaves(lambda total: self._vector(total) / share, self._uploads)
 
     def __len__(self) -> int:
         return len(self._weights)

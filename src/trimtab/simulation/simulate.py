@@ -20,6 +20,7 @@ from trimtab.simulation.memory import ClientStates
 from trimtab.simulation.replies import Tally
 from trimtab.streams import COHORT, LOST, stream
 from trimtab.threads import one_thread
+from trimtab.vectors import eager, lazy
 
 
 class Diverged(ArithmeticError):
@@ -112,7 +113,9 @@ class Simulation(Iterator[Round]):
         asked = self.cohorts[self.r] if self.cohorts is not None else self._sample(r)
         clients = _Cohort(self, r, asked)
         try:
-            server = self._algorithm.round(self.server, clients)
+            fused = self.executor == "wide"
+            server = self._algorithm.round(lazy(self.server) if fused else self.server, clients)
+            server = eager(server)
             if not (_finite(server) and clients.finite()):
                 raise Diverged(self._algorithm, r, self._why(clients.alive))
             self.states.commit(clients.alive)
@@ -261,7 +264,7 @@ class _Cohort:
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""
-        sim = self.sim
+        sim, broadcast = self.sim, eager(broadcast)
         self.bytes_down += len(self.alive) * nbytes(broadcast)
         self.alive = self._answering()
         if not self.alive:
