@@ -102,7 +102,7 @@ _W1 = Workload(
     b=225,
     epochs=1,
     goals=_goals(bare=1.6, plain=6, fedavg=1.1, evaluation_scaffold=0.3),
-    repeats=25,
+    repeats=100,
     products=_linear(225, 47),
     test=9400,
 )
@@ -147,7 +147,7 @@ _W3 = Workload(
     b=64,
     epochs=1,
     goals=_goals(bare=1.05, plain=0.97, fedavg=1.1, autocast_scaffold=1 / 1.7),
-    repeats=16,
+    repeats=30,
     autocast=True,
 )
 _W4 = Workload(
