@@ -1,4 +1,8 @@
-"""Table 5 of SCAFFOLD: the best accuracy of a network (Karimireddy et al., 2020, section 7)."""
+"""Table 5 of SCAFFOLD: the best accuracy of a network (Karimireddy et al., 2020, section 7).
+
+The race is for 0.75, as racing for the best accuracy would let every step size run for 1,000
+rounds; since a smaller step may end higher, the one below the winner's runs to the end too.
+"""
 
 from dataclasses import replace
 from statistics import fmean
@@ -8,10 +12,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from trimtab.report.plots import COLOURS, STYLE
-from trimtab.reproduce.emnist import NAMES, Setting, cell, seeded
+from trimtab.reproduce.emnist import FACTOR, NAMES, Setting, cell, seeded
 from trimtab.reproduce.published import TABLE5
-from trimtab.reproduce.reading import chosen, lines, step_sizes
-from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
+from trimtab.reproduce.reading import lines, setting, step_sizes
+from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction
 
 SIMILARITIES = (0, 10)
 
@@ -29,9 +33,26 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     return [cell(s) for s in seeded(made, seeds)]
 
 
+def more(records: Records) -> list[Cell]:
+    """Return for each cell the step size below the one that was first at the target."""
+    raced = [Setting(**r["setting"]) for r in records.values() if setting(r)["eta"] is None]
+    return [cell(replace(s, eta=records[s.name]["eta"] / FACTOR)) for s in raced]
+
+
+def ends(records: Records, name: str, s: float) -> list[Record]:
+    """Return for each seed the record with the best accuracy."""
+    here = [r for r in records.values() if setting(r)["algorithm"] == name]
+    here = [r for r in here if setting(r)["similarity"] == s]
+    seeds = sorted({setting(r)["seed"] for r in here})
+    return [
+        max((r for r in here if setting(r)["seed"] == seed), key=lambda r: float(r["best"]))
+        for seed in seeds
+    ]
+
+
 def best(records: Records, name: str, s: float) -> float | None:
     """Return the best accuracy, the mean over the seeds."""
-    found = [r["best"] for r in chosen(records, algorithm=name, similarity=s)]
+    found = [r["best"] for r in ends(records, name, s)]
     return fmean(found) if found else None
 
 
@@ -57,7 +78,7 @@ def table(records: Records) -> str:
         for s, published in zip(SIMILARITIES, there, strict=True):
             ours = best(records, name, s)
             row += ["" if ours is None else f"{ours:.3f}", f"{published:.3f}"]
-            etas.append(step_sizes(chosen(records, algorithm=name, similarity=s)))
+            etas.append(step_sizes(ends(records, name, s)))
         rows.append([*row, ", ".join(filter(None, etas))])
     return lines(rows)
 
@@ -69,7 +90,7 @@ def figure(records: Records) -> Figure:
         panels: Any = made.subplots(1, 2, sharey=True)
         for axes, s in zip(panels, SIMILARITIES, strict=True):
             for name, there in TABLE5.items():
-                for r in chosen(records, algorithm=name, similarity=s)[:1]:
+                for r in ends(records, name, s)[:1]:
                     axes.plot(r["accuracy"], color=COLOURS[name], label=NAMES[name], linewidth=1.2)
                 published = there[SIMILARITIES.index(s)]
                 axes.axhline(published, color=COLOURS[name], linestyle=":", linewidth=1)
@@ -89,4 +110,5 @@ TABLE_5 = Reproduction(
     claims=claims,
     table=table,
     figure=figure,
+    more=more,
 )
