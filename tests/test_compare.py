@@ -107,6 +107,16 @@ def test_a_large_step_that_looked_bad_early_may_win():
     assert len(found[0].rounds) == 25
 
 
+def test_nobody_runs_on_once_one_is_there():
+    speed = {1.0: 0.004, 2.0: 0.01, 4.0: 0.006}
+    found = finish(
+        race(lambda eta: Scripted(eta, lambda r: speed[eta] * r), Goal("accuracy", 0.5), 200,
+             list(speed), 2.0, refine=False)
+    )  # fmt: skip
+    assert found[0].algorithm == 2.0
+    assert [len(trial.rounds) for trial in found] == [50, 50, 50]
+
+
 def test_scaffold_wins_where_fedavg_drifts():
     found = compare(pair(G=10.0), ["fedavg", "scaffold"], K=10, target=-0.49, R=40)
     by_name = {entry.name: entry for entry in found.entries}

@@ -204,8 +204,8 @@ def _heat(
     r = _FIRST
     while alive:
         r = min(r, R)
-        for trial in alive.values():
-            yield from trial.advance(r, goal)
+        for trial in alive.values():  # the best so far first; nobody need go on once it is there
+            yield from trial.advance(_soonest(alive, goal, r), goal)
         if r == R or any(goal.first(t.rounds[:r]) for t in alive.values()):
             return
         running = [eta for eta, trial in alive.items() if not trial.diverged]
@@ -216,6 +216,12 @@ def _heat(
             alive[eta].dropped = r
         alive = {eta: alive[eta] for eta in running[:stay]}
         r *= 2
+
+
+def _soonest(trials: dict[float, Trial], goal: Goal, r: int) -> int:
+    """Return the round at which the first of them is there, at most r."""
+    there = [goal.first(trial.rounds[:r]) for trial in trials.values()]
+    return min([r, *(int(line["r"]) for line in there if line)])
 
 
 def _beside(eta: float, trials: dict[float, Trial]) -> list[Trial]:
