@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -53,3 +55,23 @@ def same_global_rng() -> Iterator[None]:
     before = torch.get_rng_state()
     yield
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    code = (
+        "import sys; from pathlib import Path; from trimtab.record import alone\n"
+        "with alone(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield
+        other.kill()
+
+
+@pytest.fixture
+def held() -> Callable[[Path], AbstractContextManager[None]]:
+    """A folder that another process writes, until it is killed: `with held(folder): ...`."""
+    return _held

@@ -2,17 +2,19 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 
 import trimtab
 from quadratics_pair import pair
-from trimtab import FedAvg, Quadratic, Scaffold, compare
+from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.compare import comparing
 from trimtab.comparison import Entry, advise, read_comparison
 from trimtab.problems.builtin import load_problem
 from trimtab.record import Record
+from trimtab.run import running
 from trimtab.tune import Goal, Trial, goal_of, race, settings_of
 
 
@@ -232,6 +234,21 @@ def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
     again = compare(problem, ["sgd"], resume=True, **options)
     assert again.to_json() == first.to_json()
     assert {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")} == lines
+
+
+def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused):
+    problem, _ = load_problem("quadratic")
+    with held(tmp_path / "c"), refused("c is being written by another process", "end it first"):
+        compare(problem, ["sgd"], R=4, out=tmp_path / "c")
+    compare(problem, ["sgd"], R=4, out=tmp_path / "c")
+
+
+def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
+    problem, _ = load_problem("quadratic")
+    run = partial(running, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")
+    with held(tmp_path / "r"), refused("r is being written by another process"):
+        list(run())
+    assert len(list(run())) == 4
 
 
 def test_a_folder_is_never_overwritten(tmp_path):

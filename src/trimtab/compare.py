@@ -10,7 +10,7 @@ from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
 from trimtab.comparison import Comparison, advise, entry_of, outcome_of, save_model
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
-from trimtab.record import Record, open_folder, read_json, write_json
+from trimtab.record import Record, alone, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
 from trimtab.simulation.checkpoint import fingerprint
 from trimtab.tune import Goal, Trial, goal_of, race
@@ -90,39 +90,43 @@ def comparing(
     name = name or type(problem).__name__.lower()
     common = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
     common |= {"S": cohort_size(S, problem.N)}
-    if folder is not None:
-        settings = common | {"algorithms": [lane.label for lane in lanes]}
-        open_folder(folder / "compare.json", "comparison", settings, resume)
+    with alone(folder):
+        if folder is not None:
+            settings = common | {"algorithms": [lane.label for lane in lanes]}
+            open_folder(folder / "compare.json", "comparison", settings, resume)
 
-    def start(lane: "_Lane", algorithm: Algorithm) -> Trial:
-        step, value = step_size(algorithm)
-        settings = common | {"algorithm": repr(algorithm)}
-        place = None if folder is None else folder / lane.label / f"{step or 'run'}={value:.4g}"
-        record = Record(place, settings, resume=resume)
-        return Trial(algorithm, problem, record, S=S, seed=seed)
+        def start(lane: "_Lane", algorithm: Algorithm) -> Trial:
+            step, value = step_size(algorithm)
+            settings = common | {"algorithm": repr(algorithm)}
+            place = None if folder is None else folder / lane.label / f"{step or 'run'}={value:.4g}"
+            record = Record(place, settings, resume=resume)
+            return Trial(algorithm, problem, record, S=S, seed=seed)
 
-    trials: dict[str, list[Trial]] = {}
-    for lane in lanes:
-        heat = _run(lane, start, goal, R, base)
-        while True:
-            try:
-                yield lane.label, next(heat)
-            except StopIteration as done:
-                trials[lane.label] = done.value
-                break
-    goal = _settle(goal, [tried[0].rounds for tried in trials.values()])
-    for tried in trials.values():  # once more, now that there surely is a target
-        tried.sort(key=lambda trial: trial.standing(goal), reverse=True)
-    winners = {label: tried[0] for label, tried in trials.items()}
-    horizon = _horizon(goal, winners, R)
-    for label, trial in winners.items():  # on to a common length, for the plots and the best value
-        for moved in trial.advance(horizon, Goal(goal.metric)):
-            yield label, moved
-    entries = [entry_of(lane.name, lane.label, trials[lane.label], goal) for lane in lanes]
-    result = Comparison(name, goal.metric, goal.target, entries, advise(entries, goal), folder)
-    if folder is not None:
-        _write(folder, result, winners, trials)
-    return result
+        trials: dict[str, list[Trial]] = {}
+        for lane in lanes:
+            heat = _run(lane, start, goal, R, base)
+            while True:
+                try:
+                    yield lane.label, next(heat)
+                except StopIteration as done:
+                    trials[lane.label] = done.value
+                    break
+        goal = _settle(goal, [tried[0].rounds for tried in trials.values()])
+        for tried in trials.values():  # once more, now that there surely is a target
+            tried.sort(key=lambda trial: trial.standing(goal), reverse=True)
+        winners = {label: tried[0] for label, tried in trials.items()}
+        horizon = _horizon(goal, winners, R)
+        for (
+            label,
+            trial,
+        ) in winners.items():  # on to a common length, for plots and best values
+            for moved in trial.advance(horizon, Goal(goal.metric)):
+                yield label, moved
+        entries = [entry_of(lane.name, lane.label, trials[lane.label], goal) for lane in lanes]
+        result = Comparison(name, goal.metric, goal.target, entries, advise(entries, goal), folder)
+        if folder is not None:
+            _write(folder, result, winners, trials)
+        return result
 
 
 # -- the lanes of the race

@@ -9,6 +9,8 @@ model.safetensors       the model as a state_dict
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -17,7 +19,39 @@ from typing import Any
 import numpy
 import torch
 
+with suppress(ImportError):  # not on Windows
+    import fcntl
+
 FORMAT = 1
+
+_HELD: set[Path] = set()  # folders that this process keeps to itself
+
+
+class InUseError(ValueError):
+    """Another process writes there."""
+
+
+@contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Keep a folder to this process while it writes there; a process that ends lets go of it."""
+    if folder is None or "fcntl" not in globals() or folder.resolve() in _HELD:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    key = folder.resolve()
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InUseError(
+                f"{folder} is being written by another process; wait for it, or end it first."
+            ) from None
+        _HELD.add(key)
+        yield
+    finally:
+        _HELD.discard(key)
+        os.close(descriptor)
 
 
 def versions() -> dict[str, str]:

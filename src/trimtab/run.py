@@ -6,7 +6,7 @@ from pathlib import Path
 from trimtab.comparison import Comparison, Entry, describe, entry_of, outcome_of, save_model
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
-from trimtab.record import Record
+from trimtab.record import Record, alone
 from trimtab.simulation import cohort_size
 from trimtab.simulation.checkpoint import fingerprint
 from trimtab.tune import Goal, Trial, goal_of
@@ -28,19 +28,20 @@ def running(
     goal = goal_of(problem, target)
     settings = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
-    record = Record(out, settings, resume=resume)
-    trial = Trial(algorithm, problem, record, S=S, seed=seed)
-    label = type(algorithm).__name__.lower()
-    for moved in trial.advance(R, goal):
-        yield label, moved
-    trial.save()
-    if trial.diverged:
-        raise trial.diverged
-    save_model(trial, out / "model.safetensors")
-    entry = entry_of(label, label, [trial], goal)
-    result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
-    record.note(executor=trial.sim.executor, outcome=outcome_of(result))
-    return result
+    with alone(out):
+        record = Record(out, settings, resume=resume)
+        trial = Trial(algorithm, problem, record, S=S, seed=seed)
+        label = type(algorithm).__name__.lower()
+        for moved in trial.advance(R, goal):
+            yield label, moved
+        trial.save()
+        if trial.diverged:
+            raise trial.diverged
+        save_model(trial, out / "model.safetensors")
+        entry = entry_of(label, label, [trial], goal)
+        result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
+        record.note(executor=trial.sim.executor, outcome=outcome_of(result))
+        return result
 
 
 def _sentence(entry: Entry, goal: Goal) -> str:

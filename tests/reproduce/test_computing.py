@@ -42,13 +42,20 @@ def test_patterns_pick_from_both(tmp_path):
 
 def test_what_an_interrupted_cell_has_done_goes_with_its_record(tmp_path):
     def compute(data, say, scratch):
-        scratch.mkdir(parents=True)
         (scratch / "half").touch()
         return {}
 
     one = replace(reproduction(), cells=lambda quick, seeds: [Cell("a", compute)])
     assert [name for name, _ in computing(one, tmp_path, quick=True)] == ["a"]
     assert not list(tmp_path.rglob("half"))
+
+
+def test_a_cell_that_another_process_computes_is_left_to_it(tmp_path, held):
+    said = []
+    with held(tmp_path / ".unfinished" / "a-1"):
+        assert names(tmp_path, "*-1", say=said.append) == ["b-1"]
+    assert said == ["a-1: another process is at it"]
+    assert names(tmp_path, "*-1") == ["a-1"]
 
 
 def test_quick_versions_have_no_further_cells(tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from trimtab.record import plain, versions
+from trimtab.record import InUseError, alone, plain, versions
 
 Record = dict[str, Any]
 Records = Mapping[str, Record]
@@ -99,7 +99,7 @@ def _each(
     cells: Sequence[Cell], folder: Path, pick: Sequence[str], data: Path | None, say: Say
 ) -> Iterator[tuple[str, Record]]:
     for cell in cells:
-        path = folder / f"{cell.name}.json.gz"
+        path, scratch = folder / f"{cell.name}.json.gz", folder / ".unfinished" / cell.name
         if path.exists() or not any(fnmatch(cell.name, pattern) for pattern in pick):
             continue
         started = perf_counter()
@@ -107,11 +107,17 @@ def _each(
         def telling(text: str, name: str = cell.name) -> None:
             say(f"{name}: {text}")
 
-        scratch = folder / ".unfinished" / cell.name
-        record = plain(cell.compute(data, telling, scratch))
-        record |= {"seconds": round(perf_counter() - started, 2), "versions": versions()}
-        write(path, record)
-        rmtree(scratch, ignore_errors=True)
+        try:
+            with alone(scratch):
+                if path.exists():  # another process was faster
+                    continue
+                record = plain(cell.compute(data, telling, scratch))
+                record |= {"seconds": round(perf_counter() - started, 2), "versions": versions()}
+                write(path, record)
+                rmtree(scratch, ignore_errors=True)
+        except InUseError:
+            telling("another process is at it")
+            continue
         yield cell.name, record
 
 
