@@ -34,6 +34,12 @@ def _refused(*words: str) -> Iterator[None]:
         assert word in text, f"{word!r} is not in: {text}"
 
 
+@pytest.fixture(autouse=True)
+def _start_of_global_rng() -> None:
+    """Start every test alike, whichever ran before it in its process."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def refused() -> Callable[..., AbstractContextManager[None]]:
     """Expect a ValueError of one sentence that holds these words."""

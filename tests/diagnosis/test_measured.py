@@ -126,16 +126,18 @@ def test_the_outlier_is_named():
 def test_sampled_data_have_standard_errors_and_no_bias_upwards():
     n, rows = 400, random(400, 6)
     clients = [(rows.clone(), (rows[:, :1] * 2)) for _ in range(5)]  # equal clients
-    whole = Supervised(mlp(6, 4, 1), torch.nn.functional.mse_loss, clients)
+    whole = Supervised(lambda: mlp(6, 4, 1), torch.nn.functional.mse_loss, clients)
     clock = Clock(60.0)
     assert seat(whole, 0, clock).halves is None
-    thin = thinned(whole, tuple(range(5)), n // 8, 0, clock)
+    corrected = naive = 0.0
+    for seed in range(8):  # by chance one estimate may be far off
+        thin, x = thinned(whole, tuple(range(5)), n // 8, seed, clock), whole.x0(seed)
+        found, each = measure.at_point(thin, x), thin.gradients(x)
+        corrected += found.zeta**2
+        naive += float((each - each.mean(0)).square().sum(1).mean())
+        assert found.zeta == 0 or found.zeta_error > 0
     assert "At most 50 samples of each client were measured." in clock.cut
-    x = whole.x0()
-    found, each = measure.at_point(thin, x), thin.gradients(x)
-    naive = float((each - each.mean(0)).square().sum(1).mean())
-    assert found.zeta**2 < naive / 2  # the clients are equal: all that differs is the sample
-    assert found.zeta == 0 or found.zeta_error > 0
+    assert corrected < naive / 2  # the clients are equal: all that differs is the sample
 
 
 def test_a_problem_without_minimum_says_so():
