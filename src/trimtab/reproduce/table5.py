@@ -108,7 +108,7 @@ the paper's number looks like that of a smaller step. FedAvg and SCAFFOLD end ha
 points below theirs.
 
 Where clients have a tenth of their data in common, SCAFFOLD ends above FedAvg as in the paper, and
-both get to 0.75 in little more than half of SGD's rounds; FedAvg then stays where its bias holds it.
+both get to 0.75 in little more than half of SGD's rounds; FedAvg then stays at its bias.
 Where they have nothing in common, neither gains from local steps on this network: both need more
 rounds to 0.75 than SGD. SCAFFOLD's step has to be small, since with 20 of 100 clients a round a
 client's control is several rounds old when it is used, and a network's gradients change faster than
