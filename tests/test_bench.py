@@ -25,6 +25,11 @@ def test_a_small_workload_gives_all_times_and_ratios(name):
     assert row["executor"] in ("batched", "workers", "loop")
 
 
+def test_there_are_cohorts_for_all_repetitions():
+    work = replace(WORKLOADS["W1"], N=4, S=2, n=20, b=10, epochs=1, repeats=101)
+    assert len(list(measure(work))) == 101
+
+
 def test_the_workloads_are_those_of_the_table():
     steps = {name: work.K for name, work in WORKLOADS.items()}
     assert steps == {"W1": 5, "W1x10": 50, "any": 5, "W2": 25, "W3": 1, "W4": 5, "W4x5": 25}

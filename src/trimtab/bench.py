@@ -162,6 +162,7 @@ _W4 = Workload(
     b=20,
     epochs=1,
     goals=_goals(bare=3.5, plain=6, fedavg=1.35),
+    repeats=40,
     products=_linear(20, 62),
 )
 _W4X5 = replace(_W4, name="W4x5", shows="the same, 5 epochs", epochs=5, repeats=5)
@@ -235,7 +236,8 @@ def met(ratio: str, value: float, goal: float) -> bool:
 def _simulated(algorithm: Algorithm, problem: Supervised, work: Workload) -> Simulation:
     first = [list(range(j, j + work.S)) for j in range(0, work.N, work.S)]
     draw = torch.Generator().manual_seed(1)
-    then = [torch.randperm(work.N, generator=draw)[: work.S].tolist() for _ in range(100)]
+    rounds = range(work.repeats + 1)
+    then = [torch.randperm(work.N, generator=draw)[: work.S].tolist() for _ in rounds]
     sim = simulate(algorithm, problem, cohorts=first + then)
     for _ in first if work.N > 1 else ():
         next(sim)
