@@ -116,10 +116,7 @@ def comparing(
             tried.sort(key=lambda trial: trial.standing(goal), reverse=True)
         winners = {label: tried[0] for label, tried in trials.items()}
         horizon = _horizon(goal, winners, R)
-        for (
-            label,
-            trial,
-        ) in winners.items():  # on to a common length, for plots and best values
+        for label, trial in winners.items():  # on to a common length, for the plots and the best
             for moved in trial.advance(horizon, Goal(goal.metric)):
                 yield label, moved
         entries = [entry_of(lane.name, lane.label, trials[lane.label], goal) for lane in lanes]

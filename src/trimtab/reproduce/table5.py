@@ -110,9 +110,10 @@ points below theirs.
 Where clients have a tenth of their data in common, SCAFFOLD ends above FedAvg as in the paper, and
 both get to 0.75 in little more than half of SGD's rounds; FedAvg then stays at its bias.
 Where they have nothing in common, neither gains from local steps on this network: both need more
-rounds to 0.75 than SGD. SCAFFOLD's step has to be small, since with 20 of 100 clients a round a
-client's control is several rounds old when it is used, and a network's gradients change faster than
-those of logistic regression (table3), where the same controls save two thirds of the rounds.
+rounds to 0.75 than SGD. Our best explanation for SCAFFOLD: with 20 of 100 clients a round a control
+is several rounds old when it is used, and a network's gradients change faster than those of
+logistic regression (table3), where the same controls save two thirds of the rounds; so only a small
+step is stable.
 
 Which step size is best was asked of the way to 0.75, not of the best accuracy, which would cost
 1,000 rounds for each candidate."""
