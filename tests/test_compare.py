@@ -243,6 +243,12 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused
     compare(problem, ["sgd"], R=4, out=tmp_path / "c")
 
 
+def test_a_file_is_no_folder(tmp_path, refused):
+    (tmp_path / "f").touch()
+    with refused("f is a file; pass another --out"):
+        compare(load_problem("quadratic")[0], ["sgd"], R=4, out=tmp_path / "f")
+
+
 def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
     problem, _ = load_problem("quadratic")
     run = partial(running, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")

@@ -37,6 +37,8 @@ def alone(folder: Path | None) -> Iterator[None]:
     if folder is None or "fcntl" not in globals() or folder.resolve() in _HELD:
         yield
         return
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file; pass another --out.")
     folder.mkdir(parents=True, exist_ok=True)
     key = folder.resolve()
     descriptor = os.open(folder, os.O_RDONLY)
