@@ -114,31 +114,31 @@ class _Recorder:
 
     def code(self) -> Code:
         """Return the steps with registers for symbols, each used again once it is free."""
-        results: list[Step] = [(Symbol(self), terms, None) for terms in self.results]
-        steps = [*self._hoisted(), *results]
-        values = [*self.given, *(symbol for symbol, _, _ in results)]
-        place = {id(symbol): j for j, symbol in enumerate(values)}
+        steps, inputs = self._hoisted(), len(self.given)
+        place = {id(symbol): j for j, symbol in enumerate(self.given)}
         last = {id(symbol): at for at, (_, terms, _) in enumerate(steps) for _, symbol in terms}
+        last |= {id(symbol): len(steps) for terms in self.results for _, symbol in terms}
         registers, free = 0, list[int]()
         code: list[Any] = []
         for at, (symbol, terms, batch) in enumerate(steps):
             used = [(number, place[id(value)]) for number, value in terms]
             ends = {place[id(value)] for _, value in terms if last[id(value)] == at}
-            ends -= set(range(len(values)))
+            ends -= set(range(inputs))
             if id(symbol) not in place:
                 if batch is None and ends:
                     place[id(symbol)] = ends.pop()  # in place
                 elif free:
                     place[id(symbol)] = free.pop()
                 else:
-                    place[id(symbol)], registers = len(values) + registers, registers + 1
+                    place[id(symbol)], registers = inputs + registers, registers + 1
             free += ends
             dest = place[id(symbol)]
             if batch is None:
                 code.append((dest, sorted(used, key=lambda term: term[1] != dest)))
             else:
                 code.append((dest, used[0][1], batch))
-        return Code(len(self.given), len(results), registers, code)
+        outputs = [[(a, place[id(value)]) for a, value in terms] for terms in self.results]
+        return Code(inputs, registers, code, outputs)
 
     def _hoisted(self) -> list[Step]:
         """Return the steps; what several of them add up of the inputs is added up once, before."""

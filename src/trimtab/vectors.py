@@ -91,6 +91,7 @@ class Combination:
                     break
             else:
                 terms.append((sign * a, tensor))
+        terms = [term for term in terms if term[0]] or terms[:1]  # what cancels is not read
         combination = type(self)(terms)
         if len(terms) > _MANY:
             symbols = [value for _, value in terms if isinstance(value, Symbol)]

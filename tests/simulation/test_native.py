@@ -83,7 +83,7 @@ def test_what_is_not_finite_stays_so(level, bad, sizes):
     x = torch.zeros(sum((a + 1) * b for a, b in pairwise(sizes)))
     x[0] = bad
     layers = Layers(sizes, (True,) * (1 + hidden), (True, False)[1 - hidden :])
-    code = Code(1, 1, 1, [(2, 0, 0), (1, [(1.0, 0), (-0.1, 2)])])
+    code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
     (sums, _) = native.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
     assert not torch.isfinite(sums).all()
 
@@ -98,8 +98,9 @@ def test_a_program_does_what_it_says(level, dtype):
     rows = [[torch.randperm(len(y))[:4], torch.randperm(len(y))[:3], None] for _, y in data]
     x = flat(module)
     c = [torch.randn_like(x) for _ in data]
-    step = [(5, 4, 0), (4, [(1.0, 4), (-0.5, 5), (2.0, 0)]), (5, 4, 1)]
-    code = Code(2, 2, 2, [(4, [(1.0, 1)]), *step, (2, [(1.0, 4), (-0.5, 5)]), (3, 1, 2)])
+    step = [(3, 2, 0), (2, [(1.0, 2), (-0.5, 3), (2.0, 0)]), (3, 2, 1), (4, 1, 2)]
+    outputs = [[(1.0, 2), (-0.5, 3)], [(1.0, 4)]]
+    code = Code(2, 3, [(2, [(1.0, 1)]), *step], outputs)
     outputs = [[None, torch.empty_like(x)] for _ in data]
     weights = [0.1, 0.2, 0.3, 0.15, 0.25]
 

@@ -12,7 +12,7 @@ from trimtab.tape import filled, numbers, trace
 def play(tape, g, inputs):
     """Do what the code says, on tensors."""
     values = dict(enumerate(inputs))
-    first, total = tape.code.inputs, tape.code.inputs + tape.code.outputs + tape.code.registers
+    first, total = tape.code.inputs, tape.code.inputs + tape.code.registers
     for dest, what, *batch in tape.code.steps:
         assert first <= dest < total
         if batch:
@@ -21,7 +21,7 @@ def play(tape, g, inputs):
         else:
             assert all(value != dest for _, value in what[1:])
             values[dest] = sum(a * values[value] for a, value in what)
-    return [values[first + j] for j in range(tape.code.outputs)]
+    return [sum(a * values[value] for a, value in terms) for terms in tape.code.outputs]
 
 
 def oracle(d):
@@ -92,6 +92,20 @@ def test_registers_do_not_grow_with_the_number_of_steps():
         (Mime(eta=0.1, K=50, base=Momentum()), (), (x, x, x)),
     ):
         assert trace(algorithm.local, state, broadcast, 3).code.registers <= 4
+
+
+def test_what_cancels_is_not_read():
+    def program(g, c_i, x):
+        c_i_new = c_i - x + g(x)
+        return (c_i_new - c_i, c_i - c_i), c_i_new
+
+    tape = trace(program, torch.zeros(3), (torch.zeros(3),), 3)
+    c_i, x, g = 0, 1, 2
+    assert tape.code.outputs == [
+        [(-1.0, x), (1.0, g)],
+        [(0.0, c_i)],
+        [(1.0, c_i), (-1.0, x), (1.0, g)],
+    ]
 
 
 def test_a_long_sum_takes_few_registers():

@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Layers:
     biased: tuple[bool, ...]
     relu: tuple[bool, ...]  # whether a ReLU follows
 
-    @property
+    @cached_property
     def d(self) -> int:
         """How many parameters it has."""
         pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
@@ -52,16 +52,16 @@ class Layers:
 
 @dataclass(frozen=True)
 class Code:
-    """A program on numbered values: its inputs, then outputs, then registers.
+    """A program on numbered values: its inputs, then registers.
 
     steps: (dest, [(number, value), ...]) for a combination, whose first term alone may be dest
-    itself, and (dest, point, batch) for a gradient.
+    itself, and (dest, point, batch) for a gradient. outputs: the combinations it returns.
     """
 
     inputs: int
-    outputs: int
     registers: int
     steps: Sequence[tuple[int, list[tuple[float, int]]] | tuple[int, int, int]]
+    outputs: Sequence[list[tuple[float, int]]]
 
 
 class _Model(ctypes.Structure):
@@ -77,9 +77,10 @@ class _Model(ctypes.Structure):
 class _Program(ctypes.Structure):
     _fields_ = (
         ("inputs", _LONG),
-        ("outputs", _LONG),
         ("registers", _LONG),
+        ("outputs", _LONG),
         ("length", _LONG),
+        ("used", _LONG),
         ("code", _POINTER),
         ("numbers", _POINTER),
     )
@@ -170,14 +171,16 @@ def run(
         for vector in row:
             layers.check(vector)
     dtype, d = inputs[0][0].dtype, layers.d
-    s, blocks = len(data), -(-len(data) // block)
+    s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
     sizes = [
         len(y) if some is None else len(some)
         for (_, y), row in zip(data, rows, strict=True)
         for some in row
     ]
+    steps, numbers, *ends = _encoded(code)
     arrays: list[array[Any]] = [
-        *_encoded(code),
+        steps,
+        numbers,
         _places(X for X, _ in data),
         _places(y for _, y in data),
         _places(some for row in rows for some in row),
@@ -188,10 +191,10 @@ def run(
     ]
     at = [part.buffer_info()[0] for part in arrays]
     model, _own = _model(layers, l2)
-    program = _Program(code.inputs, code.outputs, code.registers, len(arrays[0]), *at[:2])
+    program = _Program(code.inputs, code.registers, m, *ends, *at[:2])
     clients = _Clients(s, len(rows[0]), *at[2:])
-    sums = torch.empty((blocks, code.outputs, d) if weights else 0, dtype=dtype)
-    squares = torch.empty((s, code.outputs), dtype=torch.float64)
+    sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
+    squares = torch.empty((s, m), dtype=torch.float64)
     failed = _function("run", dtype, level())(
         ctypes.byref(model),
         ctypes.byref(program),
@@ -207,7 +210,7 @@ def run(
     return (sums[0], squares.tolist()) if weights else (sums, [])
 
 
-_ONE_GRADIENT = Code(inputs=1, outputs=1, registers=0, steps=[(1, 0, 0)])
+_ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
 
 
 def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
@@ -269,7 +272,8 @@ def _model(layers: Layers, l2: float = 0.0) -> tuple[_Model, Any]:
     return _Model(len(layers.biased), *(part.buffer_info()[0] for part in own), l2), own
 
 
-def _encoded(code: Code) -> "tuple[array[int], array[float]]":
+def _encoded(code: Code) -> "tuple[array[int], array[float], int, int]":
+    """Return steps and outputs as the kernels read them, and where in both the outputs begin."""
     steps: list[int] = []
     numbers: list[float] = []
     for step in code.steps:
@@ -279,7 +283,11 @@ def _encoded(code: Code) -> "tuple[array[int], array[float]]":
             dest, terms = step
             steps += (_COMBINE, dest, len(terms), *(value for _, value in terms))
             numbers += (number for number, _ in terms)
-    return _longs(steps), array("d", numbers)
+    ends = len(steps), len(numbers)
+    for terms in code.outputs:
+        steps += (len(terms), *(value for _, value in terms))
+        numbers += (number for number, _ in terms)
+    return _longs(steps), array("d", numbers), *ends
 
 
 def _longs(numbers: Iterable[int]) -> "array[int]":

@@ -16,14 +16,30 @@ typedef struct {
   double l2;
 } Model;
 
-// A program's values are numbered: its inputs, then outputs, then registers.
+// A program's values are numbered: its inputs, then registers. After its steps come its outputs.
 enum { COMBINE, GRADIENT };
 typedef struct {
-  long inputs, outputs, registers;
-  long length;
-  const long *code;  // COMBINE dest m value...   or   GRADIENT dest point batch
-  const double *numbers;
+  long inputs, registers, outputs;
+  long length, used;      // of the steps: how long their code is, and how many numbers they take
+  const long *code;       // COMBINE dest m value...   or   GRADIENT dest point batch;   for an output m value...
+  const double *numbers;  // one for each value of a combination
 } Program;
+
+// Whether an output is made of this value.
+static int lives(const Program *program, long value) {
+  const long *code = program->code + program->length;
+  for (long j = 0; j < program->outputs; j++, code += 1 + *code)
+    for (long l = 1; l <= *code; l++)
+      if (code[l] == value) return 1;
+  return 0;
+}
+
+// How many vectors the registers of so many clients take.
+static long vectors(const Program *program, long clients) {
+  long count = 0;
+  for (long j = 0; j < program->registers; j++) count += lives(program, program->inputs + j) ? clients : 1;
+  return count;
+}
 
 typedef struct {
   long count, batches;
@@ -58,6 +74,13 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
   work(job);
   while (started > 0) pthread_join(others[--started], 0);
 }
+
+// For each t from k on, in any order: vectors that are written are the one read at the same t, or another.
+#ifdef __GNUC__
+#define EACH(t, k, width) _Pragma("GCC ivdep") for (long t = k; t < (k) + (width); t++)
+#else
+#define EACH(t, k, width) for (long t = k; t < (k) + (width); t++)
+#endif
 
 #define VARIANT "variant.h"
 

@@ -3,12 +3,23 @@
 
 // out = the sum over m of a[j] v[j], numbers from k on, `width` of them. Only v[0] may be out itself.
 static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, long k, long width, REAL *out) {
-  REAL a0 = (REAL)a[0];
-  for (long t = k; t < k + width; t++) out[t] = a0 * v[0][t];
-  for (long j = 1; j < m; j++) {
-    REAL aj = (REAL)a[j];
-    const REAL *vj = v[j];
-    for (long t = k; t < k + width; t++) out[t] += aj * vj[t];
+  const REAL *p = v[0];
+  REAL first = (REAL)a[0];
+  for (long j = 1; j < m || j == 1; j += 3) {  // up to three more terms in each pass
+    const long more = m - j < 3 ? m - j : 3;
+    const REAL *q[3] = {p, p, p};
+    REAL b[3] = {0};
+    for (long l = 0; l < more; l++) q[l] = v[j + l], b[l] = (REAL)a[j + l];
+    const REAL *q0 = q[0], *q1 = q[1], *q2 = q[2], b0 = b[0], b1 = b[1], b2 = b[2];
+    if (more == 3)
+      EACH(t, k, width) out[t] = first * p[t] + b0 * q0[t] + b1 * q1[t] + b2 * q2[t];
+    else if (more == 2)
+      EACH(t, k, width) out[t] = first * p[t] + b0 * q0[t] + b1 * q1[t];
+    else if (more == 1)
+      EACH(t, k, width) out[t] = first * p[t] + b0 * q0[t];
+    else
+      EACH(t, k, width) out[t] = first * p[t];
+    p = out, first = 1;
   }
 }
 
@@ -44,18 +55,50 @@ void NAME(combination)(const double *a, const REAL *const *v, long m, long d, RE
   on_threads(threads, NAME(some_stretches), &job, job.parts.pieces);
 }
 
-// Run a program for the clients of one block; `sums` (outputs, d) gets the sum of weight times output.
+// The outputs of the clients of one block, part by part: the sums of a part stay in the cache meanwhile.
+// place (clients, values) is where their values are; `sums` (outputs, d) gets the sum of weight times output.
+static void NAME(results)(const Program *program, const Clients *clients, long d, long from, long to,
+                          REAL *const *place, REAL *sums, double *squares, REAL *scratch) {
+  const long outputs = program->outputs, values = program->inputs + program->registers;
+  for (long j = from * outputs; sums && j < to * outputs; j++) squares[j] = 0;
+  for (long k = 0; k < d; k += PART) {
+    const long width = d - k < PART ? d - k : PART;
+    for (long i = from; i < to; i++) {
+      const long *code = program->code + program->length;
+      const double *numbers = program->numbers + program->used;
+      for (long j = 0; j < outputs; j++) {  // how many terms, which
+        const long m = *code;
+        const REAL *v[m];
+        for (long l = 0; l < m; l++) v[l] = place[(i - from) * values + code[1 + l]] + k;
+        REAL *kept = (REAL *)clients->outputs[i * outputs + j], *value = kept ? kept + k : scratch;
+        NAME(stretch)(numbers, v, m, 0, width, value);
+        numbers += m, code += 1 + m;
+        if (!sums) continue;
+        REAL *sum = sums + j * d + k, weight = (REAL)clients->weights[i], s = 0;
+        if (i == from)
+          EACH(t, 0, width) s += value[t] * value[t], sum[t] = weight * value[t];
+        else
+          EACH(t, 0, width) s += value[t] * value[t], sum[t] += weight * value[t];
+        squares[i * outputs + j] += s;
+      }
+    }
+  }
+}
+
+// Run a program for the clients of one block. Registers that outputs are made of are each client's own until the
+// end; the others are used by one client after the other. `own` has room for all of them, and for a part.
 static void NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
                             long to, REAL *sums, double *squares, REAL *own, REAL *work, const REAL **pointers) {
-  const long inputs = program->inputs, registers = program->registers, outputs = program->outputs;
-  REAL *place[inputs + outputs + registers];
-  for (long j = 0; j < registers; j++) place[inputs + outputs + j] = own + (outputs + j) * d;
+  const long inputs = program->inputs, registers = program->registers, values = inputs + registers;
+  REAL *places[(to - from) * values];
+  for (long j = 0; j < registers; j++) {
+    long all = lives(program, inputs + j) ? to - from : 1;
+    for (long i = 0; i < to - from; i++) places[i * values + inputs + j] = own + (i % all) * d;
+    own += all * d;
+  }
   for (long i = from; i < to; i++) {
+    REAL **place = places + (i - from) * values;
     for (long j = 0; j < inputs; j++) place[j] = (REAL *)clients->inputs[i * inputs + j];
-    for (long j = 0; j < outputs; j++) {
-      REAL *kept = (REAL *)clients->outputs[i * outputs + j];
-      place[inputs + j] = kept ? kept : own + j * d;
-    }
     const long *code = program->code, *end = code + program->length;
     const double *numbers = program->numbers;
     while (code < end) {
@@ -73,23 +116,8 @@ static void NAME(run_block)(const Model *model, const Program *program, const Cl
         numbers += m, code += 3 + m;
       }
     }
-    for (long j = 0; sums && j < outputs; j++) {
-      const REAL *value = place[inputs + j];
-      REAL *sum = sums + j * d, weight = (REAL)clients->weights[i];
-      double square = 0;
-      for (long k = 0; k < d; k += PART) {
-        long stop = k + PART < d ? k + PART : d;
-        REAL s = 0;
-        for (long t = k; t < stop; t++) s += value[t] * value[t];
-        square += s;
-        if (i == from)
-          for (long t = k; t < stop; t++) sum[t] = weight * value[t];
-        else
-          for (long t = k; t < stop; t++) sum[t] += weight * value[t];
-      }
-      squares[i * outputs + j] = square;
-    }
   }
+  NAME(results)(program, clients, d, from, to, places, sums, squares, own);
 }
 
 typedef struct {
@@ -105,7 +133,7 @@ typedef struct {
 static void *NAME(some_blocks)(void *job) {
   NAME(Run) *r = job;
   const long s = r->clients->count, outputs = r->program->outputs;
-  REAL *own = malloc((r->program->registers + outputs) * r->d * sizeof(REAL) + 64);
+  REAL *own = malloc((vectors(r->program, r->block) * r->d + PART) * sizeof(REAL));
   REAL *work = malloc(NAME(work)(r->model, r->most) * sizeof(REAL) + 64);
   const REAL **pointers = malloc((r->most < TILE ? r->most : TILE) * sizeof(REAL *) + 64);
   if (!own || !work || !pointers) r->blocks.failed = 1;

@@ -155,25 +155,23 @@ class Batches:
         key: tuple[int, int, int],
     ) -> None:
         self.data, self.sampling, self.key = data, sampling, key
-        self.whole = batch is None
-        self.b = batch_size(batch, len(data))
-        self.steps = ceil(len(data) / self.b)  # in one pass
-        self._pass, self._order = -1, torch.empty(0)
+        self.n, self.b = len(data), batch_size(batch, len(data))
+        self.steps = ceil(self.n / self.b)  # in one pass
+        self.whole = batch is None or (sampling == "reshuffle" and self.b == self.n)
+        self._pass, self._order = -1, tuple[Tensor, ...]()
 
     def rows(self, k: int) -> Tensor | None:
         """Return which samples make up mini-batch k; None for all of them."""
-        n = len(self.data)
-        if self.whole or (self.sampling == "reshuffle" and self.b == n):
+        if self.whole:
             return None
+        device = self.data.X.device
         if self.sampling == "iid":
-            rows = torch.randint(n, (self.b,), generator=self._stream(k))
-        else:
-            number, step = divmod(k, self.steps)
-            if number != self._pass:
-                self._pass = number
-                self._order = torch.randperm(n, generator=self._stream(number))
-            rows = self._order[step * self.b : (step + 1) * self.b]
-        return rows.to(self.data.X.device)
+            return torch.randint(self.n, (self.b,), generator=self._stream(k)).to(device)
+        number, step = divmod(k, self.steps)
+        if number != self._pass:
+            order = torch.randperm(self.n, generator=self._stream(number))
+            self._pass, self._order = number, torch.split(order.to(device), self.b)
+        return self._order[step]
 
     def __getitem__(self, k: int) -> Data:
         rows = self.rows(k)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from trimtab.simulation.replies import Tally
 from trimtab.tape import Tape, filled, numbers, trace
 from trimtab.vectors import Combination, NotAlikeError, Rows, eager, lazily, lazy
 
-WAVE = 96  # clients that a kernel runs at once
+WAVE = 128  # clients that a kernel runs at once
 CHUNK = 20  # clients in one (s, d) computation, if d is small;
 ROOM = 4_000_000  # at most so many numbers in one of its vectors
 AHEAD = 4  # blocks for each worker that may be under way
@@ -128,7 +129,9 @@ def batched(exchange: Exchange, clients: Sequence[int]) -> Tally:
     return tally
 
 
-def _slices(clients: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Go through slices of about the same size: a small one at the end leaves cores idle."""
+    size = ceil(len(clients) / ceil(len(clients) / most))
     return (clients[j : j + size] for j in range(0, len(clients), size))
 
 
@@ -143,7 +146,7 @@ def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
     """Let the problem's kernel run the tape; None if it cannot for these clients."""
     sent = leaves(e.broadcast)
     uploads, states = numbers(tape.upload), numbers(tape.state)
-    like = filled(tape.state, [sent[0] for _ in range(tape.code.outputs)])
+    like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
     found = e.problem.play(  # type: ignore[attr-defined]
         tape,
