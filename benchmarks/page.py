@@ -226,6 +226,8 @@ def growth_figure(growth: dict[str, list[list[float]]]) -> Figure:
             axes.set_xlabel(name)
             axes.set_xlim(left=0)
             axes.set_ylim(bottom=0)
+            axes.locator_params(axis="x", nbins=4)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
         panels[0].set_ylabel("ms a round")
     return figure
 
