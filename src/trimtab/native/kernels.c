@@ -25,22 +25,6 @@ typedef struct {
   const double *numbers;  // one for each value of a combination
 } Program;
 
-// Whether an output is made of this value.
-static int lives(const Program *program, long value) {
-  const long *code = program->code + program->length;
-  for (long j = 0; j < program->outputs; j++, code += 1 + *code)
-    for (long l = 1; l <= *code; l++)
-      if (code[l] == value) return 1;
-  return 0;
-}
-
-// How many vectors the registers of so many clients take.
-static long vectors(const Program *program, long clients) {
-  long count = 0;
-  for (long j = 0; j < program->registers; j++) count += lives(program, program->inputs + j) ? clients : 1;
-  return count;
-}
-
 typedef struct {
   long count, batches;
   const void *const *X;

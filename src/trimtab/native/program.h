@@ -55,49 +55,41 @@ void NAME(combination)(const double *a, const REAL *const *v, long m, long d, RE
   on_threads(threads, NAME(some_stretches), &job, job.parts.pieces);
 }
 
-// The outputs of the clients of one block, part by part: the sums of a part stay in the cache meanwhile.
-// place (clients, values) is where their values are; `sums` (outputs, d) gets the sum of weight times output.
-static void NAME(results)(const Program *program, const Clients *clients, long d, long from, long to,
+// The outputs of client i, part by part, so that what they are made of comes into the cache once.
+// `sums` (outputs, d) gets weight times output, added to what is there unless the client is the first.
+static void NAME(results)(const Program *program, const Clients *clients, long d, long i, int first,
                           REAL *const *place, REAL *sums, double *squares, REAL *scratch) {
-  const long outputs = program->outputs, values = program->inputs + program->registers;
-  for (long j = from * outputs; sums && j < to * outputs; j++) squares[j] = 0;
+  void *const *kept = clients->outputs + i * program->outputs;
+  for (long j = 0; sums && j < program->outputs; j++) squares[j] = 0;
   for (long k = 0; k < d; k += PART) {
     const long width = d - k < PART ? d - k : PART;
-    for (long i = from; i < to; i++) {
-      const long *code = program->code + program->length;
-      const double *numbers = program->numbers + program->used;
-      for (long j = 0; j < outputs; j++) {  // how many terms, which
-        const long m = *code;
-        const REAL *v[m];
-        for (long l = 0; l < m; l++) v[l] = place[(i - from) * values + code[1 + l]] + k;
-        REAL *kept = (REAL *)clients->outputs[i * outputs + j], *value = kept ? kept + k : scratch;
-        NAME(stretch)(numbers, v, m, 0, width, value);
-        numbers += m, code += 1 + m;
-        if (!sums) continue;
-        REAL *sum = sums + j * d + k, weight = (REAL)clients->weights[i], s = 0;
-        if (i == from)
-          EACH(t, 0, width) s += value[t] * value[t], sum[t] = weight * value[t];
-        else
-          EACH(t, 0, width) s += value[t] * value[t], sum[t] += weight * value[t];
-        squares[i * outputs + j] += s;
-      }
+    const long *code = program->code + program->length;
+    const double *numbers = program->numbers + program->used;
+    for (long j = 0; j < program->outputs; j++) {  // how many terms, which
+      const long m = *code;
+      const REAL *v[m];
+      for (long l = 0; l < m; l++) v[l] = place[code[1 + l]] + k;
+      REAL *value = kept[j] ? (REAL *)kept[j] + k : scratch;
+      NAME(stretch)(numbers, v, m, 0, width, value);
+      numbers += m, code += 1 + m;
+      if (!sums) continue;
+      REAL *sum = sums + j * d + k, weight = (REAL)clients->weights[i], square = 0;
+      if (first)
+        EACH(t, 0, width) square += value[t] * value[t], sum[t] = weight * value[t];
+      else
+        EACH(t, 0, width) square += value[t] * value[t], sum[t] += weight * value[t];
+      squares[j] += square;
     }
   }
 }
 
-// Run a program for the clients of one block. Registers that outputs are made of are each client's own until the
-// end; the others are used by one client after the other. `own` has room for all of them, and for a part.
+// Run a program for the clients of one block. `own` has room for the registers, and for a part.
 static void NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
                             long to, REAL *sums, double *squares, REAL *own, REAL *work, const REAL **pointers) {
-  const long inputs = program->inputs, registers = program->registers, values = inputs + registers;
-  REAL *places[(to - from) * values];
-  for (long j = 0; j < registers; j++) {
-    long all = lives(program, inputs + j) ? to - from : 1;
-    for (long i = 0; i < to - from; i++) places[i * values + inputs + j] = own + (i % all) * d;
-    own += all * d;
-  }
+  const long inputs = program->inputs, registers = program->registers;
+  REAL *place[inputs + registers];
+  for (long j = 0; j < registers; j++) place[inputs + j] = own + j * d;
   for (long i = from; i < to; i++) {
-    REAL **place = places + (i - from) * values;
     for (long j = 0; j < inputs; j++) place[j] = (REAL *)clients->inputs[i * inputs + j];
     const long *code = program->code, *end = code + program->length;
     const double *numbers = program->numbers;
@@ -116,8 +108,8 @@ static void NAME(run_block)(const Model *model, const Program *program, const Cl
         numbers += m, code += 3 + m;
       }
     }
+    NAME(results)(program, clients, d, i, i == from, place, sums, squares + i * program->outputs, own + registers * d);
   }
-  NAME(results)(program, clients, d, from, to, places, sums, squares, own);
 }
 
 typedef struct {
@@ -133,7 +125,7 @@ typedef struct {
 static void *NAME(some_blocks)(void *job) {
   NAME(Run) *r = job;
   const long s = r->clients->count, outputs = r->program->outputs;
-  REAL *own = malloc((vectors(r->program, r->block) * r->d + PART) * sizeof(REAL));
+  REAL *own = malloc((r->program->registers * r->d + PART) * sizeof(REAL));
   REAL *work = malloc(NAME(work)(r->model, r->most) * sizeof(REAL) + 64);
   const REAL **pointers = malloc((r->most < TILE ? r->most : TILE) * sizeof(REAL *) + 64);
   if (!own || !work || !pointers) r->blocks.failed = 1;
