@@ -147,6 +147,9 @@ TABLE_4 = Reproduction(
     table=table,
     figure=figure,
     discussion="Step sizes are tuned in every cell, as in table3, so rounds are fewer than "
-    "published. With one client a round FedAvg moves from one client's optimum to the next, and "
-    "only a small step keeps it on course; SCAFFOLD's controls take that away.",
+    "published. With one client a round and nothing in common FedAvg moves from one client's "
+    "optimum to the next, and only a very small step keeps it on course. The race does not find "
+    "that step: it judges by the first rounds, where large ones look better. Tried by hand, with "
+    "a step size of 0.0028 FedAvg meets 0.45 after 665 rounds and stays there after 726, where "
+    "the table says 1000+; both sentences hold with that number too.",
 )
