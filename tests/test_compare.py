@@ -109,6 +109,33 @@ def test_a_large_step_that_looked_bad_early_may_win():
     assert len(found[0].rounds) == 25
 
 
+def test_where_nobody_is_there_small_steps_get_their_time():
+    def accuracy(eta):
+        if eta >= 1:  # noisy for ever, best at 4
+            return lambda r: 0.3 - 0.01 * abs(eta - 4)
+        return lambda r: min(0.4 - eta, r * eta / 8)  # slow; between 1/8 and 1 still worse
+
+    etas = [0.5, 1.0, 2.0, 4.0, 8.0]
+    found = finish(
+        race(lambda eta: Scripted(eta, accuracy(eta)), Goal("accuracy", 0.35), 200, etas, 2.0,
+             refine=False)
+    )  # fmt: skip
+    assert found[0].algorithm == 1 / 32
+    assert len(found[0].rounds) == 90
+    assert min(trial.algorithm for trial in found) == 1 / 128
+
+
+def test_a_target_out_of_reach_costs_three_small_steps_more():
+    def start(eta):
+        return Scripted(eta, lambda r: 0.3 - 0.01 * abs(eta - 4))
+
+    etas = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    found = finish(race(start, Goal("accuracy", 0.35), 200, etas, 2.0, refine=False))
+    assert found[0].algorithm == 4.0
+    ran = {trial.algorithm: len(trial.rounds) for trial in found}
+    assert ran == {eta: 16 if eta == 0.5 else 200 for eta in [*etas, 1 / 8, 1 / 16]}
+
+
 def test_nobody_runs_on_once_one_is_there():
     speed = {1.0: 0.004, 2.0: 0.01, 4.0: 0.006}
     found = finish(

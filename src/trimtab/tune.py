@@ -152,6 +152,7 @@ Start = Callable[[float], Trial]
 
 _FACTOR = 10**0.5
 _FIRST = 16  # rounds before anybody is dropped
+_FURTHEST = 12  # factors beyond a grid
 
 
 def race(
@@ -168,26 +169,16 @@ def race(
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
     stops. The grid, in steps of `factor`, is widened while its best lies at an edge; and since
     steps that look bad early may yet win, large ones and small ones, the neighbours of the best run
-    as far as it did. To refine, the two steps between the best and its neighbours are tried too.
+    as far as it did. Where nobody meets the target, the smallest steps, always the slowest at
+    first, get all R rounds. To refine, the two steps between the best and its neighbours are tried.
     """
     trials: dict[float, Trial] = {}
     etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
     yield from _heat(start, etas, trials, goal, R)
-    for _ in range(12):  # widen: each edge that wins is followed outwards
-        best = _best(trials, goal)
-        if best == max(trials) and not trials[best].diverged:
-            more = [best * factor]
-        elif best == min(trials):
-            more = [best / factor, best / factor**2]
-        elif dropped := [t for t in _beside(best, trials) if t.dropped]:
-            limit = _limit(trials, goal, R)
-            for trial in dropped:
-                trial.dropped = None
-                yield from trial.advance(limit, goal)
-            continue
-        else:
-            break
-        yield from _heat(start, more, trials, goal, _limit(trials, goal, R))
+    yield from _widen(start, trials, goal, R, factor)
+    if goal.target is not None and not _met(trials, goal):
+        yield from _descend(start, trials, goal, R, factor)
+        yield from _widen(start, trials, goal, R, factor)
     if refine:
         best = _best(trials, goal)
         between = [best / factor**0.5, best * factor**0.5]
@@ -218,6 +209,42 @@ def _heat(
         r *= 2
 
 
+def _widen(
+    start: Start, trials: dict[float, Trial], goal: Goal, R: int, factor: float
+) -> Iterator[Trial]:
+    """Follow each edge that wins outwards, until the best has neighbours that ran as far."""
+    for _ in range(_FURTHEST):
+        best = _best(trials, goal)
+        limit = _limit(trials, goal, R)
+        if best == max(trials) and not trials[best].diverged:
+            yield from _heat(start, [best * factor], trials, goal, limit)
+        elif best == min(trials):
+            yield from _heat(start, [best / factor, best / factor**2], trials, goal, limit)
+        elif dropped := [t for t in _beside(best, trials) if t.dropped]:
+            for trial in dropped:
+                trial.dropped = None
+                yield from trial.advance(limit, goal)
+        else:
+            return
+
+
+def _descend(
+    start: Start, trials: dict[float, Trial], goal: Goal, R: int, factor: float
+) -> Iterator[Trial]:
+    """Give the smallest step its time, then ever smaller ones while one of two is better."""
+    low = eta = min(trials)
+    trials[low].dropped = None
+    yield from trials[low].advance(R, goal)
+    for _ in range(_FURTHEST):
+        eta /= factor
+        trials[eta] = start(eta)
+        yield from trials[eta].advance(_limit(trials, goal, R), goal)
+        if trials[eta].standing(goal) > trials[low].standing(goal):
+            low = eta
+        elif eta < low / factor**1.5:
+            return
+
+
 def _soonest(trials: dict[float, Trial], goal: Goal, r: int) -> int:
     """Return the round at which the first of them is there, at most r."""
     there = [goal.first(trial.rounds[:r]) for trial in trials.values()]
@@ -236,10 +263,15 @@ def _best(trials: dict[float, Trial], goal: Goal) -> float:
     return max(trials, key=lambda eta: trials[eta].standing(goal))
 
 
+def _met(trials: dict[float, Trial], goal: Goal) -> int | None:
+    """Return the round at which the best meets the target."""
+    line = goal.first(trials[_best(trials, goal)].rounds)
+    return int(line["r"]) if line else None
+
+
 def _limit(trials: dict[float, Trial], goal: Goal, R: int) -> int:
     """Return how far newcomers need to run to be compared with the best."""
-    met = goal.first(trials[_best(trials, goal)].rounds)
-    return int(met["r"]) if met else R
+    return _met(trials, goal) or R
 
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:

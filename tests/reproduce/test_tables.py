@@ -249,17 +249,3 @@ def test_the_two_criteria():
     assert (first([0.4, 0.5], 0.5), first([0.4], 0.5)) == (2, None)
     assert stays([0.6, *[0.4] * 20], 0.5) is None
     assert stays([0.3] * 5 + [0.6] * 9, 0.5) == 3
-
-
-def test_what_misses_with_few_clients_is_given_the_step_size_of_the_other():
-    base = Setting("", 5, 0, S=1, target=0.45, until=0.45)
-    met, missed = replace(base, algorithm="scaffold"), replace(base, algorithm="fedavg")
-    records = {
-        met.name: {"setting": asdict(met), "eta": 0.01, "accuracy": [0.1, 0.5]},
-        missed.name: {"setting": asdict(missed), "eta": 5.8, "accuracy": [0.1, 0.4], "limit": 2},
-    }
-    (again,) = TABLE_4.more(records)
-    assert again.name == "fedavg-5-0-S1-eta0.01"
-    other = replace(missed, similarity=10)
-    assert not TABLE_4.more({met.name: records[met.name], other.name: records[missed.name]
-                             | {"setting": asdict(other)}})  # fmt: skip

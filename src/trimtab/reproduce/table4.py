@@ -10,18 +10,7 @@ from matplotlib.figure import Figure
 from trimtab.report.plots import COLOURS, STYLE
 from trimtab.reproduce.emnist import NAMES, Setting, cell, seeded
 from trimtab.reproduce.published import TABLE4
-from trimtab.reproduce.reading import (
-    PUBLISHED,
-    both,
-    chosen,
-    goal,
-    lines,
-    need,
-    rounds,
-    setting,
-    step_sizes,
-    values,
-)
+from trimtab.reproduce.reading import both, chosen, goal, lines, rounds, setting, step_sizes, values
 from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
 
 ALGORITHMS = ("scaffold", "fedavg")
@@ -41,19 +30,6 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
         for s in ((0,) if quick else (0, 10))
     ]
     return [cell(s) for s in seeded(made, seeds)]
-
-
-def more(records: Records) -> list[Cell]:
-    """Return what misses the target once more, with the step size of an algorithm that meets it."""
-    raced = [r for r in records.values() if setting(r)["eta"] is None]
-    missed = [r for r in raced if need(r, PUBLISHED) is None]
-    return [
-        cell(replace(Setting(**setting(r)), eta=other["eta"]))
-        for r in missed
-        for other in raced
-        if other not in missed
-        and setting(other) | {"algorithm": setting(r)["algorithm"]} == setting(r)
-    ]
 
 
 def sampling(records: Records, name: str, s: float) -> dict[int, float]:
@@ -113,23 +89,21 @@ def table(records: Records) -> str:
     for name in ALGORITHMS:
         for S in reversed(values(records, "S")):
             for s in values(records, "similarity"):
+                here = chosen(records, algorithm=name, S=S, similarity=s)
+                if not here:
+                    continue
                 there: Any = TABLE4.get((name, S))
                 published = "" if there is None else str(there[s > 0] or "1k+")
-                etas = {setting(r)["eta"] for r in records.values()}
-                for eta in (None, *sorted(etas - {None})):
-                    here = chosen(records, algorithm=name, S=S, similarity=s, eta=eta)
-                    if not here:
-                        continue
-                    rows.append(
-                        [
-                            NAMES[name] if eta is None else f"{NAMES[name]}, step size given",
-                            f"{S} of {setting(here[0])['N']}",
-                            f"{s:g} %",
-                            both(here, "target"),
-                            published,
-                            step_sizes(here),
-                        ]
-                    )
+                rows.append(
+                    [
+                        NAMES[name],
+                        f"{S} of {setting(here[0])['N']}",
+                        f"{s:g} %",
+                        both(here, "target"),
+                        published,
+                        step_sizes(here),
+                    ]
+                )
     return lines(rows)
 
 
@@ -174,9 +148,7 @@ TABLE_4 = Reproduction(
     figure=figure,
     discussion="Step sizes are tuned in every cell, as in table3, so rounds are fewer than "
     "published. With one client a round and nothing in common FedAvg moves from one client's "
-    "optimum to the next, and only a very small step keeps it on course. Its race does not find "
-    "that step: it judges by the first rounds, where large ones look better. Given SCAFFOLD's step "
-    "size FedAvg gets there too, in more than five times SCAFFOLD's rounds; both sentences hold "
-    "with that number as well.",
-    more=more,
+    "optimum to the next, and only a very small step keeps it on course. It looks worst at first, "
+    "and wins only because the race gives small steps all their rounds where nobody meets the "
+    "target; the paper, which says 1k+, may have stopped before such steps.",
 )
