@@ -1,6 +1,6 @@
 """Is the advice any good? `diagnose` against `compare` on many problems.
 
-    python benchmarks/advice.py            # about 40 minutes; goes on where it stopped
+    python benchmarks/advice.py            # about 15 minutes; goes on where it stopped
     python benchmarks/advice.py --page     # docs/diagnosis.md from the records, seconds
 
 For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
@@ -129,7 +129,7 @@ def _cases() -> dict[str, Case]:
         found[f"a9a-{s}"] = Case(lambda s=s: census(s))
         found[f"concrete-{s}"] = Case(lambda s=s: concrete_problem(similarity=s))
     found["heart"] = Case(heart_problem)
-    found["digits-50-cut-short"] = Case(lambda: _digits(50, 0.01), minutes=1)
+    found["digits-50-cut-short"] = Case(lambda: _digits(50, 0.01), minutes=0.001)
     found["quadratics-G1-delta0.2-S5"] = Case(
         lambda: quadratics(1, 0.2), S=5, share=1e-3, grid=FINE
     )

@@ -147,9 +147,10 @@ TABLE_4 = Reproduction(
     table=table,
     figure=figure,
     discussion="Step sizes are tuned in every cell, as in table3, so rounds are fewer than "
-    "published, but for one client at 10 %: there the clients drawn decide, not the algorithm, and "
-    "both arrive in the same round, 56 (with `--seeds 3` they do so in 41 and 42 as well). With one client a round and nothing in common FedAvg moves from one client's "
-    "optimum to the next, and only a very small step keeps it on course. It looks worst at first, "
-    "and wins only because the race gives small steps all their rounds where nobody meets the "
-    "target; the paper, which says 1k+, may have stopped before such steps.",
+    "published, but for one client at 10 %: there the clients drawn decide, not the algorithm, "
+    "and both arrive in the same round, 56 (with `--seeds 3` they do so in 41 and 42 as well). "
+    "With one client a round and nothing in common FedAvg moves from one client's optimum to the "
+    "next, and only a very small step keeps it on course. It looks worst at first, and wins "
+    "only because the race gives small steps all their rounds where nobody meets the target; "
+    "the paper, which says 1k+, may have stopped before such steps.",
 )
