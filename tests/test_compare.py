@@ -93,57 +93,66 @@ class Scripted(Trial):
             yield self
 
 
+def scripted_race(accuracy, target, etas, R=200):
+    """Race trials whose accuracy in round r is accuracy(eta, r), in factors of 2."""
+    found = finish(
+        race(lambda eta: Scripted(eta, partial(accuracy, eta)), Goal("accuracy", target), R, etas,
+             2.0, refine=False)
+    )  # fmt: skip
+    return {trial.algorithm: len(trial.rounds) for trial in found}  # best first
+
+
 def test_a_large_step_that_looked_bad_early_may_win():
-    curves = {  # at round 16 the largest two are the worst; 4 then takes off
-        0.5: lambda r: 0.003 * r,
-        1.0: lambda r: 0.004 * r,
-        2.0: lambda r: 0.008 * r,
-        4.0: lambda r: 0.0 if r <= 16 else 0.02 * r,
-        8.0: lambda r: 0.0,
-    }
-    found = finish(
-        race(lambda eta: Scripted(eta, curves[eta]), Goal("accuracy", 0.5), 200, list(curves), 2.0,
-             refine=False)
-    )  # fmt: skip
-    assert [trial.algorithm for trial in found[:2]] == [4.0, 2.0]
-    assert len(found[0].rounds) == 25
+    def accuracy(eta, r):  # at round 16 the largest two are the worst; 4 then takes off
+        late = 0.02 if eta == 4 and r > 16 else 0.0
+        return {1.0: 0.004, 2.0: 0.008, 4.0: late, 8.0: 0.0}.get(eta, 0.003 * eta) * r
+
+    ran = scripted_race(accuracy, 0.5, [0.5, 1.0, 2.0, 4.0, 8.0])
+    assert list(ran)[:2] == [4.0, 2.0]
+    assert ran[4.0] == 25
 
 
-def test_where_nobody_is_there_small_steps_get_their_time():
-    def accuracy(eta):
-        if eta >= 1:  # noisy for ever, best at 4
-            return lambda r: 0.3 - 0.01 * abs(eta - 4)
-        return lambda r: min(0.4 - eta, r * eta / 8)  # slow; between 1/8 and 1 still worse
+@pytest.mark.parametrize("late", [150, 10**6])  # when the best large step is there, if ever
+def test_small_steps_get_their_time(late):
+    def accuracy(eta, r):
+        if eta >= 1:  # quick and noisy, best at 4
+            return 0.3 - 0.01 * abs(eta - 4) + 0.05 * (eta == 4 and r >= late)
+        return min(0.4 - eta, r * eta / 8)  # slow and sure; between 1/8 and 1 worse than 4
 
-    etas = [0.5, 1.0, 2.0, 4.0, 8.0]
-    found = finish(
-        race(lambda eta: Scripted(eta, accuracy(eta)), Goal("accuracy", 0.35), 200, etas, 2.0,
-             refine=False)
-    )  # fmt: skip
-    assert found[0].algorithm == 1 / 32
-    assert len(found[0].rounds) == 90
-    assert min(trial.algorithm for trial in found) == 1 / 128
+    ran = scripted_race(accuracy, 0.35, [0.5, 1.0, 2.0, 4.0, 8.0])
+    assert next(iter(ran)) == 1 / 32
+    assert ran[1 / 32] == 90
+    assert min(ran) == 1 / 64
 
 
-def test_a_target_out_of_reach_costs_three_small_steps_more():
-    def start(eta):
-        return Scripted(eta, lambda r: 0.3 - 0.01 * abs(eta - 4))
+def test_small_steps_are_compared_by_the_same_rounds():
+    def accuracy(eta, r):  # 0.5 is dropped at 32; then 128 is there after 20
+        speed = {64.0: 0.01, 32.0: 0.009, 16.0: 0.008, 0.5: 0.007, 128.0: 0.025}
+        return (speed | {0.25: 0.02, 0.125: 0.05}).get(eta, 0.001) * r
+
+    ran = scripted_race(accuracy, 0.5, [2.0**e for e in range(-1, 7)])
+    assert (ran[0.5], ran[0.25], ran[0.125]) == (32, 20, 10)
+    assert next(iter(ran)) == 0.125
+
+
+def test_small_steps_that_bring_nothing_cost_two_runs():
+    def accuracy(eta, r):
+        return (0.3 - 0.01 * abs(eta - 4)) * min(1, r / 100)
 
     etas = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
-    found = finish(race(start, Goal("accuracy", 0.35), 200, etas, 2.0, refine=False))
-    assert found[0].algorithm == 4.0
-    ran = {trial.algorithm: len(trial.rounds) for trial in found}
-    assert ran == {eta: 16 if eta == 0.5 else 200 for eta in [*etas, 1 / 8, 1 / 16]}
+    missed = scripted_race(accuracy, 0.35, etas)
+    assert next(iter(missed)) == 4.0
+    assert missed == {eta: 16 if eta == 0.5 else 200 for eta in [*etas, 1 / 8]}
+    met = scripted_race(accuracy, 0.3, etas)
+    assert met == {eta: 16 if eta == 0.5 else 100 for eta in [*etas, 1 / 8]}
 
 
 def test_nobody_runs_on_once_one_is_there():
-    speed = {1.0: 0.004, 2.0: 0.01, 4.0: 0.006}
-    found = finish(
-        race(lambda eta: Scripted(eta, lambda r: speed[eta] * r), Goal("accuracy", 0.5), 200,
-             list(speed), 2.0, refine=False)
-    )  # fmt: skip
-    assert found[0].algorithm == 2.0
-    assert [len(trial.rounds) for trial in found] == [50, 50, 50]
+    def accuracy(eta, r):
+        return {2.0: 0.01, 4.0: 0.006}.get(eta, 0.004 * eta) * r
+
+    ran = scripted_race(accuracy, 0.5, [1.0, 2.0, 4.0])
+    assert list(ran.items()) == [(2.0, 50), (4.0, 50), (1.0, 50), (0.5, 50)]
 
 
 def test_scaffold_wins_where_fedavg_drifts():

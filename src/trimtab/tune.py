@@ -169,16 +169,15 @@ def race(
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
     stops. The grid, in steps of `factor`, is widened while its best lies at an edge; and since
     steps that look bad early may yet win, large ones and small ones, the neighbours of the best run
-    as far as it did. Where nobody meets the target, the smallest steps, always the slowest at
-    first, get all R rounds. To refine, the two steps between the best and its neighbours are tried.
+    as far as it did; so do the smallest, always the slowest at first, and smaller ones while they
+    get better. To refine, the two steps between the best and its neighbours are tried too.
     """
     trials: dict[float, Trial] = {}
     etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
     yield from _heat(start, etas, trials, goal, R)
     yield from _widen(start, trials, goal, R, factor)
-    if goal.target is not None and not _met(trials, goal):
-        yield from _descend(start, trials, goal, R, factor)
-        yield from _widen(start, trials, goal, R, factor)
+    yield from _descend(start, trials, goal, R, factor)
+    yield from _widen(start, trials, goal, R, factor)
     if refine:
         best = _best(trials, goal)
         between = [best / factor**0.5, best * factor**0.5]
@@ -231,17 +230,19 @@ def _widen(
 def _descend(
     start: Start, trials: dict[float, Trial], goal: Goal, R: int, factor: float
 ) -> Iterator[Trial]:
-    """Give the smallest step its time, then ever smaller ones while one of two is better."""
-    low = eta = min(trials)
-    trials[low].dropped = None
-    yield from trials[low].advance(R, goal)
+    """Let the smallest step run as far as the best, then ever smaller ones while that is better.
+
+    With few clients a round large steps can be quick and noisy, small ones slow and sure, and
+    those between worse than both, so that following the best does not lead to the small ones.
+    """
     for _ in range(_FURTHEST):
-        eta /= factor
-        trials[eta] = start(eta)
-        yield from trials[eta].advance(_limit(trials, goal, R), goal)
-        if trials[eta].standing(goal) > trials[low].standing(goal):
-            low = eta
-        elif eta < low / factor**1.5:
+        low = min(trials)
+        below, trials[low].dropped = low / factor, None
+        yield from trials[low].advance(_limit(trials, goal, R), goal)
+        r = _limit(trials, goal, R)
+        trials[below] = start(below)
+        yield from trials[below].advance(r, goal)
+        if trials[below].standing(goal, r) <= trials[low].standing(goal, r):
             return
 
 
@@ -263,15 +264,10 @@ def _best(trials: dict[float, Trial], goal: Goal) -> float:
     return max(trials, key=lambda eta: trials[eta].standing(goal))
 
 
-def _met(trials: dict[float, Trial], goal: Goal) -> int | None:
-    """Return the round at which the best meets the target."""
-    line = goal.first(trials[_best(trials, goal)].rounds)
-    return int(line["r"]) if line else None
-
-
 def _limit(trials: dict[float, Trial], goal: Goal, R: int) -> int:
     """Return how far newcomers need to run to be compared with the best."""
-    return _met(trials, goal) or R
+    met = goal.first(trials[_best(trials, goal)].rounds)
+    return int(met["r"]) if met else R
 
 
 def settings_of(algorithm: Algorithm) -> dict[str, Any]:
