@@ -6,16 +6,19 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.compare import comparing
 from trimtab.comparison import Entry, advise, read_comparison
+from trimtab.fragility import judge
 from trimtab.problems.builtin import load_problem
-from trimtab.record import Record
+from trimtab.record import Record, model_round
+from trimtab.report import write_page
 from trimtab.run import running
-from trimtab.tune import Goal, Trial, goal_of, race, settings_of
+from trimtab.tune import Goal, Trial, goal_of, race, ranked, settings_of
 
 
 def trial_of(problem, algorithm, **options):
@@ -38,7 +41,7 @@ def test_the_race_finds_a_step_size_near_the_best_on_a_fine_grid():
         x = torch.ones(1, dtype=torch.float64)
         return trial_of(problem, Scaffold(eta_l=eta, K=5), x=x)
 
-    found = finish(race(start, goal, R=200))
+    found = ranked(finish(race(start, goal, R=200)), goal)
     assert goal.first(found[0].rounds)["r"] <= 1.5 * best
 
 
@@ -55,7 +58,7 @@ def test_losers_stop_early():
     problem = pair(G=1.0)
     goal = Goal("loss", problem.f_star + 1e-9)
     trials = finish(race(lambda eta: trial_of(problem, FedAvg(eta_l=eta, K=5)), goal, R=64))
-    ran = sorted(len(trial.rounds) for trial in trials)
+    ran = sorted(len(trial.rounds) for trial in trials.values())
     assert ran[0] == 16
     assert ran[-1] == 64
 
@@ -75,7 +78,7 @@ def test_without_a_target_a_small_step_that_looked_slow_early_may_win():
         return trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)
 
     best = max(etas, key=at_the_end)
-    found = finish(race(start, goal, 100, etas, factor=1.8, refine=False))
+    found = ranked(finish(race(start, goal, 100, etas, factor=1.8, refine=False)), goal)
     assert found[0].algorithm.eta_l == best
 
 
@@ -95,11 +98,9 @@ class Scripted(Trial):
 
 def scripted_race(accuracy, target, etas, R=200):
     """Race trials whose accuracy in round r is accuracy(eta, r), in factors of 2."""
-    found = finish(
-        race(lambda eta: Scripted(eta, partial(accuracy, eta)), Goal("accuracy", target), R, etas,
-             2.0, refine=False)
-    )  # fmt: skip
-    return {trial.algorithm: len(trial.rounds) for trial in found}  # best first
+    goal = Goal("accuracy", target)
+    steps = race(lambda eta: Scripted(eta, partial(accuracy, eta)), goal, R, etas, 2.0, False)
+    return {t.algorithm: len(t.rounds) for t in ranked(finish(steps), goal)}  # best first
 
 
 def test_a_large_step_that_looked_bad_early_may_win():
@@ -144,7 +145,8 @@ def test_small_steps_that_bring_nothing_cost_two_runs():
     assert next(iter(missed)) == 4.0
     assert missed == {eta: 16 if eta == 0.5 else 200 for eta in [*etas, 1 / 8]}
     met = scripted_race(accuracy, 0.3, etas)
-    assert met == {eta: 16 if eta == 0.5 else 100 for eta in [*etas, 1 / 8]}
+    ran = {0.5: 16, 2.0: 105}  # the step below the winner runs on for 5 % more
+    assert met == {eta: ran.get(eta, 100) for eta in [*etas, 1 / 8]}
 
 
 def test_nobody_runs_on_once_one_is_there():
@@ -152,7 +154,98 @@ def test_nobody_runs_on_once_one_is_there():
         return {2.0: 0.01, 4.0: 0.006}.get(eta, 0.004 * eta) * r
 
     ran = scripted_race(accuracy, 0.5, [1.0, 2.0, 4.0])
-    assert list(ran.items()) == [(2.0, 50), (4.0, 50), (1.0, 50), (0.5, 50)]
+    assert ran == {2.0: 50, 4.0: 50, 1.0: 53, 0.5: 50}
+    assert next(iter(ran)) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("needs", "wins"),
+    [
+        ({4.0: 40, 2.0: 40}, 2.0),  # a tie
+        ({4.0: 40, 2.0: 42}, 2.0),  # within 5 %
+        ({4.0: 40, 2.0: 43}, 4.0),
+        ({4.0: 40, 2.0: 41, 1.0: 42, 0.5: 43}, 1.0),  # 5 % of the fewest, not of the last
+        ({4.0: 40, 2.0: 40, 1.0: 40, 0.5: 40, 0.25: 40, 0.125: 41}, 0.125),  # below the grid
+        ({4.0: 8, 2.0: 9}, 4.0),  # one round is more than 5 % here
+    ],
+)
+def test_a_smaller_step_wins_that_needs_at_most_5_per_cent_more_rounds(needs, wins):
+    def accuracy(eta, r):
+        return 0.5 if r >= needs.get(eta, 10**6) else min(0.4, 0.004 * eta * r)
+
+    ran = scripted_race(accuracy, 0.5, [0.5, 1.0, 2.0, 4.0, 8.0])
+    assert next(iter(ran)) == wins
+
+
+def curve(*accuracies):
+    return [{"r": r, "accuracy": a} for r, a in enumerate(accuracies, 1)]
+
+
+@pytest.mark.parametrize(
+    ("again", "fragile"),
+    [
+        (curve(0.1, 0.3, 0.5, 0.6), False),
+        (curve(0.1, 0.3, 0.4, 0.604), False),  # one round later
+        (curve(0.1, 0.3, 0.4, 0.4, 0.6), True),  # two rounds later
+        (curve(0.1, 0.3, 0.5, 0.62), True),  # another best
+        (curve(0.1, 0.3, 0.4, 0.4), True),  # never
+    ],
+)
+def test_a_run_is_fragile_if_it_does_not_come_out_again(again, fragile):
+    goal = Goal("accuracy", 0.5)
+    assert judge(curve(0.1, 0.3, 0.5, 0.6), again, goal).fragile is fragile
+    assert judge(curve(0.1, 0.3, 0.5, 0.6), again, goal, diverged=True).fragile
+
+
+def test_a_loss_is_judged_by_how_far_it_fell():
+    first = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 2.0}]
+    near = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 2.9}]
+    far = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 3.1}]
+    assert not judge(first, near, Goal("loss")).fragile
+    assert judge(first, far, Goal("loss")).fragile
+
+
+class Chaos(Quadratic):
+    """Its accuracy hangs on the seventh digit of x: whatever moves the start decides it."""
+
+    def evaluate(self, x, client=None):
+        e = float((x - self.x_star).abs().sum())
+        return {"accuracy": 0.5 + 0.4 * ((1e7 * e) % 1.0), "loss": e}
+
+
+def test_a_winner_that_rounding_decides_is_marked(tmp_path):
+    A, b = torch.tensor([1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 2.0])
+    options = {"K": 3, "target": 0.85, "R": 30}
+    found = compare(Chaos(A, b), ["fedavg"], out=tmp_path / "c", **options)
+    assert found.entries[0].fragile
+    assert "fragile" in found.advice
+    assert found.to_json()["algorithms"][0]["fragile"] is True
+    again = read_comparison(tmp_path / "c")
+    assert again.entries[0].again == found.entries[0].again
+    assert "fragile" in write_page(again, tmp_path / "page.html").read_text()
+    steady = compare(Quadratic(A, b), ["fedavg"], K=3, target=-2.0, R=30)
+    assert steady.entries[0].fragile is False
+    assert "fragile" not in steady.advice
+
+
+def test_metrics_that_nobody_can_win_by_are_refused(refused):
+    class Bare(Quadratic):
+        def evaluate(self, x, client=None):
+            return {"gap": 1.0}
+
+    A, b = torch.tensor([1.0, 0.5]), torch.tensor([1.0, 2.0])
+    with refused("Bare.evaluate returns 'gap'", "return 'accuracy' or 'loss' too"):
+        compare(Bare(A, b), ["sgd"])
+
+
+def test_a_metric_that_is_never_finite_is_no_divergence():
+    class Blind(Quadratic):
+        def evaluate(self, x, client=None):
+            return {"loss": float("nan")}
+
+    A, b = torch.tensor([1.0, 0.5]), torch.tensor([1.0, 2.0])
+    found = compare(Blind(A, b), ["sgd"], R=3)
+    assert found.advice.startswith("No run that did not diverge has a finite loss")
 
 
 def test_scaffold_wins_where_fedavg_drifts():
@@ -291,6 +384,51 @@ def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
     with held(tmp_path / "r"), refused("r is being written by another process"):
         list(run())
     assert len(list(run())) == 4
+
+
+class Peaks(Quadratic):
+    """Best in round 4 of SGD, whatever comes after."""
+
+    def evaluate(self, x, client=None):
+        return {"loss": abs(float(x[0]) - 0.8)}
+
+
+def peaks():
+    ones = torch.ones(2, dtype=torch.float64)
+    return Peaks(A=ones, b=ones)  # SGD with 0.3: 0.3, 0.51, 0.657, 0.7599, 0.832, ...
+
+
+@pytest.mark.parametrize("cut", [None, 2, 5, 9])
+def test_the_best_model_is_kept_beside_the_last(tmp_path, cut):
+    run = partial(running, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
+    if cut is not None:
+        steps = run(R=12)
+        for _ in range(cut):
+            next(steps)
+        steps.close()
+    result = finish(run(R=12, resume=cut is not None))
+    last, best = (load_file(tmp_path / "r" / f"{n}.safetensors")["x"] for n in ("model", "best"))
+    assert float(last[0]) == pytest.approx(1 - 0.7**12)
+    assert float(best[0]) == pytest.approx(1 - 0.7**5)
+    assert model_round(tmp_path / "r" / "best.safetensors") == 5
+    assert result.advice.endswith("its best loss is 0.03193, after round 5.")
+
+
+def test_the_best_model_survives_a_kill_before_it_was_written(tmp_path):
+    run = partial(running, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
+    finish(run(R=3))
+    finish(run(R=9, resume=True))
+    (tmp_path / "r" / "best.safetensors").unlink()
+    finish(run(R=12, resume=True))
+    best = load_file(tmp_path / "r" / "best.safetensors")["x"]
+    assert float(best[0]) == pytest.approx(1 - 0.7**5)
+
+
+def test_a_comparison_leaves_the_best_model_of_each_winner(tmp_path):
+    compare(peaks(), [Sgd(eta=0.3)], target=-1.0, R=12, out=tmp_path / "c")
+    best = load_file(tmp_path / "c" / "sgd" / "best.safetensors")["x"]
+    assert float(best[0]) == pytest.approx(1 - 0.7**5)
+    assert len(list((tmp_path / "c").rglob("best.safetensors"))) == 1
 
 
 def test_a_folder_is_never_overwritten(tmp_path):

@@ -1,19 +1,20 @@
 """Compare algorithms on one problem: each with its own best step size, side by side."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import floor
 from pathlib import Path
 from typing import Any
 
 from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
-from trimtab.comparison import Comparison, advise, entry_of, outcome_of, save_model
-from trimtab.core import Algorithm
+from trimtab.comparison import Comparison, advise, entry_of, outcome_of
+from trimtab.core import Algorithm, Vector
+from trimtab.fragility import judge, moved, repeat
 from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
 from trimtab.simulation.checkpoint import fingerprint
-from trimtab.tune import Goal, Trial, goal_of, race
+from trimtab.tune import Goal, Start, Trial, Trials, calm_down, goal_of, race, ranked
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 
@@ -95,34 +96,40 @@ def comparing(
             settings = common | {"algorithms": [lane.label for lane in lanes]}
             open_folder(folder / "compare.json", "comparison", settings, resume)
 
-        def start(lane: "_Lane", algorithm: Algorithm) -> Trial:
+        def start(lane: _Lane, algorithm: Algorithm, x: Vector | None = None) -> Trial:
             step, value = step_size(algorithm)
             settings = common | {"algorithm": repr(algorithm)}
-            place = None if folder is None else folder / lane.label / f"{step or 'run'}={value:.4g}"
+            again = "" if x is None else "-again"
+            stem = f"{step or 'run'}={value:.4g}{again}"
+            place = None if folder is None else folder / lane.label / stem
             record = Record(place, settings, resume=resume)
-            return Trial(algorithm, problem, record, S=S, seed=seed)
+            return Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed, x=x)
 
-        trials: dict[str, list[Trial]] = {}
+        trials: dict[str, Trials] = {}
         for lane in lanes:
-            heat = _run(lane, start, goal, R, base)
-            while True:
-                try:
-                    yield lane.label, next(heat)
-                except StopIteration as done:
-                    trials[lane.label] = done.value
-                    break
-        goal = _settle(goal, [tried[0].rounds for tried in trials.values()])
-        for tried in trials.values():  # once more, now that there surely is a target
-            tried.sort(key=lambda trial: trial.standing(goal), reverse=True)
-        winners = {label: tried[0] for label, tried in trials.items()}
+            trials[lane.label] = yield from _labelled(lane, _race(lane, start, goal, R, base))
+        goal = _settle(goal, [ranked(tried, goal)[0].rounds for tried in trials.values()])
+        for lane in lanes:  # once more, now that there surely is a target
+            if lane.fixed is None:
+                heat = calm_down(_starter(lane, start, base), trials[lane.label], goal, R)
+                yield from _labelled(lane, heat)
+        order = {lane.label: ranked(trials[lane.label], goal) for lane in lanes}
+        winners = {label: tried[0] for label, tried in order.items()}
         horizon = _horizon(goal, winners, R)
-        for label, trial in winners.items():  # on to a common length, for the plots and the best
-            for moved in trial.advance(horizon, Goal(goal.metric)):
-                yield label, moved
-        entries = [entry_of(lane.name, lane.label, trials[lane.label], goal) for lane in lanes]
+        entries = []
+        for lane in lanes:
+            winner = winners[lane.label]  # runs on to a common length, for the plots and the best
+            yield from _labelled(lane, winner.advance(horizon, Goal(goal.metric)))
+            again = None
+            if winner.rounds and not winner.diverged:
+                second = start(lane, winner.algorithm, moved(problem.x0(seed), seed))
+                yield from _labelled(lane, repeat(second, winner, goal))
+                diverged = second.diverged is not None
+                again = judge(winner.rounds, second.rounds, goal, diverged)
+            entries.append(entry_of(lane.name, lane.label, order[lane.label], goal, again))
         result = Comparison(name, goal.metric, goal.target, entries, advise(entries, goal), folder)
         if folder is not None:
-            _write(folder, result, winners, trials)
+            _write(folder, result, winners, goal)
         return result
 
 
@@ -184,16 +191,28 @@ def _class_name(algorithm: Any) -> str:
     return (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__.lower()
 
 
-def _run(
-    lane: _Lane, start: Any, goal: Goal, R: int, base: Any
-) -> Generator[Trial, None, list[Trial]]:
-    """Race the step sizes of one lane, or run its one algorithm; return the trials, best first."""
+def _starter(lane: _Lane, start: Any, base: Any) -> Start:
+    """Return what makes the trial of a step size in this lane."""
+    return lambda eta: start(lane, lane.algorithm(eta, base))
+
+
+def _race(lane: _Lane, start: Any, goal: Goal, R: int, base: Any) -> Generator[Trial, None, Trials]:
+    """Race the step sizes of one lane, or run its one algorithm; return the trials."""
     if lane.fixed is not None:
         trial: Trial = start(lane, lane.fixed)
         yield from trial.advance(R, goal)
-        return [trial]
-    found = yield from race(lambda eta: start(lane, lane.algorithm(eta, base)), goal, R)
+        return {step_size(lane.fixed)[1]: trial}
+    found = yield from race(_starter(lane, start, base), goal, R)
     return found
+
+
+def _labelled(lane: _Lane, steps: Iterator[Trial]) -> Generator[tuple[str, Trial], None, Any]:
+    """Pass on what moves with the name of its lane, and return what is returned."""
+    while True:
+        try:
+            yield lane.label, next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 # -- the outcome
@@ -222,17 +241,15 @@ def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
 # -- the folder
 
 
-def _write(
-    folder: Path, result: Comparison, winners: dict[str, Trial], trials: dict[str, list[Trial]]
-) -> None:
+def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Goal) -> None:
     executors = {}
     for label, trial in winners.items():
         if trial.rounds:
-            save_model(trial, folder / label / "model.safetensors")
+            trial.write_last(folder / label / "model.safetensors")
+            trial.write_best(folder / label / "best.safetensors", goal)
             executors[label] = trial.sim.executor
     path, outcome = folder / "compare.json", outcome_of(result)
     write_json(path, read_json(path) | {"executors": executors, "outcome": outcome})
-    for tried in trials.values():
-        for trial in tried:
-            if trial.record.checkpoint is not None:
-                trial.record.checkpoint.unlink(missing_ok=True)
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        for file in folder.glob(f"*/*/{name}"):  # of the trials
+            file.unlink()

@@ -1,15 +1,19 @@
 """What a comparison found: its entries, the advice, and its form on disk."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from trimtab.algorithms import ALGORITHMS
+from trimtab.fragility import Again
 from trimtab.record import plain, read_json
 from trimtab.simulation import step_size
 from trimtab.tune import Goal, Trial, settings_of
+
+FRAGILE = (
+    "but this step is fragile: from a start moved by a millionth the run takes another course, as "
+    "it may on another processor, so a smaller step is safer"
+)
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Entry:
     seconds: float | None = None
     best: float | None = None
     diverged_at: int | None = None
+    again: dict[str, Any] | None = None  # rounds, best, fragile: the winner from a moved start
     tried: list[dict[str, Any]] = field(default_factory=list)
     curve: list[dict[str, Any]] = field(default_factory=list)
 
@@ -32,9 +37,14 @@ class Entry:
         """Whether even the best run diverged."""
         return self.diverged_at is not None
 
+    @property
+    def fragile(self) -> bool | None:
+        """Whether a start moved by a millionth gives another result; None: not tried."""
+        return None if self.again is None else bool(self.again["fragile"])
+
     def to_json(self) -> dict[str, Any]:
         """Return the entry as `--json` prints it."""
-        names = ("name", "settings", "rounds", "bytes", "seconds", "best", "diverged")
+        names = ("name", "settings", "rounds", "bytes", "seconds", "best", "diverged", "fragile")
         return {n: plain(getattr(self, n)) for n in names} | {"diverged_at": self.diverged_at}
 
 
@@ -61,7 +71,9 @@ class Comparison:
         }
 
 
-def entry_of(name: str, label: str, tried: list[Trial], goal: Goal) -> Entry:
+def entry_of(
+    name: str, label: str, tried: list[Trial], goal: Goal, again: Again | None = None
+) -> Entry:
     """Return what became of an algorithm; the first of the trials is its best."""
     trial = tried[0]
     met = goal.first(trial.rounds)
@@ -71,6 +83,7 @@ def entry_of(name: str, label: str, tried: list[Trial], goal: Goal) -> Entry:
         settings=settings_of(trial.algorithm),
         best=goal.best(trial.rounds),
         diverged_at=trial.diverged.r if trial.diverged else None,
+        again=None if again is None else asdict(again),
         tried=[_summary(t, goal) for t in tried],
         curve=trial.rounds,
     )
@@ -100,8 +113,10 @@ def advise(entries: list[Entry], goal: Goal) -> str:
     wanted = f"{goal.metric} {goal.target:g}"
     if not there:
         best = [e for e in entries if e.best is not None and not e.diverged]
-        if not best:
+        if not best and all(e.diverged for e in entries):
             return "All runs diverged; pass smaller step sizes, or check the scale of the data."
+        if not best:
+            return f"No run that did not diverge has a finite {goal.metric}; look at `evaluate`."
         top = max(best, key=lambda e: goal.score({goal.metric: e.best}))
         return (
             f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
@@ -112,7 +127,8 @@ def advise(entries: list[Entry], goal: Goal) -> str:
     if simple and simple[0] is not first and (simple[0].rounds or 0) <= 1.1 * (first.rounds or 0):
         return (
             f"Use {describe(simple[0])}: it reaches {wanted} in {_rounds(simple[0].rounds)}, as "
-            "fast as anything else here, and keeps no state."
+            "fast as anything else here, and keeps no state"
+            + (f"; {FRAGILE}." if simple[0].fragile else ".")
         )
     slower: dict[str, str] = {}
     for e in sorted(others, key=lambda e: e.rounds or 10**9):
@@ -120,7 +136,8 @@ def advise(entries: list[Entry], goal: Goal) -> str:
             need = f"needs {e.rounds}" if e.rounds else "does not get there"
             slower[e.name] = f"{pretty(e.name)} {need}"
     against = f", where {' and '.join(slower.values())}" if slower else ""
-    return f"Use {describe(first)}: it reaches {wanted} in {_rounds(first.rounds)}{against}."
+    doubt = f"; {FRAGILE}" if first.fragile else ""
+    return f"Use {describe(first)}: it reaches {wanted} in {_rounds(first.rounds)}{against}{doubt}."
 
 
 def _rounds(n: int | None) -> str:
@@ -143,7 +160,7 @@ def pretty(name: str) -> str:
 
 def outcome_of(result: Comparison) -> dict[str, Any]:
     """Return what `read_comparison` needs to show the result again."""
-    more = ("label", "tried", "curve")
+    more = ("label", "again", "tried", "curve")
     entries = [e.to_json() | {name: getattr(e, name) for name in more} for e in result.entries]
     return {
         "metric": result.metric,
@@ -151,13 +168,6 @@ def outcome_of(result: Comparison) -> dict[str, Any]:
         "advice": result.advice,
         "entries": entries,
     }
-
-
-def save_model(trial: Trial, path: Path) -> None:
-    """Write the model of a trial: a state_dict, or x where there is no module."""
-    x = trial.sim.server.x
-    unflatten = getattr(trial.problem, "unflatten", None)
-    save_file({"x": x.clone()} if unflatten is None else unflatten(x), path)
 
 
 def read_comparison(folder: Path) -> Comparison:

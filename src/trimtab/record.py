@@ -3,7 +3,8 @@
 run.json                what was run, with what, and at the end what came of it
 rounds.jsonl            one line per round
 checkpoint.safetensors  where the run goes on; without it, its rounds are run once more
-model.safetensors       the model as a state_dict
+model.safetensors       the model after the last round, as a state_dict
+best.safetensors        the model after the best round
 """
 
 import json
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 with suppress(ImportError):  # not on Windows
     import fcntl
@@ -91,6 +94,12 @@ class Record:
     def checkpoint(self) -> Path | None:
         """Where the simulation is saved; None when nothing is written."""
         return None if self.folder is None else self.folder / "checkpoint.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """Where the model after the best round is kept while there is a folder."""
+        assert self.folder is not None
+        return self.folder / "best.safetensors"
 
     def append(self, line: dict[str, Any]) -> None:
         """Add the line of one round."""
@@ -166,6 +175,22 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
     return content
+
+
+def write_model(path: Path, tensors: dict[str, torch.Tensor], r: int) -> None:
+    """Write the model of a round whole."""
+    part = path.with_name(path.name + ".part")
+    save_file(tensors, part, metadata={"r": str(r)})
+    os.replace(part, path)
+
+
+def model_round(path: Path) -> int | None:
+    """Return the round whose model a file holds; None if there is no such file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int((file.metadata() or {})["r"])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from pathlib import Path
 
-from trimtab.comparison import Comparison, Entry, describe, entry_of, outcome_of, save_model
+from trimtab.comparison import Comparison, Entry, describe, entry_of, outcome_of
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone
@@ -25,19 +25,22 @@ def running(
     resume: bool = False,
 ) -> Generator[tuple[str, Trial], None, Comparison]:
     """Run until the target or R rounds; yield after each round; leave record, model, checkpoint."""
+    if R < 1:
+        raise ValueError(f"R={R}; pass a number of rounds R >= 1.")
     goal = goal_of(problem, target)
     settings = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
     with alone(out):
         record = Record(out, settings, resume=resume)
-        trial = Trial(algorithm, problem, record, S=S, seed=seed)
+        trial = Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed)
         label = type(algorithm).__name__.lower()
         for moved in trial.advance(R, goal):
             yield label, moved
         trial.save()
         if trial.diverged:
             raise trial.diverged
-        save_model(trial, out / "model.safetensors")
+        trial.write_last(out / "model.safetensors")
+        trial.write_best(record.best, goal)
         entry = entry_of(label, label, [trial], goal)
         result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
         record.note(executor=trial.sim.executor, outcome=outcome_of(result))
@@ -46,7 +49,9 @@ def running(
 
 def _sentence(entry: Entry, goal: Goal) -> str:
     """Say what came of a run."""
-    ran, best = len(entry.curve), f"{entry.best:.4g}"
+    ran = len(entry.curve)
+    line = goal.best_round(entry.curve)
+    best = "unknown" if line is None else f"{line[goal.metric]:.4g}, after round {line['r']}"
     if goal.target is None:
         return f"{describe(entry)} ran {ran} rounds; its best {goal.metric} is {best}."
     if entry.rounds is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trimtab.comparison import Comparison, Entry, pretty
 from trimtab.record import versions
-from trimtab.report.table import COLUMNS, cells, wanted, winners
+from trimtab.report.table import COLUMNS, FRAGILE, cells, wanted, winners
 
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;
@@ -27,6 +27,7 @@ def write_page(result: Comparison, path: Path) -> Path:
         title = f"{result.problem}: {pretty(result.entries[0].name)} to {wanted(result)}"
     from trimtab.report.plots import curves, svg  # matplotlib is slow to import
 
+    note = f"<br>{FRAGILE}" if any(entry.fragile for entry in result.entries) else ""
     drawn = any(entry.curve for entry in result.entries)
     plot = f'<div class="plot">{svg(curves(result))}</div>' if drawn else ""
     facts = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -38,7 +39,7 @@ def write_page(result: Comparison, path: Path) -> Path:
 <p class="advice">{escape(result.advice)}</p>
 {_table(result)}
 <p class="small">Rounds, bytes (both directions, all clients) and seconds of simulation until the
-target was first met; 'n+' means not met in n rounds. The best of each column is bold.</p>
+target was first met; 'n+' means not met in n rounds. The best of each column is bold.{note}</p>
 {plot}
 {_tried(result)}
 <p class="small">{escape(facts)}</p>

@@ -8,6 +8,10 @@ from rich.table import Table
 from trimtab.comparison import Comparison, Entry, pretty
 
 COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
+FRAGILE = (
+    "* fragile: run again from a start moved by a millionth, it needs other rounds or ends "
+    "elsewhere; so it may on another processor."
+)
 
 
 def cells(entry: Entry, result: Comparison) -> list[str]:
@@ -15,14 +19,15 @@ def cells(entry: Entry, result: Comparison) -> list[str]:
     s = entry.settings
     step = next((s[k] for k in ("eta_l", "eta") if k in s), None)
     best = "-" if entry.best is None else f"{entry.best:.4g}"
+    shown = _number(step) + (" *" if entry.fragile else "")
     if entry.diverged:
         at = f"diverged at round {entry.diverged_at}"
-        return [_name(entry), str(s.get("K", 1)), _number(step), at, "-", "-", best]
+        return [_name(entry), str(s.get("K", 1)), shown, at, "-", "-", best]
     ran = f"{len(entry.curve)}" + ("" if result.target is None else "+")
     return [
         _name(entry),
         str(s.get("K", 1)),
-        _number(step),
+        shown,
         ran if entry.rounds is None else str(entry.rounds),
         "-" if entry.bytes is None else human_bytes(entry.bytes),
         "-" if entry.seconds is None else f"{entry.seconds:.2f}",
@@ -50,7 +55,8 @@ def winners(result: Comparison) -> dict[int, set[int]]:
 def terminal_table(result: Comparison) -> Table:
     """Return the table for a terminal, the best of each column in bold."""
     title = escape(f"{result.problem}: rounds to {wanted(result)}")
-    table = Table(title=title, title_justify="left")
+    note = FRAGILE if any(entry.fragile for entry in result.entries) else None
+    table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
     for column in COLUMNS:
         right = "right" if column not in ("algorithm",) else "left"
         title = f"best {result.metric}" if column == "best" else column

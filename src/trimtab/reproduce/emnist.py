@@ -31,7 +31,7 @@ from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.supervised import Supervised
 from trimtab.record import Record as Rounds
 from trimtab.reproduce.reproduction import Cell, Record, Say
-from trimtab.tune import Goal, Trial, race
+from trimtab.tune import Goal, Trial, race, ranked
 
 FACTOR = 1.8  # between step sizes
 SAVE_EVERY = 60.0  # seconds of work that an interrupted cell may lose
@@ -166,8 +166,8 @@ def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
             while True:
                 moved = next(running)
                 say(f"{len(trials)} step sizes, round {len(moved.rounds)}")
-        except StopIteration as over:
-            winner = over.value[0]
+        except StopIteration:
+            winner = ranked(trials, goal)[0]
     further = winner.advance(s.limit, Goal("accuracy"))
     while stays(_accuracy(winner), s.until) is None and next(further, None):
         accuracy = _accuracy(winner)
