@@ -23,7 +23,8 @@ from trimtab.algorithms import (
     Sgd,
 )
 from trimtab.algorithms.bases import Base
-from trimtab.core import Algorithm
+from trimtab.core import Algorithm, Vector
+from trimtab.fragility import judge, moved, repeat
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.data.split import Scale, Split
 from trimtab.problems.models import logistic, mlp
@@ -31,7 +32,8 @@ from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.supervised import Supervised
 from trimtab.record import Record as Rounds
 from trimtab.reproduce.reproduction import Cell, Record, Say
-from trimtab.tune import Goal, Trial, race, ranked
+from trimtab.simulation import step_size
+from trimtab.tune import Goal, Start, Trial, Trials, race, ranked
 
 FACTOR = 1.8  # between step sizes
 SAVE_EVERY = 60.0  # seconds of work that an interrupted cell may lose
@@ -146,33 +148,27 @@ def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
     problem = problem_of(s, data)
     K = problem.steps(s.epochs)
 
-    def start(eta: float) -> Trial:
-        rounds = Rounds(scratch / f"eta{eta:.6g}", asdict(s) | {"eta": eta}, resume=True)
+    def start(eta: float, x: Vector | None = None) -> Trial:
+        folder = scratch / f"eta{eta:.6g}{'' if x is None else '-again'}"
+        rounds = Rounds(folder, asdict(s) | {"eta": eta}, resume=True)
         return Trial(
-            s.with_step(eta, K), problem, rounds, S=s.S, seed=s.seed, save_every=SAVE_EVERY
+            s.with_step(eta, K), problem, rounds, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x
         )
 
-    goal, trials = Goal("accuracy", s.target), dict[float, Trial]()
-
-    def remembered(eta: float) -> Trial:
-        trials[eta] = start(eta)
-        return trials[eta]
-
-    if s.eta is not None:
-        winner = remembered(s.eta)
-    else:
-        running = race(remembered, goal, s.limit, grid(s), factor=FACTOR, refine=False)
-        try:
-            while True:
-                moved = next(running)
-                say(f"{len(trials)} step sizes, round {len(moved.rounds)}")
-        except StopIteration:
-            winner = ranked(trials, goal)[0]
+    goal = Goal("accuracy", s.target)
+    trials = {s.eta: start(s.eta)} if s.eta is not None else _race(s, start, goal, say)
+    winner = ranked(trials, goal)[0]
+    (eta,) = (eta for eta, trial in trials.items() if trial is winner)
     further = winner.advance(s.limit, Goal("accuracy"))
     while stays(_accuracy(winner), s.until) is None and next(further, None):
         accuracy = _accuracy(winner)
         say(f"round {len(accuracy)}, accuracy {accuracy[-1]:.3f}")
-    (eta,) = (eta for eta, trial in trials.items() if trial is winner)
+    again = None
+    if s.eta is None and not s.network and not winner.diverged:
+        second = start(eta, moved(problem.x0(s.seed), s.seed))
+        for trial in repeat(second, winner, goal):
+            say(f"again from a moved start, round {len(trial.rounds)}")
+        again = judge(winner.rounds, second.rounds, goal, second.diverged is not None)
     return {
         "setting": asdict(s),
         "K": K,
@@ -184,11 +180,23 @@ def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
             f"{t:g}": [first(_accuracy(winner), t), stays(_accuracy(winner), t)] for t in TARGETS
         },
         "best": max(_accuracy(winner), default=None),
+        "again": None if again is None else asdict(again),
         "limit": s.limit,
         "bytes a round": sum(winner.rounds[0][b] for b in ("bytes_up", "bytes_down"))
         if winner.rounds
         else None,
     }
+
+
+def _race(s: Setting, start: Start, goal: Goal, say: Say) -> Trials:
+    running = race(start, goal, s.limit, grid(s), factor=FACTOR, refine=False)
+    while True:
+        try:
+            trial = next(running)
+        except StopIteration as over:
+            trials: Trials = over.value
+            return trials
+        say(f"step size {step_size(trial.algorithm)[1]:.3g}, round {len(trial.rounds)}")
 
 
 def grid(s: Setting) -> list[float]:
