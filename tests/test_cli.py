@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trimtab import __version__
-from trimtab.cli import cli, main
+from trimtab.cli import COMMANDS, cli, main
 from trimtab.problems.data.digits import digits
 
 PROBLEMS = """
@@ -65,6 +65,35 @@ def heart():
 def fails():
     raise KeyError("column")
 
+def loud():
+    import os
+    print("reading ...")
+    os.system("echo done")
+
+    class Loud(nn.Linear):
+        def forward(self, X):
+            print("forward")
+            return super().forward(X)
+
+    return good().replace(module=Loud(3, 2))
+
+def late():
+    class Late(nn.Linear):
+        calls = 0
+        def forward(self, X):
+            Late.calls += 1
+            if Late.calls > 30:
+                raise RuntimeError("out of luck\\nand more")
+            return super().forward(X)
+
+    return good().replace(module=Late(3, 2))
+
+def unpacks():
+    a, b = (1, 2, 3)
+
+def leaves():
+    raise SystemExit(0)
+
 def _two(second):
     first = (torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
     return Supervised(nn.Linear(3, 2), F.cross_entropy, [first, second])
@@ -76,6 +105,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(PROBLEMS)
     Path("broken.py").write_text("import nosuchmodule\n")
+    Path("typo.py").write_text("x = 1\nprint(\n")
     return tmp_path
 
 
@@ -105,8 +135,14 @@ BAD = {
     "compare mine.py": "'mine.py' names no function; pass mine.py:function.",
     "compare mine.py:god": "mine.py has no function 'god'; it has good, regression, empty",
     "compare mine.py:nothing": "mine.py:nothing returned a NoneType; return a Problem",
-    "compare mine.py:fails": "mine.py:fails failed (KeyError: 'column'); mend it.",
-    "compare broken.py:good": "broken.py cannot be imported (ModuleNotFoundError: No module named",
+    "compare mine.py:fails": "mine.py:fails failed (mine.py, line 46 in fails: KeyError: 'column')",
+    "compare mine.py:unpacks": "mine.py, line 72 in unpacks: ValueError: too many values to unpack",
+    "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 75 in leaves: SystemExit: 0)",
+    "compare mine.py:late": "mine.py, line 66 in forward: RuntimeError: out of luck and more; mend",
+    "compare broken.py:good": "broken.py cannot be imported (broken.py, line 1: ModuleNotFoundErr",
+    "compare typo.py:good": "typo.py cannot be imported (typo.py, line 2: SyntaxError: '(' was ne",
+    "run sgd --eta 1 -R 0": "R=0; pass a number of rounds R >= 1.",
+    "run sgd --eta 1 -R -3": "R=-3; pass a number of rounds R >= 1.",
     "compare mine.py:empty": "client 1 has no samples; leave it out, or give it data.",
     "compare mine.py:nan": "client 1 has NaN or infinity in its inputs (first in sample 2); drop",
     "compare mine.py:labels": "client 1 has labels from 7 to 7, but the module has 2 outputs",
@@ -149,7 +185,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in cli.commands.items()
+        for name, command in ((name, cli.get_command(None, name)) for name in COMMANDS)
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
@@ -174,6 +210,62 @@ def test_options_are_what_they_were():
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
     }
+
+
+def test_the_helps_of_the_group_are_those_of_the_commands():
+    for name, text in COMMANDS.items():
+        said = cli.get_command(None, name).help.split("\n")[0]
+        assert text.split()[:2] == said.split()[:2], name
+
+
+def test_debug_shows_the_traceback_before_the_sentence(capsys):
+    code, _, err = trimtab(capsys, "compare", "mine.py:fails", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+    assert 'raise KeyError("column")' in err
+    assert err.splitlines()[-1].startswith("trimtab: mine.py:fails failed")
+    assert trimtab(capsys, "--debug", "compare", "mine.py:fails")[2] == err
+
+
+def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
+    def broken(*args, **options):
+        raise AssertionError
+
+    monkeypatch.setattr("trimtab.cli.commands.load_problem", broken)
+    monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[1])
+    code, _, err = trimtab(capsys, "compare")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "AssertionError: no message; this should not happen: please report it" in err
+
+
+@pytest.mark.parametrize(
+    "command", ["run sgd mine.py:loud --eta 1 -R 2", "compare mine.py:loud -R 2",
+                "diagnose mine.py:loud --minutes 0.05"]
+)  # fmt: skip
+def test_what_the_users_code_prints_goes_to_stderr(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab", *command.split(), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)
+    for word in ("reading ...", "done", "forward"):
+        assert word in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("library", ["libtorch_cpu", "libtorch_python", "_multiarray_umath"])
+def test_ctrl_c_while_it_starts_is_one_sentence(library):
+    process = start("compare", "--out", "here")
+    until = time.monotonic() + 60
+    while library not in Path(f"/proc/{process.pid}/maps").read_text():  # as it is being imported
+        assert time.monotonic() < until
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "trimtab: stopped."
+    assert "Traceback" not in err
 
 
 def test_compare_prints_table_advice_and_page(capsys):
@@ -246,6 +338,11 @@ def test_run_leaves_record_and_model(capsys):
     module.load_state_dict(load_file("here/model.safetensors"))
     _, (X, y) = digits()
     assert float((module(X).argmax(1) == y).double().mean()) == pytest.approx(lines[-1]["accuracy"])
+    module.load_state_dict(load_file("here/best.safetensors"))
+    best = max(line["accuracy"] for line in lines)
+    assert float((module(X).argmax(1) == y).double().mean()) == pytest.approx(best)
+    assert "Model after the last round: here/model.safetensors" in out
+    assert "Model after the best round: here/best.safetensors" in out
     assert "<svg" in Path("here/report.html").read_text()
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
-from trimtab.compare import comparing
+from trimtab.comparing import comparing
 from trimtab.comparison import Entry, advise, read_comparison
 from trimtab.fragility import judge
 from trimtab.problems.builtin import load_problem
@@ -455,8 +455,16 @@ def test_goals_are_accuracy_or_loss():
 def test_bad_arguments_get_one_sentence():
     with pytest.raises(ValueError, match="'scafold' is no algorithm; pass some of sgd, fedavg"):
         compare(pair(1.0), ["scafold"])
-    with pytest.raises(ValueError, match="R=0; pass a number of rounds R >= 1"):
-        compare(pair(1.0), R=0)
+    for R in (0, -1, 2.5, None, True):
+        with pytest.raises(ValueError, match=f"R={R}; pass a number of rounds R >= 1"):
+            compare(pair(1.0), R=R)
+
+
+def test_a_problem_may_be_named():
+    found = compare("digits", ["sgd"], R=3)
+    assert (found.problem, found.metric, found.target) == ("digits", "accuracy", 0.95)
+    with pytest.raises(ValueError, match="'digist' is no problem; pass one of digits, quadratic"):
+        compare("digist")
 
 
 def test_settings_of_a_wrapper_are_those_of_what_it_wraps():

@@ -1,8 +1,11 @@
 """Every algorithm refuses hyper-parameters that make no sense, in one sentence."""
 
+import numpy
 import pytest
+import torch
 
 import trimtab
+import trimtab.algorithms
 from trimtab import (
     ALGORITHMS,
     Adagrad,
@@ -48,6 +51,17 @@ def test_all_algorithms_are_tried():
 def test_a_step_size_is_a_positive_number(refused, kind, value):
     with refused(kind.__name__, f"{step(kind)}={value!r}", "positive"):
         kind(**STEPS[kind] | {step(kind): value})
+
+
+@every_algorithm
+@pytest.mark.parametrize("number", [numpy.float32, numpy.float64, numpy.float16, torch.tensor])
+def test_numbers_of_numpy_and_torch_become_pythons(kind, number):
+    words = STEPS[kind] | {step(kind): number(0.5)}
+    words |= {"K": numpy.int64(5)} if "K" in words else {}
+    made = kind(**words)
+    assert made == kind(**STEPS[kind] | {step(kind): 0.5} | ({"K": 5} if "K" in words else {}))
+    assert type(getattr(made, step(kind))) is float
+    assert eval(repr(made), vars(trimtab.algorithms)) == made
 
 
 @every_algorithm

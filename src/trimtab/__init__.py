@@ -1,30 +1,38 @@
-"""Federated optimisation that does not drift."""
+"""Federated optimisation that does not drift.
 
-from trimtab.algorithms import (
-    ALGORITHMS,
-    Adagrad,
-    Adam,
-    FedAvg,
-    FedOpt,
-    FedProx,
-    Mime,
-    MimeLite,
-    Momentum,
-    RichardsonRomberg,
-    Scaffold,
-    ServerOnly,
-    Sgd,
-    Yogi,
-)
-from trimtab.compare import compare
-from trimtab.comparison import Comparison
-from trimtab.diagnosis import Diagnosis, diagnose
-from trimtab.problems import Problem, Quadratic, Supervised
-from trimtab.simulation import Diverged, Round, Simulation, simulate
+Names are found when they are first used, so that `import trimtab` loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.algorithms import (
+        ALGORITHMS,
+        Adagrad,
+        Adam,
+        FedAvg,
+        FedOpt,
+        FedProx,
+        Mime,
+        MimeLite,
+        Momentum,
+        RichardsonRomberg,
+        Scaffold,
+        ServerOnly,
+        Sgd,
+        Yogi,
+    )
+    from trimtab.comparing import compare
+    from trimtab.comparison import Comparison
+    from trimtab.diagnosis import Diagnosis
+    from trimtab.diagnosis.diagnose import diagnose
+    from trimtab.problems import Problem, Quadratic, Supervised
+    from trimtab.simulation.simulate import Diverged, Round, Simulation, simulate
+
+    from trimtab import testing  # isort: skip
 
 __version__ = "0.1.0"
-
-from trimtab import testing  # last: its checks use the names above
 
 __all__ = [
     "ALGORITHMS",
@@ -54,3 +62,25 @@ __all__ = [
     "simulate",
     "testing",
 ]
+
+_HOMES = {
+    "compare": "comparing",
+    "Comparison": "comparison",
+    **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
+    **dict.fromkeys(("Problem", "Quadratic", "Supervised"), "problems"),
+    **dict.fromkeys(("Diverged", "Round", "Simulation", "simulate"), "simulation"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    if name == "testing":
+        return import_module("trimtab.testing")
+    value = getattr(import_module(f"trimtab.{_HOMES.get(name, 'algorithms')}"), name)
+    globals()[name] = value  # the next use finds it without a search
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -117,6 +117,8 @@ _RULES: dict[str, tuple[str, Callable[[float], bool]]] = {
 def validate(hyper: Any) -> None:
     """Check a dataclass of hyper-parameters by the names of its fields; call it in `__post_init__`.
 
+    Numbers of NumPy or PyTorch become Python's own, so that `repr` can be read back.
+
     >>> from trimtab import FedAvg
     >>> FedAvg(eta_l=0.1, K=0)
     Traceback (most recent call last):
@@ -124,7 +126,9 @@ def validate(hyper: Any) -> None:
     """
     who = type(hyper).__name__
     for name in (field.name for field in fields(hyper)):
-        value = getattr(hyper, name)
+        value = _plain(getattr(hyper, name))
+        if value is not getattr(hyper, name):
+            object.__setattr__(hyper, name, value)
         if name == "K" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise ValueError(
                 f"{who}: K={value!r}, but it counts local steps; pass a whole number K >= 1."
@@ -138,3 +142,8 @@ def validate(hyper: Any) -> None:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not isfinite(value) or not holds(value):
                 raise ValueError(f"{who}: {name}={value!r}; pass a number that is {what}.")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy or PyTorch as Python's own."""
+    return value.item() if getattr(value, "shape", None) == () else value

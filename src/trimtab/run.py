@@ -9,7 +9,7 @@ from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone
 from trimtab.simulation import cohort_size
 from trimtab.simulation.checkpoint import fingerprint
-from trimtab.tune import Goal, Trial, goal_of
+from trimtab.tune import Goal, Trial, goal_of, round_count
 
 
 def running(
@@ -25,8 +25,7 @@ def running(
     resume: bool = False,
 ) -> Generator[tuple[str, Trial], None, Comparison]:
     """Run until the target or R rounds; yield after each round; leave record, model, checkpoint."""
-    if R < 1:
-        raise ValueError(f"R={R}; pass a number of rounds R >= 1.")
+    R = round_count(R)
     goal = goal_of(problem, target)
     settings = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}

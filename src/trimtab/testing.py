@@ -85,7 +85,8 @@ def has_states_of_tensors(algorithm: Any) -> None:
 def can_be_rebuilt(algorithm: Any) -> None:
     """Pickle and repr give it back, and the programs for the clients can be pickled."""
     try:
-        public, own = (vars(sys.modules[m]) for m in ("trimtab", type(algorithm).__module__))
+        package, own = sys.modules["trimtab"], vars(sys.modules[type(algorithm).__module__])
+        public = {name: getattr(package, name) for name in package.__all__}
         copies = pickle.loads(pickle.dumps(algorithm)), eval(repr(algorithm), {**public, **own})
         same = copies == (algorithm, algorithm)
         pickle.dumps(lab.run_round(algorithm)[1].programs)

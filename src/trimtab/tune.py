@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from math import ceil, inf, isfinite
+from operator import index
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -78,6 +79,13 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
     ):
         raise ValueError(f"target={target}; pass an accuracy above 0 and at most 1, such as 0.9.")
     return Goal(metric, target)
+
+
+def round_count(R: int) -> int:
+    """Return a number of rounds, or refuse what is none."""
+    if isinstance(R, bool) or not hasattr(R, "__index__") or index(R) < 1:
+        raise ValueError(f"R={R!r}; pass a number of rounds R >= 1.")
+    return index(R)
 
 
 class Trial:

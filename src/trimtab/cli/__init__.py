@@ -1,39 +1,112 @@
-"""The command line."""
+"""The command line. Its commands are loaded when they are used: help and Ctrl-C need no torch."""
 
+import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import FrameType
+from typing import NoReturn
 
 import click
 
 from trimtab import __version__
-from trimtab.cli.commands import bench, compare, diagnose, report, reproduce, run
-from trimtab.cli.federate import federate
+
+COMMANDS = {
+    "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
+    "run": "Run one ALGORITHM on PROBLEM and leave its model.",
+    "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
+    "report": "Write the page of a finished comparison or run anew.",
+    "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
+    "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
+    "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Lazy(click.Group):
+    """A group that knows its commands by name and loads one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        home = "federate" if name == "federate" else "commands"
+        with _whole():
+            command: click.Command = getattr(import_module(f"trimtab.cli.{home}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
     """Federated optimisation that does not drift."""
 
 
-for _command in (compare, run, diagnose, report, bench, reproduce, federate):
-    cli.add_command(_command)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Run the program; bad usage is one sentence and exit code 2."""
+    """Run the program; what goes wrong is one sentence and exit code 2.
+
+    `--debug`, wherever it stands, shows the whole traceback first.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        cli.main(arguments, prog_name="trimtab", standalone_mode=False)
+        cli.main([w for w in words if w != "--debug"], prog_name="trimtab", standalone_mode=False)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("trimtab: stopped.", err=True)
-        sys.exit(130)
+        _end("stopped.", 130)
     except click.UsageError as error:
-        click.echo(f"trimtab: {error.format_message()}", err=True)
-        sys.exit(2)
+        _end(error.format_message(), 2)
     except click.ClickException as error:
-        click.echo(f"trimtab: {error.format_message()}", err=True)
-        sys.exit(130)
-    except (ValueError, ArithmeticError, OSError) as error:
-        click.echo(f"trimtab: {error}", err=True)
-        sys.exit(2)
+        _end(error.format_message(), 130)
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        _end(_sentence(error), 2)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Put off the first Ctrl-C to the end: an import that is cut off raises what it likes."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def _sentence(error: Exception) -> str:
+    """Return an error of ours as it is; one that comes from elsewhere with its place."""
+    from trimtab._importing import place_of
+
+    place = place_of(error)
+    if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
+        return str(error)
+    what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+    if place is None:
+        return f"{what}; this should not happen: please report it with what --debug shows."
+    return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    click.echo(f"trimtab: {sentence}", err=True)
+    sys.exit(code)

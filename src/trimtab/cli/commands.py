@@ -11,8 +11,9 @@ from rich.console import Console
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.bench import WORKLOADS, machine, measure
 from trimtab.cli.options import CountOrFraction, Numbers, algorithm_of, hyper_options, run_options
+from trimtab.cli.output import users_output
 from trimtab.cli.progress import follow, watch
-from trimtab.compare import comparing
+from trimtab.comparing import comparing
 from trimtab.comparison import Comparison, read_comparison
 from trimtab.diagnosis import diagnosing
 from trimtab.problems.builtin import load_problem
@@ -55,22 +56,23 @@ def compare(
     PROBLEM is file.py:function or a built-in name: digits, quadratic, emnist, cifar10, a9a, heart,
     concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
     """
-    made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
     folder = _folder(out, f"compare-{_short(problem)}", resume)
-    steps = comparing(
-        made,
-        None if algorithms is None else [name.strip() for name in algorithms.split(",")],
-        target=suggested if target is None else target,
-        K=K,
-        S=S,
-        R=R,
-        seed=seed,
-        base=BASES[base]() if base else None,
-        name=problem,
-        out=folder,
-        resume=resume,
-    )
-    result = follow(steps, folder)
+    with users_output():
+        made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
+        steps = comparing(
+            made,
+            None if algorithms is None else [name.strip() for name in algorithms.split(",")],
+            target=suggested if target is None else target,
+            K=K,
+            S=S,
+            R=R,
+            seed=seed,
+            base=BASES[base]() if base else None,
+            name=problem,
+            out=folder,
+            resume=resume,
+        )
+        result = follow(steps, folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
@@ -102,20 +104,21 @@ def run(
     ALGORITHM is a class name in lower case (scaffold, fedavg, …); --eta-l or --eta its step size.
     """
     chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
-    made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
     folder = _folder(out, f"{algorithm.lower()}-{_short(problem)}", resume)
-    steps = running(
-        chosen, made, S=S, R=R, target=target, seed=seed, name=problem, out=folder, resume=resume
-    )
-    result = follow(steps, folder)
+    options: dict[str, Any] = {"S": S, "R": R, "target": target, "seed": seed, "resume": resume}
+    with users_output():
+        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+        result = follow(running(chosen, made, name=problem, out=folder, **options), folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         only = {"problem": result.problem, "target": target, **result.entries[0].to_json()}
         only |= {"page": str(result.page), "model": str(folder / "model.safetensors")}
+        only |= {"best_model": str(folder / "best.safetensors")}
         click.echo(json.dumps(only, indent=2))
     else:
         _show(result)
-        click.echo(f"Model: {folder / 'model.safetensors'}")
+        click.echo(f"Model after the last round: {folder / 'model.safetensors'}")
+        click.echo(f"Model after the best round: {folder / 'best.safetensors'}")
 
 
 @click.command()
@@ -145,20 +148,21 @@ def diagnose(
 
     PROBLEM is a built-in name or file.py:function, as for compare.
     """
-    made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
     folder = _folder(out, f"diagnose-{_short(problem)}", resume=False)
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; pass another --out.")
-    steps = diagnosing(
-        made,
-        S=S,
-        eps=eps,
-        cross_device=cross_device,
-        seed=seed,
-        minutes=minutes,
-        name=problem,
-    )
-    found = watch(steps)
+    with users_output():
+        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+        steps = diagnosing(
+            made,
+            S=S,
+            eps=eps,
+            cross_device=cross_device,
+            seed=seed,
+            minutes=minutes,
+            name=problem,
+        )
+        found = watch(steps)
     folder.mkdir(parents=True, exist_ok=True)
     page = write_diagnosis(found, folder / "report.html")
     content = {"problem": problem, "page": str(page), **found.to_json()}

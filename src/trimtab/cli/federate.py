@@ -18,6 +18,7 @@ from rich.console import Console
 
 from trimtab.algorithms import ALGORITHMS
 from trimtab.cli.options import CountOrFraction, algorithm_of, hyper_options
+from trimtab.cli.output import users_output
 from trimtab.report.live import Watch, metrics_text
 
 _Folder = click.Path(path_type=Path)
@@ -266,7 +267,7 @@ def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
     from trimtab.federation.demo import demonstrate
 
     console, stop = Console(stderr=True, emoji=False), threading.Event()
-    with _until_stopped(stop, lambda: None):
+    with users_output(), _until_stopped(stop, lambda: None):
         found = demonstrate(data, out, say=lambda line: _print(console, line), stop=stop)
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -296,6 +297,7 @@ def _serve(
     running = Server(folder, log, bind)
     found: dict[str, Any] = {}
     with (
+        users_output(),
         _until_stopped(running.stop, running.close),
         Watch(console, f"{kind} over {folder}", job["R"], list(running.federation.sites)) as watch,
     ):

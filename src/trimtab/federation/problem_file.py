@@ -1,7 +1,5 @@
 """The user's file: `model() -> (module, loss)` and `silo(data: Path) -> (train, test)`."""
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from trimtab._importing import load, place_of, told
 from trimtab.problems.supervised import Supervised
 from trimtab.streams import PROBLEM, mix, seeded
 
@@ -26,7 +25,8 @@ class ProblemFile:
         if not path.is_file():
             raise ValueError(f"{path}: there is no such file; pass --problem file.py.")
         self.digest = sha256(path.read_bytes()).hexdigest()
-        found = _run(path)
+        with seeded(mix(0, PROBLEM), torch.device("cpu")):
+            found = load(path)
         for name, form in _FUNCTIONS.items():
             if not callable(getattr(found, name, None)):
                 raise ValueError(f"{path} has no function {name}; write {form}.")
@@ -43,10 +43,8 @@ class ProblemFile:
             raise ValueError(f"{data}: there is no such file or folder; pass --data PATH.")
         try:
             parts = self._silo(data)
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(f"silo in {self.path} failed ({_line(error)}); mend it.") from error
+        except (Exception, SystemExit) as error:
+            raise self._failed("silo", error) from error
         if not isinstance(parts, tuple | list) or len(parts) != 2:
             raise ValueError(
                 f"silo in {self.path} returned a {type(parts).__name__}; return (train, test), "
@@ -58,6 +56,12 @@ class ProblemFile:
         _ = problem.clients[0], problem.test  # read and checked now, not in the first round
         return problem
 
+    def _failed(self, function: str, error: BaseException) -> ValueError:
+        """Return an error of trimtab's own as it is, and another one with its place."""
+        if isinstance(error, ValueError) and place_of(error) is None:
+            return error
+        return ValueError(f"{function} in {self.path} failed ({told(error)}); mend it.")
+
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()
         return Supervised(lambda: self._built()[0], loss, clients, test, batch)
@@ -65,10 +69,8 @@ class ProblemFile:
     def _built(self) -> tuple[nn.Module, Any]:
         try:
             made = self._model()
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(f"model in {self.path} failed ({_line(error)}); mend it.") from error
+        except (Exception, SystemExit) as error:
+            raise self._failed("model", error) from error
         pair = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
         if not isinstance(pair[0], nn.Module) or not callable(pair[1]):
             raise ValueError(
@@ -95,25 +97,3 @@ def _as(dtype: torch.dtype, part: Any) -> Any:
         X, y = (torch.as_tensor(array) for array in part)
         return tuple(t.to(dtype) if t.is_floating_point() else t for t in (X, y))
     return part
-
-
-def _run(path: Path) -> Any:
-    name = f"trimtab_problem_{sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        with seeded(mix(0, PROBLEM), torch.device("cpu")):
-            spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{path} cannot be imported ({_line(error)}); mend it.") from error
-    finally:
-        sys.path.pop(0)
-    return module
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -1,8 +1,6 @@
 """Problems by name: those that come with trimtab, and functions in the user's files."""
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from trimtab._importing import load, place_of, told
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.data.concrete import concrete
@@ -179,17 +178,7 @@ def _function(spec: str) -> Callable[..., Any]:
         raise ValueError(f"{spec!r} names no function; pass {path}:function.")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; pass file.py:function.")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{path} cannot be imported ({_line(error)}); mend it.") from error
-    finally:
-        sys.path.pop(0)
+    module = load(path)
     found = getattr(module, function, None)
     if not callable(found):
         own = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
@@ -206,10 +195,12 @@ def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     try:
         with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
             problem = make(**taken)  # a module that is built in there is the same at a resume
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{spec} failed ({_line(error)}); mend it.") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and place_of(error) is None:
+            raise
+        raise ValueError(
+            f"{spec} failed ({told(error)}); mend it, or pass --debug for the whole traceback."
+        ) from error
     if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
         raise ValueError(
             f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
@@ -220,7 +211,3 @@ def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
             raise ValueError(f"{spec} has no mini-batches; drop --batch.")
         problem = problem.replace(batch=options["batch"])
     return problem  # type: ignore[no-any-return]
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -10,17 +10,18 @@ from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
 from trimtab.comparison import Comparison, advise, entry_of, outcome_of
 from trimtab.core import Algorithm, Vector
 from trimtab.fragility import judge, moved, repeat
+from trimtab.problems.builtin import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
 from trimtab.simulation.checkpoint import fingerprint
-from trimtab.tune import Goal, Start, Trial, Trials, calm_down, goal_of, race, ranked
+from trimtab.tune import Goal, Start, Trial, Trials, calm_down, goal_of, race, ranked, round_count
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 
 
 def compare(
-    problem: Problem,
+    problem: Problem | str,
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
@@ -35,6 +36,7 @@ def compare(
 ) -> Comparison:
     """Tune each algorithm's step size on the problem, and tell which needs the fewest rounds.
 
+    problem: one, or the name of one as for `trimtab compare`, with the target it suggests.
     algorithms: names, classes, or instances (which keep the step size they have); by default
     sgd, fedavg, scaffold, mimelite and mime. K: local steps, one number or several; by default
     those of one epoch (10 where an epoch is a single step).
@@ -69,7 +71,7 @@ def compare(
 
 
 def comparing(
-    problem: Problem,
+    problem: Problem | str,
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
@@ -83,8 +85,11 @@ def comparing(
     resume: bool = False,
 ) -> Generator[tuple[str, Trial], None, Comparison]:
     """Do what `compare` does; yield (label, trial) after each round, for progress."""
-    if R < 1:
-        raise ValueError(f"R={R}; pass a number of rounds R >= 1.")
+    R = round_count(R)
+    if isinstance(problem, str):
+        name = name or problem
+        problem, suggested = load_problem(problem, seed=seed)
+        target = suggested if target is None else target
     goal = goal_of(problem, target)
     lanes = _lanes(algorithms or DEFAULT, _local_steps(problem, K))
     folder = None if out is None else Path(out)
@@ -184,7 +189,7 @@ def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
         steps = getattr(problem, "steps", None)
         once = 1 if steps is None else steps(epochs=1)
         return [once if once > 1 else 10]  # with K = 1 there would be nothing to compare
-    return [K] if isinstance(K, int) else list(K)
+    return list(K) if isinstance(K, Sequence) else [K]
 
 
 def _class_name(algorithm: Any) -> str:

@@ -1,0 +1,76 @@
+"""Users' own files: the only place that imports them, and that says where in them an error is."""
+
+import importlib.util
+import sys
+import sysconfig
+from hashlib import sha256
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+
+_OURS = Path(__file__).resolve().parent
+_OTHERS = tuple(
+    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
+)
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file, with its folder on the path as for `python file.py`."""
+    digest = sha256(str(path.resolve()).encode()).hexdigest()
+    name = f"users_{path.stem}_{digest[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look there
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"{path} cannot be imported ({told(error)}); mend it, or pass --debug for the whole "
+            "traceback."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def told(error: BaseException) -> str:
+    """Return what happened and where, for a sentence.
+
+    >>> told(KeyError("column"))
+    "KeyError: 'column'"
+    """
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    what = f"{type(error).__name__}: {first}".removesuffix(": ")
+    place = place_of(error)
+    return what if place is None else f"{place}: {what}"
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return the innermost line of a user's file that an error comes from.
+
+    None for errors that trimtab raised itself, and for those that no user's file takes part in.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}, line {error.lineno}"
+    frames = extract_tb(error.__traceback__)
+    if not frames or _belongs(frames[-1].filename, (_OURS,)):
+        return None
+    for frame in reversed(frames):
+        if not _belongs(frame.filename, (_OURS, *_OTHERS)) and not frame.filename.startswith("<"):
+            inside = "" if frame.name == "<module>" else f" in {frame.name}"
+            return f"{_short(frame.filename)}, line {frame.lineno}{inside}"
+    return None
+
+
+def _belongs(file: str, folders: tuple[Path, ...]) -> bool:
+    path = Path(file).resolve()
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _short(file: str) -> str:
+    """Return a path as one would type it here."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
