@@ -186,6 +186,15 @@ def test_the_quadratics_of_concrete_are_its_linear_regression(real_data, cut):
         torch.testing.assert_close(mine.float(), theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_features_noise_truth_and_scale_share_no_numbers(monkeypatch):
+    drawn, randn = [], chains._randn
+    monkeypatch.setattr(chains, "_randn", lambda *a: drawn.append(randn(*a)) or drawn[-1])
+    Logistic(2)
+    numbers = torch.cat([t.flatten() for t in drawn])
+    assert len(drawn) == 8
+    assert len(numbers.unique()) == len(numbers)
+
+
 @pytest.mark.parametrize("algorithm", [FedAvg(eta_l=0.01, K=3), Scaffold(eta_l=0.01, K=3)])
 def test_full_batch_chains_are_single_runs_side_by_side(algorithm):
     model = Logistic(3)

@@ -27,7 +27,7 @@ from trimtab.simulation import Round, simulate
 
 N, HS = 4, (10, 100)
 GAMMA = {10: 0.004, 100: 0.0008}  # of the curves: small enough for a formula of first order
-STEPS = {10: (0.004, 0.002, 0.001), 100: (0.0004, 0.0002, 0.0001)}  # each half of the last
+STEPS = {10: (0.002, 0.001, 0.0005), 100: (0.0002, 0.0001, 5e-5)}  # each half of the last
 REACH = 0.5  # eta_g gamma H on the way to a fixed point, which eta_g does not move
 BATCH = 5
 NAMES = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "richardsonromberg": "Richardson-Romberg"}

@@ -16,7 +16,7 @@ from trimtab.core import Oracle, Vector
 from trimtab.diagnosis import theory
 from trimtab.problems.problem import normalised
 from trimtab.problems.quadratic import Quadratic
-from trimtab.streams import BATCH, stream
+from trimtab.streams import BATCH, PROBLEM, stream
 
 BLOCK = 10  # values of k whose mini-batches are drawn at once
 
@@ -97,9 +97,9 @@ class Logistic:
     ) -> None:
         self.N, self.n, self.d, self.l2, self.batch = N, n, d, l2, batch
         self.exact = batch is None
-        every = [
-            [_randn(stream(0, i), shape) for shape in ((n, d), (n,), (d,), (d,))] for i in range(N)
-        ]
+        shapes = ((n, d), (n,), (d,), (d,))
+        draws = [stream(0, PROBLEM, i) for i in range(N)]
+        every = [[_randn(draw, shape) for shape in shapes] for draw in draws]
         X, noise, truth, scale = (torch.stack(parts) for parts in zip(*every, strict=True))
         self.X = (1 + 2 * scale.abs())[:, None] * X
         self.y = torch.sign(torch.einsum("inj,ij->in", self.X, truth) + noise)

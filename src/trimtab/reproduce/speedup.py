@@ -32,7 +32,7 @@ NAMES = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD"}
 
 def _sizes(problem: str, quick: bool) -> tuple[int, ...]:
     if quick:
-        return (2, 8, 32) if problem == "quadratic" else (2, 8)
+        return (2, 8, 32) if problem == "quadratic" else (4, 8)
     return (2, 4, 8, 16, 32, 64)
 
 
@@ -55,7 +55,7 @@ def _algorithms(gamma: float) -> dict[str, Algorithm]:
 
 def _stationary(problem: str, N: int, seed: int, quick: bool, say: Say) -> Record:
     """Return covariance and mean square error of the last round, over the chains."""
-    model, gamma, M = _model(problem, N), GAMMA[problem], 1000 if quick else 3000
+    model, gamma, M = _model(problem, N), GAMMA[problem], 2000 if quick else 3000
     many, x_star = Chains(model, M), chains.optimum(model)
     mu = float(torch.linalg.eigvalsh(chains.hessian(model, x_star))[0])
     R = ceil(
