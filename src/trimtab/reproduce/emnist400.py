@@ -14,7 +14,17 @@ from matplotlib.figure import Figure
 
 from trimtab.report.plots import COLOURS, STYLE
 from trimtab.reproduce.emnist import NAMES, Setting, cell, seeded
-from trimtab.reproduce.reading import both, chosen, goal, judged, lines, rounds, setting, step_sizes
+from trimtab.reproduce.reading import (
+    both,
+    chosen,
+    fragile_note,
+    goal,
+    judged,
+    lines,
+    rounds,
+    setting,
+    step_sizes,
+)
 from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
 
 _400 = Setting("", 1, 0, N=400, limit=600)
@@ -84,7 +94,7 @@ def table(records: Records) -> str:
                 step_sizes(here),
             ]
         )
-    return lines(rows)
+    return f"{lines(rows)}\n\n{fragile_note(records)}"
 
 
 def _updates(need: float | None, S: int) -> str:

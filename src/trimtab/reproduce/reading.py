@@ -105,8 +105,30 @@ def both(here: Sequence[Record], target: Literal["target", "until"]) -> str:
 
 
 def step_sizes(here: Sequence[Record]) -> str:
-    """Return the step sizes chosen."""
-    return ", ".join(dict.fromkeys(f"{r['eta']:.2g}" for r in here))
+    """Return the step sizes chosen, fragile ones marked."""
+    return ", ".join(dict.fromkeys(f"{r['eta']:.2g}{' †' if fragile(r) else ''}" for r in here))
+
+
+def fragile(record: Record) -> bool | None:
+    """Tell whether a winner comes out otherwise from a moved start; None: it was not tried."""
+    again = record.get("again")
+    return None if again is None else bool(again["fragile"])
+
+
+def fragile_note(records: Records) -> str:
+    """Say how many winners are fragile."""
+    raced = [r for r in records.values() if setting(r)["eta"] is None]
+    tried = [r for r in raced if fragile(r) is not None]
+    found = sum(bool(fragile(r)) for r in tried)
+    left = len(raced) - len(tried)
+    if not tried:
+        return "Whether a winner comes out again from a start moved by a millionth: not tried."
+    return (
+        f"† fragile: {found} of {len(tried)} winners come out otherwise from a start moved by a "
+        "millionth, by more than a tenth of their rounds and more than one, or by 0.01 in their "
+        "best accuracy; another processor may then give other numbers as well."
+        + (f" Not tried for {left}." if left else "")
+    )
 
 
 def lines(rows: Sequence[Sequence[str]]) -> str:

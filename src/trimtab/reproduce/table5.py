@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from trimtab.report.plots import COLOURS, STYLE
 from trimtab.reproduce.emnist import FACTOR, NAMES, Setting, cell, seeded
 from trimtab.reproduce.published import TABLE5
-from trimtab.reproduce.reading import lines, setting, step_sizes
+from trimtab.reproduce.reading import fragile_note, lines, setting, step_sizes
 from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction
 
 SIMILARITIES = (0, 10)
@@ -80,7 +80,7 @@ def table(records: Records) -> str:
             row += ["" if ours is None else f"{ours:.3f}", f"{published:.3f}"]
             etas.append(step_sizes(ends(records, name, s)))
         rows.append([*row, ", ".join(filter(None, etas))])
-    return lines(rows)
+    return f"{lines(rows)}\n\n{fragile_note(records)}"
 
 
 def figure(records: Records) -> Figure:

