@@ -1,34 +1,36 @@
 """Any nn.Module on the data of N clients: f_i(x) is its mean loss on client i's samples."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
-from threading import Lock, current_thread, local, main_thread
+from threading import RLock, current_thread, local, main_thread
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trimtab import native
 from trimtab.core import Oracle, Vector
-from trimtab.problems.checks import Loss, check_fit
+from trimtab.problems.checks import changes_targets, check_fit, check_mean, rowwise
 from trimtab.problems.clients import (
     Batches,
     ClientData,
     Data,
     batch_size,
     check_batch,
+    check_clients,
     check_data,
     no_samples,
     read,
     size,
 )
-from trimtab.problems.closed_form import closed_form
-from trimtab.problems.flat import FlatModule
+from trimtab.problems.closed_form import ClosedForm, closed_form, difference
+from trimtab.problems.flat import FlatModule, check_module, first_line, version
+from trimtab.problems.losses import Loss, check_loss, correct, shares
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.streams import FORWARD, mix, seeded
 from trimtab.tape import Tape
@@ -36,9 +38,10 @@ from trimtab.threads import one_thread
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
-_GENERATORS = Lock()  # torch's global generators serve one thread at a time
+_GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _BLOCKS = 24  # parts of a cohort that threads share out
 _CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
+_TOLERANCE = 1e-4  # a closed form is right if it differs by <= this part of the gradient
 
 
 class Supervised:
@@ -56,7 +59,7 @@ class Supervised:
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
-    >>> problem = Supervised(nn.Linear(3, 2), F.cross_entropy, clients, batch=2)
+    >>> problem = Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), clients, batch=2)
     >>> problem.N, problem.d, sorted(problem.evaluate(problem.x0()))
     (2, 8, ['accuracy', 'loss'])
     """
@@ -80,12 +83,13 @@ class Supervised:
             raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
         if not l2 >= 0:
             raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
-        if len(clients) == 0:
-            raise ValueError("Supervised: there are no clients; pass at least one.")
+        check_clients(clients)
+        check_loss(loss)
         if not callable(module):
             raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
         self._build = None if isinstance(module, nn.Module) else module
         first = module if isinstance(module, nn.Module) else _built(module, seed=0)
+        check_module(first)
         self.model = FlatModule(first, _dtype(clients))
         self.loss_function, self.batch, self.l2 = loss, batch, float(l2)
         self.sampling: Literal["reshuffle", "iid"] = sampling
@@ -93,7 +97,9 @@ class Supervised:
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
-        self._without_autograd = None if autocast else closed_form(self.model.module, loss)
+        self._closed_form = None if autocast else closed_form(self.model.module, loss)
+        self._closed_form_checked = self._loss_checked = False
+        self._rowwise: bool | None = None  # whether the module treats each sample by itself
         if isinstance(weights, str):
             if weights != "samples":
                 raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
@@ -115,21 +121,21 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
-        if self._without_autograd is not None and data.labelled:
+        if data.labelled and self._without_autograd is not None:
             chunk = self.chunk_oracle([i], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
 
         def g(y: Vector, k: int | None = None) -> Vector:
             samples = data if k is None else batches[k]
-            pieces = _pieces(data) if k is None or samples is data else [samples]
+            gradient = self._full_gradient if samples is data else self._gradient
             if not self.model.draws:
-                return self._gradient(y, pieces, training=True)
+                return gradient(y, samples, training=True)
             with (
                 _GENERATORS,
                 seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device),
             ):
-                return self._gradient(y, pieces, training=True)
+                return gradient(y, samples, training=True)
 
         return g
 
@@ -152,9 +158,9 @@ class Supervised:
     @property
     def kernel(self) -> native.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
-        layers = self._without_autograd.layers if self._without_autograd is not None else None
+        form = self._without_autograd
         fits = self.model.device.type == "cpu" and native.works(self.model.dtype)
-        return layers if fits else None
+        return form.layers if fits and form is not None else None
 
     def play(
         self,
@@ -198,21 +204,25 @@ class Supervised:
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
         data = self.clients[i]
-        loss = sum(self._loss(x, piece) * (len(piece) / len(data)) for piece in _pieces(data))
+        with self._precision(x):
+            loss = self._loss_of(self._outputs(x, data), data)
         return float(loss + self.l2 / 2 * x.square().sum())
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._gradient(x, _pieces(self.clients[i]), training=False)
+        return self._full_gradient(x, self.clients[i], training=False)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
         rows = V.reshape(-1, self.d)
         data, total = self.clients[i], self.l2 * rows
+        pieces = self._pieces(data)
+        parts = shares(self.loss_function, [piece.y for piece in pieces])
         with torch.enable_grad():
-            for piece in _pieces(data):
-                products = self._own.hessian_products(self._loss(x, piece), rows)
-                total = total.add_(products, alpha=len(piece) / len(data))
+            for piece, share in [(data, 1.0)] if parts is None else zip(pieces, parts, strict=True):
+                if share:
+                    products = self._own.hessian_products(self._loss(x, piece), rows)
+                    total = total.add_(products, alpha=share)
         return total.view(V.shape)
 
     def loss(self, x: Vector) -> float:
@@ -248,7 +258,7 @@ class Supervised:
     @cached_property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
-        data = read(self._test, self.model.dtype, self.model.device)
+        data = read("the test set", self._test, self.model.dtype, self.model.device)
         check_data("the test set", data)
         self._check("the test set", data)
         return data
@@ -280,7 +290,7 @@ class Supervised:
         """Return K for a number of epochs: the mean over clients of their steps per pass.
 
         >>> X, y = torch.zeros(10, 3), torch.zeros(10, dtype=torch.long)
-        >>> Supervised(nn.Linear(3, 2), F.cross_entropy, [(X, y)], batch=0.2).steps(epochs=4)
+        >>> Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(X, y)], batch=0.2).steps(epochs=4)
         20
         """
         sizes = [self.clients.size(i) for i in range(self.N)]
@@ -319,45 +329,116 @@ class Supervised:
         own: FlatModule = self._threads.model
         return own
 
-    def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
-        self._own.mode(training)
-        with self._precision(x):
-            return self.loss_function(self._own(x, data.X), data.y)
-
-    def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
-        if self._without_autograd is not None and data.labelled:
-            return self._without_autograd.gradients(x, [(data.X, data.y, None)])[0]
-        with torch.enable_grad():
-            return self._own.gradient(self._loss(x, data, training))
+    @property
+    def _without_autograd(self) -> ClosedForm | None:
+        """The closed form, if it holds at this moment: the only way to it and to the kernel."""
+        form = self._closed_form
+        return form if form is not None and form.holds() else None
 
     def _precision(self, x: Vector) -> AbstractContextManager[Any]:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
-    def _gradient(self, x: Vector, pieces: Sequence[Data], training: bool) -> Vector:
-        """Return the gradient of the mean loss over the pieces, plus l2 x."""
-        if len(pieces) == 1:
-            gradient = self._gradient_of(x, pieces[0], training)
-            return gradient + self.l2 * x if self.l2 else gradient
-        n = sum(len(piece) for piece in pieces)
-        total = self.l2 * x if self.l2 else torch.zeros_like(x)
-        for piece in pieces:
-            total.add_(self._gradient_of(x, piece, training), alpha=len(piece) / n)
+    def _pieces(self, data: Data) -> list[Data]:
+        """Cut large inputs, if the module treats each sample by itself."""
+        row = data.X[0].numel() * data.X.element_size()
+        rows = max(64, _CHUNK // max(1, row))
+        if len(data) <= rows:
+            return [data]
+        if self._rowwise is None:
+            with _GENERATORS, seeded(0, self.model.device):
+                self._rowwise = rowwise(self._own, data.X[:64])
+        if not self._rowwise:
+            return [data]
+        parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
+        return [Data(X, y, data.who) for X, y in parts]
+
+    def _outputs(self, x: Vector, data: Data, training: bool = False) -> Tensor:
+        """Return the module's outputs for all samples."""
+        self._own.mode(training)
+        with _naming(data.who):
+            return torch.cat([self._own(x, piece.X) for piece in self._pieces(data)])
+
+    def _loss_of(self, output: Tensor, data: Data) -> Tensor:
+        """Return the loss of outputs, and refuse one that changes the targets."""
+        before = version(data.y)
+        with _naming(data.who):
+            loss = self.loss_function(output, data.y)
+        if version(data.y) != before:
+            raise ValueError(changes_targets("the loss"))
+        return loss
+
+    def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
+        self._own.mode(training)
+        with self._precision(x):
+            with _naming(data.who):
+                output = self._own(x, data.X)
+            return self._loss_of(output, data)
+
+    def _gradient(self, x: Vector, data: Data, training: bool) -> Vector:
+        """Return the gradient of the mean loss, plus l2 x."""
+        gradient = self._gradient_of(x, data, training)
+        return gradient + self.l2 * x if self.l2 else gradient
+
+    def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
+        if self._closed_form is not None and data.labelled:
+            form = self._without_autograd
+            if form is not None:
+                return form.gradients(x, [(data.X, data.y, None)])[0]
+        with torch.enable_grad():
+            return self._own.gradient(self._loss(x, data, training))
+
+    def _full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
+        """Return the same, for large inputs piece by piece."""
+        pieces = self._pieces(data)
+        parts = shares(self.loss_function, [p.y for p in pieces]) if len(pieces) > 1 else None
+        if len(pieces) == 1 or (parts is None and training and self.model.draws):
+            return self._gradient(x, data, training)
+        if parts is None:
+            total = self._gradient_through_outputs(x, data, pieces, training)
+        else:
+            total = torch.zeros_like(x)
+            for piece, share in zip(pieces, parts, strict=True):
+                if share:
+                    total.add_(self._gradient_of(x, piece, training), alpha=share)
+        return total.add_(x, alpha=self.l2) if self.l2 else total
+
+    def _gradient_through_outputs(
+        self, x: Vector, data: Data, pieces: Sequence[Data], training: bool
+    ) -> Vector:
+        """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
+
+        Memory is needed for one piece only; the price is a second forward pass.
+        """
+        with self._precision(x):
+            with torch.no_grad():
+                outputs = self._outputs(x, data, training)
+            with torch.enable_grad():
+                outputs.requires_grad_()
+                (slope,) = torch.autograd.grad(self._loss_of(outputs, data), outputs)
+                total, start = torch.zeros_like(x), 0
+                for piece in pieces:
+                    output = self._own(x, piece.X)
+                    part = slope[start : start + len(output)]
+                    total += self._own.gradient((output * part).sum())
+                    start += len(output)
         return total
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        pieces, layers = _pieces(data), self.kernel if data.labelled else None
-        with self._precision(x), one_thread(when=layers is not None or len(pieces) == 1):
+        layers = self.kernel if data.labelled else None
+        alone = layers is not None or len(self._pieces(data)) == 1
+        with self._precision(x), one_thread(when=alone):
             if layers is not None:
                 output = native.outputs(layers, x.to(data.X.dtype), data.X)
             else:
-                self.model.mode(training=False)
-                output = torch.cat([self.model(x, piece.X) for piece in pieces])
-            found = {"loss": float(self.loss_function(output, data.y))}
-            correct = _correct(self.loss_function, output, data.y)
-            if correct is not None:
-                found["accuracy"] = float(correct.double().mean())
-            return found | {name: float(f(output, data.y)) for name, f in self.metrics.items()}
+                output = self._outputs(x, data)
+            found = {"loss": float(self._loss_of(output, data))}
+            right = correct(self.loss_function, output, data.y)
+            if right is not None:
+                found["accuracy"] = float(right.double().mean())
+            for name, metric in self.metrics.items():
+                found[name] = _measured(name, metric, output, data.y)
+            return found
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
@@ -369,12 +450,73 @@ class Supervised:
             )
         with _GENERATORS:
             check_fit(who, data, self.model, self.loss_function)
+            if not self._loss_checked:
+                check_mean(who, data, self.model, self.loss_function)
+                self._loss_checked = True
+            if self._closed_form is not None and not self._closed_form_checked and data.labelled:
+                self._check_closed_form(self._closed_form, data)
         self._shape = shape
+
+    def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
+        """Compare the closed form with autograd, once; do without it if they differ."""
+        if not form.holds():
+            return
+        self._closed_form_checked = True
+        apart = difference(form, self.model.start, data.X, data.y)
+        if not apart <= _TOLERANCE:
+            self._closed_form = None
+            warnings.warn(
+                f"the fast gradient of this module differs from autograd's by {apart:.2g} of its "
+                "length; autograd is used instead.",
+                stacklevel=2,
+            )
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with seeded(mix(seed, FORWARD), torch.device("cpu")):
-        return build()
+        try:
+            module = build()
+        except TypeError as error:
+            raise ValueError(
+                f"the module cannot be built ({first_line(error)}); pass a module, or a function "
+                "without arguments that returns one."
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"the function that builds the module returned a {type(module).__name__}; return an "
+            "nn.Module."
+        )
+    return module
+
+
+@contextmanager
+def _naming(who: str) -> Iterator[None]:
+    """Say whose data it is that a module or a loss fails on."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"the module or the loss fails on {who} ({first_line(error)}); look for a sample "
+            "unlike the others there."
+        ) from error
+
+
+def _measured(name: str, metric: Metric, output: Tensor, y: Tensor) -> float:
+    """Return a metric of the user's as a number, and refuse one that changes the data."""
+    before = version(output), version(y)
+    value = metric(output, y)
+    if (version(output), version(y)) != before:
+        raise ValueError(
+            f"metric '{name}' changes outputs or targets in place; let it work on copies."
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"metric '{name}' returns no number ({first_line(error)}); return one."
+        ) from error
 
 
 def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
@@ -383,27 +525,6 @@ def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
     first = first.tensors if isinstance(first, TensorDataset) else first
     X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
     return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None
-
-
-def _pieces(data: Data) -> list[Data]:
-    row = data.X[0].numel() * data.X.element_size()
-    rows = max(64, _CHUNK // max(1, row))
-    if len(data) <= rows:
-        return [data]
-    parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
-    return [Data(X, y) for X, y in parts]
-
-
-def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
-    """Return which predictions are right, or None where that means nothing."""
-    if loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss):
-        return (output > 0) == (y > 0.5)
-    if y.is_floating_point() or output.dim() < 2 or output.shape[1] < 2:
-        return None
-    predicted = output.argmax(1)
-    if predicted.shape != y.shape:
-        return None
-    return (predicted == y)[y != getattr(loss, "ignore_index", -100)]
 
 
 def _named(f: Any) -> str:
