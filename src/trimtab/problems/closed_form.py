@@ -112,17 +112,22 @@ def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
     """Return the layers of a module that is just Linear and ReLU and ends with a Linear."""
-    layers = list(module._modules.values()) if type(module) is nn.Sequential else [module]
-    if type(module) is nn.Sequential and not untouched(module, _FORWARDS[nn.Sequential]):
-        return None
-    parameters: list[Tensor] = []
+    layers = [module]
+    if type(module) is nn.Sequential:
+        if not untouched(module, _FORWARDS[nn.Sequential]):
+            return None
+        layers = list(module._modules.values())
+    seen = set[int]()
     for layer in layers:
         if type(layer) not in (nn.Linear, nn.ReLU) or not untouched(layer, _FORWARDS[type(layer)]):
             return None
-        parameters += [p for p in layer._parameters.values() if p is not None]
-    distinct = len({id(p) for p in parameters}) == len(parameters)
-    known = distinct and all(ordinary(p) for p in parameters)
-    return layers if known and layers and type(layers[-1]) is nn.Linear else None
+        for parameter in layer._parameters.values():
+            if parameter is None:
+                continue
+            if id(parameter) in seen or not ordinary(parameter):
+                return None
+            seen.add(id(parameter))
+    return layers if layers and type(layers[-1]) is nn.Linear else None
 
 
 def _for_kernel(layers: Sequence[nn.Module]) -> native.Layers | None:

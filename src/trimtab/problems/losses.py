@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -70,7 +70,7 @@ class TorchLoss:
         """The label that does not count."""
         return int(self.arguments.get("ignore_index", -100))
 
-    @property
+    @cached_property
     def plain_cross_entropy(self) -> bool:
         """Whether this is cross-entropy without weights, smoothing or another reduction."""
         a = self.arguments
@@ -101,6 +101,9 @@ class TorchLoss:
         return float(len(y))
 
 
+_WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCTIONS.items()}
+
+
 def recognise(loss: object) -> TorchLoss | None:
     """Return what is known of a loss; None for one that is not PyTorch's, or has been changed.
 
@@ -113,8 +116,7 @@ def recognise(loss: object) -> TorchLoss | None:
         known = None if loss.args else recognise(loss.func)
         return None if known is None else TorchLoss(known.name, loss.keywords)
     if not isinstance(loss, nn.Module):
-        name = _FUNCTIONS.get(loss) if isinstance(loss, FunctionType) else None
-        return None if name is None else TorchLoss(name, {})
+        return _WITHOUT_ARGUMENTS.get(loss) if isinstance(loss, FunctionType) else None
     name = _NAMES.get(type(loss))
     if name is None or _FUNCTIONS.get(getattr(F, name)) != name:
         return None

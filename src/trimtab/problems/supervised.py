@@ -121,8 +121,9 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
-        if data.labelled and self._without_autograd is not None:
-            chunk = self.chunk_oracle([i], seed, r)
+        form = self._without_autograd if data.labelled else None
+        if form is not None:
+            chunk = self._direct(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
 
@@ -142,15 +143,20 @@ class Supervised:
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Oracle:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         every = [self.clients[i] for i in clients]
-        direct = self._without_autograd
-        if direct is None or not all(data.labelled for data in every):
+        form = self._without_autograd
+        if form is None or not all(data.labelled for data in every):
             return side_by_side([self.oracle(i, seed, r) for i in clients])
+        return self._direct(form, clients, every, seed, r)
+
+    def _direct(
+        self, form: ClosedForm, clients: Sequence[int], every: list[Data], seed: int, r: int
+    ) -> Oracle:
         cut = self._cut(clients, every, seed, r)
 
         def g(y: Vector, k: int | None = None) -> Vector:
             rows = [None if k is None else batches.rows(k) for batches in cut]
             now = [(data.X, data.y, some) for data, some in zip(every, rows, strict=True)]
-            gradients = direct.gradients(y, now)
+            gradients = form.gradients(y, now)
             return gradients + self.l2 * y if self.l2 else gradients
 
         return g
