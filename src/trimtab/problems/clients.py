@@ -1,9 +1,10 @@
 """The clients' data: read when a client is first sampled, checked once, cut into mini-batches."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from math import ceil
 from threading import Lock
 from typing import Any, Literal
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
+from trimtab.problems.fingerprint import update
 from trimtab.problems.flat import first_line
 from trimtab.streams import BATCH, stream
 
@@ -63,13 +65,11 @@ def as_tensor(what: str, part: Any) -> Tensor:
             raise TypeError(f"a {type(part).__name__} of {array.dtype}")
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         usable = array.flags.writeable and min(array.strides, default=0) >= 0
-        found = torch.as_tensor(array if usable else array.copy())
+        return torch.as_tensor(array if usable else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{what} are no numbers ({first_line(error)}); pass a tensor or an array of them."
         ) from error
-    wide = isinstance(part, list | tuple) and found.dtype == torch.float64
-    return found.to(torch.get_default_dtype()) if wide else found
 
 
 def _collated(who: str, dataset: Any) -> tuple[Any, Any]:
@@ -128,6 +128,21 @@ def _is_pair(item: Any) -> bool:
     """Tell whether this is (X, y); two tuples are two samples."""
     two = isinstance(item, tuple | list) and len(item) == 2
     return two and not all(isinstance(part, tuple) for part in item)
+
+
+def hashed_items(items: Iterable[Any]) -> str:
+    """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
+    digest, complete = sha256(), True
+    for item in items:
+        tensors = item.tensors if isinstance(item, TensorDataset) else item
+        if isinstance(tensors, tuple | list) and tensors:
+            parts = tensors if _is_pair(tensors) else _collated("a client", tensors)
+            for part in parts:
+                update(digest, as_tensor("the data", part))
+        else:
+            digest.update(repr(size(item)).encode())
+            complete = False
+    return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 
 
 def check_clients(clients: Any) -> None:

@@ -94,7 +94,9 @@ class FlatModule:
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-            return torch.cat([part.reshape(*v.shape[:-1], -1) for part in parts], -1)
+            rows = v.shape[:-1]  # of zeros that torch fills in there is one row only
+            every = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
+            return torch.cat([part.reshape(*rows, -1) for part in every], -1)
 
         if self._simple:  # for other layers torch's batched second derivatives are not reliable
             return torch.cat([second(some, True) for some in torch.split(V, _ROWS)])
@@ -122,7 +124,8 @@ class FlatModule:
         run()
         changed = [n for n, b in self.module.named_buffers() if not torch.equal(before[n], b)]
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(before[name])
+            if name in changed:
+                buffer.copy_(before[name])
         return changed
 
 

@@ -20,15 +20,18 @@ from trimtab.problems.clients import (
     Batches,
     ClientData,
     Data,
+    as_tensor,
     batch_size,
     check_batch,
     check_clients,
     check_data,
+    hashed_items,
     no_samples,
     read,
     size,
 )
 from trimtab.problems.closed_form import ClosedForm, closed_form, difference
+from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
 from trimtab.problems.flat import FlatModule, check_module, first_line, version
 from trimtab.problems.losses import Loss, check_loss, correct, shares
 from trimtab.problems.problem import normalised, side_by_side
@@ -109,6 +112,13 @@ class Supervised:
         self.weights = normalised(weights, self.N)
         self._test = test
         self._threads = local()
+        modes = [m.training for m in self.model.module.modules()]
+        # These are hashed now: what a function captured may be the record of its own calls.
+        self._code = {
+            "loss": hashed_code(loss),
+            "metrics": hashed_code(self.metrics),
+            "module": hashed_code((modes, self.model.module), values=False),
+        }
 
     # -- the Problem
 
@@ -309,19 +319,36 @@ class Supervised:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run; of lazy clients only what is cheap."""
-        digest = sha256()
-        settings = (self.batch, self.sampling, self.l2, self.autocast, _named(self.loss_function))
+        """Tell this problem from others in a saved run, part by part."""
+        settings = {
+            **{"N": self.N, "d": self.d, "batch": self.batch, "sampling": self.sampling},
+            **{"l2": self.l2, "autocast": self.autocast},
+        }
+        uniform = self.weights.stride() == (0,)
+        items = self.clients.clients if self.clients.in_memory else None
+        hashes = {
+            "start": hashed_tensors(list(self.model.state_dict(self.model.start).values())),
+            "weights": "uniform" if uniform else hashed_tensors([self.weights]),
+            "data": "?" if items is None else hashed_items(items),
+            "test": None if self._test is None else hashed_items([self._test]),
+        }
+        return line("Supervised", settings | self._code | hashes)
+
+    def old_fingerprint(self) -> str:
+        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
+        digest, loss = sha256(), _named(self.loss_function)
+        settings = (self.batch, self.sampling, self.l2, self.autocast, loss)
         for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
             digest.update(repr(text).encode())
         for tensor in self.model.state_dict(self.model.start).values():
-            _update(digest, tensor)
+            update(digest, tensor)
         items = self.clients.clients if self.clients.in_memory else ()
         for item in (*items, *(() if self._test is None else (self._test,))):
             digest.update(repr(size(item)).encode())
             for part in item if isinstance(item, tuple | list) else ():
-                _update(digest, torch.as_tensor(part))
-        return f"Supervised N={self.N} d={self.d} {digest.hexdigest()[:16]}"
+                update(digest, _as_0_1_0(part))
+        end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
+        return f"Supervised N={self.N} d={self.d} {end}"
 
     # -- inside
 
@@ -537,7 +564,8 @@ def _named(f: Any) -> str:
     return getattr(f, "__qualname__", None) or repr(f)
 
 
-def _update(digest: Any, t: Tensor) -> None:
-    t = t.detach().cpu().contiguous()
-    digest.update(repr((t.dtype, tuple(t.shape))).encode())
-    digest.update(t.view(torch.uint8).numpy().data if t.numel() else b"")
+def _as_0_1_0(part: Any) -> Tensor:
+    """Return data as version 0.1.0 hashed them: lists of floats in the default dtype."""
+    found = as_tensor("the data", part)
+    narrow = isinstance(part, list | tuple) and found.dtype == torch.float64
+    return found.to(torch.get_default_dtype()) if narrow else found
