@@ -310,8 +310,10 @@ def _installed(thing: Any) -> bool:
     if not isinstance(thing, FunctionType | type) or "<" in thing.__qualname__:
         return type(thing).__name__ in _DESCRIPTORS
     # What functools.wraps wraps has the name of another function, but its own globals.
-    names = thing.__globals__ if isinstance(thing, FunctionType) else vars(thing)
-    module = str(names.get("__name__" if isinstance(thing, FunctionType) else "__module__"))
+    if isinstance(thing, FunctionType):
+        module = str(thing.__globals__.get("__name__"))
+    else:
+        module = thing.__module__
     if module.partition(".")[0] in _OURS or _is_python(module):
         return True
     path = getattr(sys.modules.get(module), "__file__", None) or ""
