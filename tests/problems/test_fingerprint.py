@@ -360,6 +360,19 @@ def test_the_tensors_of_a_tensor_dataset_count():
     assert same_problem(other, one.fingerprint).differs == ("the data of the clients differ",)
 
 
+class Bare:
+    """A problem of the user's own that has no fingerprint."""
+
+    N, d = 2, 3
+
+
+def test_of_a_problem_without_a_fingerprint_only_the_sizes_are_known():
+    assert same_problem(Bare(), "Bare N=2 d=4").differs == (
+        "it was Bare N=2 d=4, is now Bare N=2 d=3",
+    )
+    assert "Bare N=2 d=3, which has no fingerprint" in same_problem(Bare(), "Bare N=2 d=3").warning
+
+
 def test_a_part_that_one_side_does_not_have_is_unknown():
     found = likeness("Supervised/2 N=3", "Supervised/2 N=3 colour=red")
     assert (found.differs, found.unknown) == ((), ("colour",))

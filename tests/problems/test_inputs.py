@@ -55,6 +55,7 @@ ACCEPTED = {
     "lists of tensors": (list(X), list(Y)),
     "lists of arrays": (list(X.numpy()), list(Y.numpy())),
     "tuples of numbers": (tuple(map(tuple, X.tolist())), Y.tolist()),
+    "two tuples": (tuple(X), tuple(Y)),
     "negative strides": (backwards(X), backwards(Y)),
     "Fortran order": (numpy.asfortranarray(X.numpy()), Y.numpy()),
     "read-only": (read_only(X), read_only(Y)),
@@ -166,6 +167,7 @@ REFUSED = {
     "complex": ((X.to(torch.complex64), Y), ["the inputs of client 0", "complex"]),
     "complex array": ((X.numpy() + 1j, Y), ["the inputs of client 0", "complex"]),
     "sparse": ((X.to_sparse(), Y), ["the inputs of client 0", "sparse", "dense"]),
+    "booleans": ((X > 0, Y), ["the inputs of client 0", "torch.bool"]),
     "swapped": ((Y, X), ["the inputs of client 0"]),
     "one number": ((torch.tensor(1.0), Y), ["client 0", "one number"]),
 }

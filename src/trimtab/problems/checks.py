@@ -152,15 +152,15 @@ def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of whole numbers, those with extreme ones."""
     rows = [0, 1][: len(data)]
     if not data.X.is_floating_point() and data.X.numel():
-        each = data.X[0].numel()
-        rows += [int(data.X.argmin()) // each, int(data.X.argmax()) // each]
+        whole, each = data.X.long(), data.X[0].numel()
+        rows += [int(whole.argmin()) // each, int(whole.argmax()) // each]
     return Data(data.X[rows], data.y[rows], data.who)
 
 
 def _range(X: Tensor) -> str:
     if X.is_floating_point() or not X.numel() or X.dtype == torch.bool:
         return ""
-    return f", numbers from {int(X.min())} to {int(X.max())}"
+    return f", numbers from {int(X.long().min())} to {int(X.long().max())}"
 
 
 def _value(who: str, loss: Loss, output: Any, y: Tensor) -> Tensor:

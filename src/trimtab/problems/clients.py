@@ -125,9 +125,9 @@ def size(item: Any) -> int:
 
 
 def _is_pair(item: Any) -> bool:
-    """Tell whether this is (X, y); two tuples are two samples."""
+    """Tell whether this is (X, y); two tuples of two are two samples (x, y)."""
     two = isinstance(item, tuple | list) and len(item) == 2
-    return two and not all(isinstance(part, tuple) for part in item)
+    return two and not all(isinstance(part, tuple) and len(part) == 2 for part in item)
 
 
 def hashed_items(items: Iterable[Any]) -> str:
@@ -136,8 +136,8 @@ def hashed_items(items: Iterable[Any]) -> str:
     for item in items:
         tensors = item.tensors if isinstance(item, TensorDataset) else item
         if isinstance(tensors, tuple | list) and tensors:
-            parts = tensors if _is_pair(tensors) else _collated("a client", tensors)
-            for part in parts:
+            whole = isinstance(item, TensorDataset) or _is_pair(item)
+            for part in tensors if whole else _collated("a client", tensors):
                 update(digest, as_tensor("the data", part))
         else:
             digest.update(repr(size(item)).encode())

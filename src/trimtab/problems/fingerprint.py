@@ -278,7 +278,8 @@ class _Walk:
         for name, value in state.items():
             if name not in _NO_STATE:
                 self.say(name)
-                self.visit(list(value.values()) if "_hooks" in name else value)
+                hooks = "_hooks" in name and isinstance(value, Mapping)  # numbered by the process
+                self.visit(list(value.values()) if hooks else value)
 
 
 def _content(cell: Any) -> Any:

@@ -71,7 +71,8 @@ def same_problem(problem: Problem, stored: str) -> Likeness:
             return Likeness(unknown=("the loss and the data",))
     if stored != now:
         return Likeness((f"it was {stored}, is now {now}",))
-    return Likeness()
+    known = old is not None or getattr(problem, "fingerprint", None)
+    return Likeness() if known else Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
 def side_by_side(oracles: Sequence[Oracle]) -> Oracle:
