@@ -43,8 +43,8 @@ def test_it_equals_autograd(build, dtype):
     for k in (None, 0, 1, 2):
         expected = slow.oracle(0, 0, 1)(x, k)
         found = problem.oracle(0, 0, 1)(x, k)
-        assert problem._without_autograd is not None
-        assert slow._without_autograd is None
+        assert problem._mean_loss.closed_form is not None
+        assert slow._mean_loss.closed_form is None
         torch.testing.assert_close(
             found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-7
         )
@@ -178,9 +178,9 @@ def test_what_is_hooked_or_changed_between_two_rounds_counts(name):
     module, loss, (X, y) = mlp(), nn.CrossEntropyLoss(), data(9)
     problem = Supervised(module, loss, [(X, y)])
     check(problem, module, loss, X, y)
-    assert problem.kernel == problem._closed_form.layers
+    assert problem.kernel == problem._mean_loss._closed_form.layers
     TOUCHED[name](problem.model.module, loss)
-    assert problem._without_autograd is None
+    assert problem._mean_loss.closed_form is None
     assert problem.kernel is None
     plain = problem.model.twin()
     plain(problem.x0(), X)

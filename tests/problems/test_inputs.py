@@ -325,7 +325,7 @@ def test_memory_that_runs_out_is_no_fault_of_a_client(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("full")
 
-    problem.loss_function = full
+    problem._mean_loss.loss = full
     with pytest.raises(torch.OutOfMemoryError):
         problem.gradient(x)
 

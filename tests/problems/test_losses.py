@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems import supervised
+from trimtab.problems import mean_loss
 from trimtab.problems.losses import recognise, shares
 
 N = 150
@@ -81,7 +81,7 @@ def test_every_loss_is_the_same_in_pieces_and_in_one(monkeypatch, build, loss, y
     V = randn(2, len(expected), seed=5)
     whole = Supervised(module, loss, [(X, y)], l2=0.1)
     x = whole.x0()
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     pieces = Supervised(module, loss, [(X, y)], l2=0.1)
     for k in (None, 3):
         torch.testing.assert_close(pieces.oracle(0, 0, 1)(x, k), expected + 0.1 * x)
@@ -93,13 +93,13 @@ def test_every_loss_is_the_same_in_pieces_and_in_one(monkeypatch, build, loss, y
 
 
 def test_a_weight_for_each_sample_is_not_cut(monkeypatch):
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     loss = nn.BCEWithLogitsLoss(weight=torch.rand(N, 1, dtype=torch.float64))
     assert shares(loss, [PROBABLE[:64], PROBABLE[64:]]) is None
 
 
 def test_large_inputs_with_a_loss_of_ones_own_go_through_the_module_in_pieces(monkeypatch):
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     sizes = []
 
     class Spy(nn.Linear):
@@ -116,7 +116,7 @@ def test_large_inputs_with_a_loss_of_ones_own_go_through_the_module_in_pieces(mo
 
 
 def test_a_module_with_dropout_and_a_loss_of_ones_own_is_not_cut(monkeypatch):
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     problem = Supervised(net(nn.Dropout(0.5)), normalised, [(X, Y)])
     x = problem.x0()
     assert torch.equal(problem.oracle(0, 0, 1)(x, 0), problem.oracle(0, 0, 1)(x, 0))

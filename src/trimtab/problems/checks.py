@@ -18,6 +18,7 @@ from trimtab.problems.flat import (
 from trimtab.problems.losses import Loss, ignored_label, recognise
 from trimtab.streams import global_state, seeded
 
+_INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _SAME = 1e-4  # outputs are the same if they differ by at most this part of their size
 
 
@@ -149,18 +150,18 @@ def rowwise(model: FlatModule, X: Tensor) -> bool:
 
 
 def _few(data: Data) -> Data:
-    """Return copies of the first two samples and, of whole numbers, those with extreme ones."""
+    """Return copies of the first two samples and, of indices, those with the extreme ones."""
     rows = [0, 1][: len(data)]
-    if not data.X.is_floating_point() and data.X.numel():
-        whole, each = data.X.long(), data.X[0].numel()
-        rows += [int(whole.argmin()) // each, int(whole.argmax()) // each]
+    if data.X.dtype in _INDICES and data.X.numel():
+        each = data.X[0].numel()
+        rows += [int(data.X.argmin()) // each, int(data.X.argmax()) // each]
     return Data(data.X[rows], data.y[rows], data.who)
 
 
 def _range(X: Tensor) -> str:
-    if X.is_floating_point() or not X.numel() or X.dtype == torch.bool:
+    if X.dtype not in _INDICES:
         return ""
-    return f", numbers from {int(X.long().min())} to {int(X.long().max())}"
+    return f", numbers from {int(X.min())} to {int(X.max())}"
 
 
 def _value(who: str, loss: Loss, output: Any, y: Tensor) -> Tensor:

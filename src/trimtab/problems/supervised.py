@@ -1,12 +1,9 @@
 """Any nn.Module on the data of N clients: f_i(x) is its mean loss on client i's samples."""
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
-from threading import RLock, current_thread, local, main_thread
 from typing import Any, Literal
 
 import torch
@@ -15,7 +12,6 @@ from torch.utils.data import TensorDataset
 
 from trimtab import native
 from trimtab.core import Oracle, Vector
-from trimtab.problems.checks import changes_targets, check_fit, check_mean, rowwise
 from trimtab.problems.clients import (
     Batches,
     ClientData,
@@ -30,10 +26,11 @@ from trimtab.problems.clients import (
     read,
     size,
 )
-from trimtab.problems.closed_form import ClosedForm, closed_form, difference
+from trimtab.problems.closed_form import ClosedForm
 from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
 from trimtab.problems.flat import FlatModule, check_module, first_line, version
-from trimtab.problems.losses import Loss, check_loss, correct, shares
+from trimtab.problems.losses import Loss, check_loss, correct
+from trimtab.problems.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.streams import FORWARD, mix, seeded
 from trimtab.tape import Tape
@@ -41,10 +38,7 @@ from trimtab.threads import one_thread
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
-_GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _BLOCKS = 24  # parts of a cohort that threads share out
-_CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
-_TOLERANCE = 1e-4  # a closed form is right if it differs by <= this part of the gradient
 
 
 class Supervised:
@@ -94,15 +88,13 @@ class Supervised:
         first = module if isinstance(module, nn.Module) else _built(module, seed=0)
         check_module(first)
         self.model = FlatModule(first, _dtype(clients))
-        self.loss_function, self.batch, self.l2 = loss, batch, float(l2)
+        self.batch, self.l2 = batch, float(l2)
         self.sampling: Literal["reshuffle", "iid"] = sampling
         self.metrics, self.autocast = dict(metrics or {}), autocast
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
-        self._closed_form = None if autocast else closed_form(self.model.module, loss)
-        self._closed_form_checked = self._loss_checked = False
-        self._rowwise: bool | None = None  # whether the module treats each sample by itself
+        self._mean_loss = MeanLoss(self.model, loss, autocast)
         if isinstance(weights, str):
             if weights != "samples":
                 raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
@@ -111,7 +103,6 @@ class Supervised:
                 raise no_samples(f"client {weights.index(0)}")
         self.weights = normalised(weights, self.N)
         self._test = test
-        self._threads = local()
         modes = [m.training for m in self.model.module.modules()]
         # These are hashed now: what a function captured may be the record of its own calls.
         self._code = {
@@ -131,7 +122,7 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
-        form = self._without_autograd if data.labelled else None
+        form = self._mean_loss.closed_form if data.labelled else None
         if form is not None:
             chunk = self._direct(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
@@ -139,21 +130,20 @@ class Supervised:
 
         def g(y: Vector, k: int | None = None) -> Vector:
             samples = data if k is None else batches[k]
-            gradient = self._full_gradient if samples is data else self._gradient
             if not self.model.draws:
-                return gradient(y, samples, training=True)
+                return self._gradient(y, samples, whole=samples is data)
             with (
-                _GENERATORS,
+                GENERATORS,
                 seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device),
             ):
-                return gradient(y, samples, training=True)
+                return self._gradient(y, samples, whole=samples is data)
 
         return g
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Oracle:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         every = [self.clients[i] for i in clients]
-        form = self._without_autograd
+        form = self._mean_loss.closed_form
         if form is None or not all(data.labelled for data in every):
             return side_by_side([self.oracle(i, seed, r) for i in clients])
         return self._direct(form, clients, every, seed, r)
@@ -174,7 +164,7 @@ class Supervised:
     @property
     def kernel(self) -> native.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
-        form = self._without_autograd
+        form = self._mean_loss.closed_form
         fits = self.model.device.type == "cpu" and native.works(self.model.dtype)
         return form.layers if fits and form is not None else None
 
@@ -219,27 +209,18 @@ class Supervised:
     @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
-        data = self.clients[i]
-        with self._precision(x):
-            loss = self._loss_of(self._outputs(x, data), data)
+        loss = self._mean_loss.value(x, self.clients[i])
         return float(loss + self.l2 / 2 * x.square().sum())
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._full_gradient(x, self.clients[i], training=False)
+        return self._gradient(x, self.clients[i], training=False, whole=True)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
         rows = V.reshape(-1, self.d)
-        data, total = self.clients[i], self.l2 * rows
-        pieces = self._pieces(data)
-        parts = shares(self.loss_function, [piece.y for piece in pieces])
-        with torch.enable_grad():
-            for piece, share in [(data, 1.0)] if parts is None else zip(pieces, parts, strict=True):
-                if share:
-                    products = self._own.hessian_products(self._loss(x, piece), rows)
-                    total = total.add_(products, alpha=share)
-        return total.view(V.shape)
+        products = self._mean_loss.hessian_products(x, self.clients[i], rows)
+        return products.add_(rows, alpha=self.l2).view(V.shape)
 
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
@@ -278,6 +259,11 @@ class Supervised:
         check_data("the test set", data)
         self._check("the test set", data)
         return data
+
+    @property
+    def loss_function(self) -> Loss:
+        """The loss as a function of outputs and targets."""
+        return self._mean_loss.loss
 
     @property
     def has_test(self) -> bool:
@@ -352,120 +338,24 @@ class Supervised:
 
     # -- inside
 
-    @property
-    def _own(self) -> FlatModule:
-        """The calling thread's own copy of the model, whose parameters change all the time."""
-        if current_thread() is main_thread():
-            return self.model
-        if not hasattr(self._threads, "model"):
-            self._threads.model = self.model.twin()
-        own: FlatModule = self._threads.model
-        return own
-
-    @property
-    def _without_autograd(self) -> ClosedForm | None:
-        """The closed form, if it holds at this moment: the only way to it and to the kernel."""
-        form = self._closed_form
-        return form if form is not None and form.holds() else None
-
-    def _precision(self, x: Vector) -> AbstractContextManager[Any]:
-        return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
-
-    def _pieces(self, data: Data) -> list[Data]:
-        """Cut large inputs, if the module treats each sample by itself."""
-        row = data.X[0].numel() * data.X.element_size()
-        rows = max(64, _CHUNK // max(1, row))
-        if len(data) <= rows:
-            return [data]
-        if self._rowwise is None:
-            with _GENERATORS, seeded(0, self.model.device):
-                self._rowwise = rowwise(self._own, data.X[:64])
-        if not self._rowwise:
-            return [data]
-        parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
-        return [Data(X, y, data.who) for X, y in parts]
-
-    def _outputs(self, x: Vector, data: Data, training: bool = False) -> Tensor:
-        """Return the module's outputs for all samples."""
-        self._own.mode(training)
-        with _naming(data.who):
-            return torch.cat([self._own(x, piece.X) for piece in self._pieces(data)])
-
-    def _loss_of(self, output: Tensor, data: Data) -> Tensor:
-        """Return the loss of outputs, and refuse one that changes the targets."""
-        before = version(data.y)
-        with _naming(data.who):
-            loss = self.loss_function(output, data.y)
-        if version(data.y) != before:
-            raise ValueError(changes_targets("the loss"))
-        return loss
-
-    def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
-        self._own.mode(training)
-        with self._precision(x):
-            with _naming(data.who):
-                output = self._own(x, data.X)
-            return self._loss_of(output, data)
-
-    def _gradient(self, x: Vector, data: Data, training: bool) -> Vector:
-        """Return the gradient of the mean loss, plus l2 x."""
-        gradient = self._gradient_of(x, data, training)
-        return gradient + self.l2 * x if self.l2 else gradient
-
-    def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
-        if self._closed_form is not None and data.labelled:
-            form = self._without_autograd
-            if form is not None:
-                return form.gradients(x, [(data.X, data.y, None)])[0]
-        with torch.enable_grad():
-            return self._own.gradient(self._loss(x, data, training))
-
-    def _full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
-        """Return the same, for large inputs piece by piece."""
-        pieces = self._pieces(data)
-        parts = shares(self.loss_function, [p.y for p in pieces]) if len(pieces) > 1 else None
-        if len(pieces) == 1 or (parts is None and training and self.model.draws):
-            return self._gradient(x, data, training)
-        if parts is None:
-            total = self._gradient_through_outputs(x, data, pieces, training)
-        else:
-            total = torch.zeros_like(x)
-            for piece, share in zip(pieces, parts, strict=True):
-                if share:
-                    total.add_(self._gradient_of(x, piece, training), alpha=share)
-        return total.add_(x, alpha=self.l2) if self.l2 else total
-
-    def _gradient_through_outputs(
-        self, x: Vector, data: Data, pieces: Sequence[Data], training: bool
+    def _gradient(
+        self, x: Vector, data: Data, training: bool = True, whole: bool = False
     ) -> Vector:
-        """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
-
-        Memory is needed for one piece only; the price is a second forward pass.
-        """
-        with self._precision(x):
-            with torch.no_grad():
-                outputs = self._outputs(x, data, training)
-            with torch.enable_grad():
-                outputs.requires_grad_()
-                (slope,) = torch.autograd.grad(self._loss_of(outputs, data), outputs)
-                total, start = torch.zeros_like(x), 0
-                for piece in pieces:
-                    output = self._own(x, piece.X)
-                    part = slope[start : start + len(output)]
-                    total += self._own.gradient((output * part).sum())
-                    start += len(output)
-        return total
+        """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
+        mean = self._mean_loss
+        gradient = (mean.full_gradient if whole else mean.gradient)(x, data, training)
+        return gradient + self.l2 * x if self.l2 else gradient
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        layers = self.kernel if data.labelled else None
-        alone = layers is not None or len(self._pieces(data)) == 1
-        with self._precision(x), one_thread(when=alone):
+        mean, layers = self._mean_loss, self.kernel if data.labelled else None
+        alone = layers is not None or len(mean.pieces(data)) == 1
+        with mean.precision(x), one_thread(when=alone):
             if layers is not None:
                 output = native.outputs(layers, x.to(data.X.dtype), data.X)
             else:
-                output = self._outputs(x, data)
-            found = {"loss": float(self._loss_of(output, data))}
+                output = mean.outputs(x, data)
+            found = {"loss": float(mean.of_outputs(output, data))}
             right = correct(self.loss_function, output, data.y)
             if right is not None:
                 found["accuracy"] = float(right.double().mean())
@@ -481,28 +371,8 @@ class Supervised:
                 f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
                 "give all clients the same features."
             )
-        with _GENERATORS:
-            check_fit(who, data, self.model, self.loss_function)
-            if not self._loss_checked:
-                check_mean(who, data, self.model, self.loss_function)
-                self._loss_checked = True
-            if self._closed_form is not None and not self._closed_form_checked and data.labelled:
-                self._check_closed_form(self._closed_form, data)
+        self._mean_loss.check(who, data)
         self._shape = shape
-
-    def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
-        """Compare the closed form with autograd, once; do without it if they differ."""
-        if not form.holds():
-            return
-        self._closed_form_checked = True
-        apart = difference(form, self.model.start, data.X, data.y)
-        if not apart <= _TOLERANCE:
-            self._closed_form = None
-            warnings.warn(
-                f"the fast gradient of this module differs from autograd's by {apart:.2g} of its "
-                "length; autograd is used instead.",
-                stacklevel=2,
-            )
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -520,20 +390,6 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
             "nn.Module."
         )
     return module
-
-
-@contextmanager
-def _naming(who: str) -> Iterator[None]:
-    """Say whose data it is that a module or a loss fails on."""
-    try:
-        yield
-    except (IndexError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise ValueError(
-            f"the module or the loss fails on {who} ({first_line(error)}); look for a sample "
-            "unlike the others there."
-        ) from error
 
 
 def _measured(name: str, metric: Metric, output: Tensor, y: Tensor) -> float:
