@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
-from trimtab.problems import supervised
+from trimtab.problems import mean_loss
 from trimtab.problems.models import logistic
 
 SIZES = (5, 2, 9)
@@ -75,14 +75,14 @@ def test_the_full_gradient_is_the_mean_over_all_data_also_in_pieces(monkeypatch,
     whole = classifier(150, module=module)
     x = whole.x0() + randn(whole.d)
     expected, value = whole.oracle(0, 0, 1)(x), whole.loss(x)
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     for f in (loss, F.cross_entropy):
         pieces = Supervised(module, f, clients(150), batch=None)
         for k in (None, 2):
             torch.testing.assert_close(pieces.oracle(0, 0, 1)(x, k), expected)
         torch.testing.assert_close(pieces.client_gradient(0, x), expected)
         assert pieces.loss(x) == pytest.approx(value)
-    assert set(sizes) == {2, 64, 22}  # 2: a trial when the client is read
+    assert set(sizes) == {2, 4, 6, 150}  # a trial when the client is read, and all of it
 
 
 def test_a_label_that_the_loss_ignores_has_no_gradient():
@@ -172,7 +172,7 @@ def macro_recall(output, y):
 
 
 def test_the_users_metrics_are_computed_on_the_whole_set_also_in_pieces(monkeypatch):
-    monkeypatch.setattr(supervised, "_CHUNK", 1)
+    monkeypatch.setattr(mean_loss, "_CHUNK", 1)
     X, y = data(200, seed=9)
     y = y.sort().values  # so that pieces have other classes than the whole
     metrics = {"recall": macro_recall, "count": lambda output, y: len(y)}
@@ -421,7 +421,7 @@ def test_no_clients_are_refused(refused, given):
 
 
 def test_a_loss_that_cannot_take_the_targets_is_refused(refused):
-    y = torch.tensor([0, 1, 1, 0])
+    y = torch.tensor([[0], [1], [1], [0]])
     problem = Supervised(nn.Linear(4, 1), F.binary_cross_entropy_with_logits, [(X.float(), y)])
     with refused("the loss cannot take", "client 0"):
         problem.oracle(0, 0, 1)

@@ -208,18 +208,23 @@ def test_another_algorithm_is_refused(refused, saved, other):
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "words"),
     [
-        quadratic(sigma=0.4),
-        quadratic(weights=None),
-        quadratic(torch.float32),
-        Quadratic(quadratic().A, quadratic().b + 1, 0.5, (1, 2, 3, 4, 5, 6)),
-        Resting(6),
+        (quadratic(sigma=0.4), ["sigma was 0.5, is now 0.4"]),
+        (quadratic(weights=None), ["the weights of the clients differ"]),
+        (quadratic(torch.float32), ["dtype was torch.float64, is now torch.float32"]),
+        (
+            Quadratic(quadratic().A, quadratic().b + 1, 0.5, (1, 2, 3, 4, 5, 6)),
+            ["the vectors b differ"],
+        ),
+        (Resting(6), ["Quadratic", "is now", "Resting"]),
     ],
     ids=["noise", "weights", "dtype", "b", "kind"],
 )
-def test_another_problem_is_refused(refused, saved, other):
-    with refused(str(saved), "another problem", quadratic().fingerprint):
+def test_another_problem_is_refused_in_a_sentence_that_names_what_differs(
+    refused, saved, other, words
+):
+    with refused(str(saved), "another problem", *words):
         Simulation.load(saved, SCAFFOLD, other)
 
 
@@ -255,7 +260,7 @@ def test_a_folder_is_refused(refused, tmp_path):
 @pytest.mark.parametrize("kept", [0, 5, 100, -1])
 def test_a_truncated_file_is_refused(refused, saved, kept):
     saved.write_bytes(saved.read_bytes()[:kept])
-    with refused(str(saved), "damaged"):
+    with refused(f"{saved} is damaged", "delete this file"):
         Simulation.load(saved, SCAFFOLD, quadratic())
 
 

@@ -117,7 +117,7 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
     each = inf
     for again in range(10):  # others use the machine too: the least is what it takes
         started = perf_counter()
-        problem._gradient(x, [few], training=False)
+        problem._gradient(x, few, training=False)
         each = min(each, (perf_counter() - started) / len(few))
         if again and each * len(few) > 0.1:
             break

@@ -58,7 +58,7 @@ def _of_samples(
     rows = []
     for j in order.tolist():
         sample = Data(data.X[j : j + 1], data.y[j : j + 1])
-        rows.append(problem._gradient(x, [sample], training=False).detach().double().cpu())
+        rows.append(problem._gradient(x, sample, training=False).detach().double().cpu())
         if enough():
             return None
     each = torch.stack(rows)

@@ -5,6 +5,7 @@ goes into bookkeeping. Through the compiled kernel, where there is one.
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,15 @@ from torch.nn import functional as F
 
 from trimtab import native
 from trimtab.core import Vector
+from trimtab.problems.flat import FlatModule
+from trimtab.problems.losses import Loss, recognise
+from trimtab.problems.untouched import nothing_global, ordinary, untouched
+from trimtab.streams import stream
+
+_FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    cls: cls.forward for cls in (nn.Linear, nn.ReLU, nn.Sequential)
+}
+_ROWS = 64  # samples on which a closed form is compared with autograd
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,18 @@ class ClosedForm:
 
     gradient: Callable[[Vector, Tensor, Tensor], Vector]  # at x, of the mean over samples X, y
     layers: native.Layers | None
+    module: nn.Module
+    parts: Sequence[nn.Module]
+    loss: Loss
+
+    def holds(self) -> bool:
+        """Tell whether module and loss still do what this was derived from; asked every round."""
+        return (
+            nothing_global()
+            and is_plain(self.loss)
+            and _layers(self.module) == self.parts
+            and not torch.is_autocast_enabled("cpu")
+        )
 
     def gradients(self, x: Vector, batches: Sequence[native.Batch]) -> Vector:
         """Return the gradients of s mini-batches, (s, d), at x of (d,) or (s, d)."""
@@ -34,18 +56,12 @@ class ClosedForm:
         return torch.stack(each)
 
 
-def closed_form(module: nn.Module, loss: object) -> ClosedForm | None:
+def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
     """Return the gradient of such a module, or None for another."""
-    layers = list(module) if type(module) is nn.Sequential else [module]
-    known = all(type(layer) in (nn.Linear, nn.ReLU) for layer in layers)
-    known = known and not any(_hooked(m) for m in module.modules())
-    linear = [layer for layer in layers if type(layer) is nn.Linear]
-    parameters = [p for layer in linear for p in layer.parameters()]
-    distinct = len({id(p) for p in parameters}) == len(parameters)
-    trainable = all(p.requires_grad for p in parameters)
-    ends = bool(layers) and type(layers[-1]) is nn.Linear
-    if not (known and ends and distinct and trainable and _is_plain(loss)):
+    layers = _layers(module)
+    if layers is None or not nothing_global() or not is_plain(loss):
         return None
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     shapes = [layer.weight.shape if isinstance(layer, nn.Linear) else None for layer in layers]
     biased = [isinstance(layer, nn.Linear) and layer.bias is not None for layer in layers]
 
@@ -77,10 +93,44 @@ def closed_form(module: nn.Module, loss: object) -> ClosedForm | None:
                 G = G @ W
         return out
 
-    return ClosedForm(gradient, _for_kernel(layers))
+    return ClosedForm(gradient, _for_kernel(layers), module, layers, loss)
 
 
-def _for_kernel(layers: list[nn.Module]) -> native.Layers | None:
+def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
+    """Return how far a closed form is from autograd at a random point near `start`, relatively.
+
+    In float64, where rounding is no excuse.
+    """
+    model = FlatModule(deepcopy(form.module).cpu(), torch.float64)
+    noise = torch.randn(model.d, generator=stream(0), dtype=torch.float64)
+    x, X, y = start.cpu().double() + 0.1 * noise, X[:_ROWS].cpu().double(), y[:_ROWS].cpu()
+    with torch.enable_grad():
+        expected = model.gradient(form.loss(model(x, X), y))
+    found = form.gradients(x, [(X, y, None)])[0]
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-300))
+
+
+def _layers(module: nn.Module) -> list[nn.Module] | None:
+    """Return the layers of a module that is just Linear and ReLU and ends with a Linear."""
+    layers = [module]
+    if type(module) is nn.Sequential:
+        if not untouched(module, _FORWARDS[nn.Sequential]):
+            return None
+        layers = list(module._modules.values())
+    seen = set[int]()
+    for layer in layers:
+        if type(layer) not in (nn.Linear, nn.ReLU) or not untouched(layer, _FORWARDS[type(layer)]):
+            return None
+        for parameter in layer._parameters.values():
+            if parameter is None:
+                continue
+            if id(parameter) in seen or not ordinary(parameter):
+                return None
+            seen.add(id(parameter))
+    return layers if layers and type(layers[-1]) is nn.Linear else None
+
+
+def _for_kernel(layers: Sequence[nn.Module]) -> native.Layers | None:
     """Return what a kernel needs to know; it has no ReLU before the first layer."""
     at = [j for j, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     if at[0] > 0:
@@ -103,16 +153,10 @@ def _padded(W: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
     return F.pad(W, (0, 0, 0, more)), F.pad(bias, (0, more), value=-1e30)
 
 
-def _is_plain(loss: object) -> bool:
+def is_plain(loss: Loss) -> bool:
     """Tell whether a loss is cross-entropy without weights, smoothing or another reduction."""
-    if isinstance(loss, nn.CrossEntropyLoss):
-        plain = loss.weight is None and not loss.label_smoothing and loss.reduction == "mean"
-        return plain and loss.ignore_index == -100 and not _hooked(loss)
-    return loss is F.cross_entropy
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    known = recognise(loss)
+    return known is not None and known.plain_cross_entropy
 
 
 Views = list[tuple[Tensor | None, Tensor | None]]

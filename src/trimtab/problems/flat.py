@@ -1,11 +1,13 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from trimtab.core import Vector
 
@@ -23,7 +25,7 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
         _refuse_running_statistics(module)
-        self.module = deepcopy(module) if dtype is None else deepcopy(module).to(dtype)
+        self.module = _copy(module) if dtype is None else _copy(module).to(dtype)
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
         if not self.trainable:
@@ -65,7 +67,10 @@ class FlatModule:
         if x.shape != (self.d,):
             raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
         self._vector.copy_(x.detach())
+        before = version(X)
         output: Tensor = self.module(X)
+        if version(X) != before:
+            raise ValueError(changes_inputs(_name(self.module)))
         return output
 
     def gradient(self, loss: Tensor) -> Vector:
@@ -89,7 +94,9 @@ class FlatModule:
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-            return torch.cat([part.reshape(*v.shape[:-1], -1) for part in parts], -1)
+            rows = v.shape[:-1]  # of zeros that torch fills in there is one row only
+            every = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
+            return torch.cat([part.reshape(*rows, -1) for part in every], -1)
 
         if self._simple:  # for other layers torch's batched second derivatives are not reliable
             return torch.cat([second(some, True) for some in torch.split(V, _ROWS)])
@@ -117,8 +124,61 @@ class FlatModule:
         run()
         changed = [n for n, b in self.module.named_buffers() if not torch.equal(before[n], b)]
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(before[name])
+            if name in changed:
+                buffer.copy_(before[name])
         return changed
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """Return a deep copy with the hooks on parameters, which a deep copy alone leaves behind."""
+    try:
+        copy = deepcopy(module)
+    except Exception as error:
+        raise ValueError(
+            f"{_name(module)} cannot be copied ({first_line(error)}); pass a module that "
+            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove."
+        ) from error
+    for new, old in zip(copy.parameters(), module.parameters(), strict=True):
+        for hook in (old._backward_hooks or {}).values():
+            new.register_hook(hook)  # type: ignore[no-untyped-call]
+    return copy
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuse a module whose parameters are no finite numbers of float32 or float64."""
+    for name, p in module.named_parameters():
+        where = f"parameter '{name}' of {_name(module)}"
+        if isinstance(p, UninitializedParameter):
+            raise ValueError(
+                f"{where} has no shape yet; call the module once on a batch before you pass it."
+            )
+        if p.is_meta:
+            raise ValueError(f"{where} is on the meta device; pass a module that has numbers.")
+        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{where} is {p.dtype}; pass module.float(), and autocast=torch.bfloat16 for speed."
+            )
+        if not bool(torch.isfinite(p.detach()).all()):
+            raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
+
+
+def version(t: Tensor) -> int:
+    """Return a number that grows whenever a tensor, or what it is a view of, is written to."""
+    return -1 if t.is_inference() else t._version
+
+
+def changes_inputs(who: str) -> str:
+    """Return the sentence that refuses a module that writes into its inputs."""
+    return (
+        f"{who} changes its inputs in place, that is, the data themselves; write x = x / 255 "
+        "instead of x /= 255, and inplace=False in a first layer."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, as part of a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
 
 def _refuse_running_statistics(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
+from trimtab.problems.fingerprint import Likeness, is_line, likeness
 
 
 class Problem(Protocol):
@@ -50,6 +51,28 @@ class Problem(Protocol):
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
         """Return loss, accuracy where there is one, and other metrics at x."""
         ...
+
+
+def fingerprint(problem: Problem) -> str:
+    """Return a line that tells problems apart; their own, or their sizes."""
+    own: str | None = getattr(problem, "fingerprint", None)
+    return own or f"{type(problem).__name__} N={problem.N} d={problem.d}"
+
+
+def same_problem(problem: Problem, stored: str) -> Likeness:
+    """Compare a problem with the fingerprint in a saved run; one of version 0.1.0 by its rule."""
+    now = fingerprint(problem)
+    if is_line(stored) and is_line(now):
+        return likeness(stored, now)
+    old = getattr(problem, "old_fingerprint", None)
+    if old is not None and not is_line(stored):
+        now = old()
+        if now.endswith("?") and stored.rpartition(" ")[0] == now.rpartition(" ")[0]:
+            return Likeness(unknown=("the loss and the data",))
+    if stored != now:
+        return Likeness((f"it was {stored}, is now {now}",))
+    known = old is not None or getattr(problem, "fingerprint", None)
+    return Likeness() if known else Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
 def side_by_side(oracles: Sequence[Oracle]) -> Oracle:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
+from trimtab.problems.fingerprint import hashed_tensors, line
 from trimtab.problems.problem import normalised
 from trimtab.streams import NOISE, stream
 
@@ -112,10 +113,15 @@ class Quadratic:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run."""
-        parts = (self.A, self.b, self.weights.contiguous())
+        """Tell this problem from others in a saved run, part by part."""
+        parts = {"N": self.N, "d": self.d, "sigma": self.sigma, "dtype": self.b.dtype}
+        tensors = {"A": self.A, "b": self.b, "weights": self.weights}
+        return line("Quadratic", parts | {n: hashed_tensors([t]) for n, t in tensors.items()})
+
+    def old_fingerprint(self) -> str:
+        """Return what version 0.1.0 called the fingerprint."""
         digest = sha256(repr((self.sigma, self.b.dtype)).encode())
-        for part in parts:
+        for part in (self.A, self.b, self.weights.contiguous()):
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
         return f"Quadratic N={self.N} d={self.d} {digest.hexdigest()[:16]}"
 

@@ -1,34 +1,36 @@
 """Any nn.Module on the data of N clients: f_i(x) is its mean loss on client i's samples."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
-from threading import Lock, current_thread, local, main_thread
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trimtab import native
 from trimtab.core import Oracle, Vector
-from trimtab.problems.checks import Loss, check_fit
 from trimtab.problems.clients import (
     Batches,
     ClientData,
     Data,
+    as_tensor,
     batch_size,
     check_batch,
+    check_clients,
     check_data,
+    hashed_items,
     no_samples,
     read,
     size,
 )
-from trimtab.problems.closed_form import closed_form
-from trimtab.problems.flat import FlatModule
+from trimtab.problems.closed_form import ClosedForm
+from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
+from trimtab.problems.flat import FlatModule, check_module, first_line, version
+from trimtab.problems.losses import Loss, check_loss, correct
+from trimtab.problems.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.streams import FORWARD, mix, seeded
 from trimtab.tape import Tape
@@ -36,9 +38,7 @@ from trimtab.threads import one_thread
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
 
-_GENERATORS = Lock()  # torch's global generators serve one thread at a time
 _BLOCKS = 24  # parts of a cohort that threads share out
-_CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
 
 
 class Supervised:
@@ -56,7 +56,7 @@ class Supervised:
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
-    >>> problem = Supervised(nn.Linear(3, 2), F.cross_entropy, clients, batch=2)
+    >>> problem = Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), clients, batch=2)
     >>> problem.N, problem.d, sorted(problem.evaluate(problem.x0()))
     (2, 8, ['accuracy', 'loss'])
     """
@@ -80,20 +80,21 @@ class Supervised:
             raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
         if not l2 >= 0:
             raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
-        if len(clients) == 0:
-            raise ValueError("Supervised: there are no clients; pass at least one.")
+        check_clients(clients)
+        check_loss(loss)
         if not callable(module):
             raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
         self._build = None if isinstance(module, nn.Module) else module
         first = module if isinstance(module, nn.Module) else _built(module, seed=0)
+        check_module(first)
         self.model = FlatModule(first, _dtype(clients))
-        self.loss_function, self.batch, self.l2 = loss, batch, float(l2)
+        self.batch, self.l2 = batch, float(l2)
         self.sampling: Literal["reshuffle", "iid"] = sampling
         self.metrics, self.autocast = dict(metrics or {}), autocast
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
-        self._without_autograd = None if autocast else closed_form(self.model.module, loss)
+        self._mean_loss = MeanLoss(self.model, loss, autocast)
         if isinstance(weights, str):
             if weights != "samples":
                 raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
@@ -102,7 +103,13 @@ class Supervised:
                 raise no_samples(f"client {weights.index(0)}")
         self.weights = normalised(weights, self.N)
         self._test = test
-        self._threads = local()
+        modes = [m.training for m in self.model.module.modules()]
+        # These are hashed now: what a function captured may be the record of its own calls.
+        self._code = {
+            "loss": hashed_code(loss),
+            "metrics": hashed_code(self.metrics),
+            "module": hashed_code((modes, self.model.module), values=False),
+        }
 
     # -- the Problem
 
@@ -115,36 +122,41 @@ class Supervised:
     def oracle(self, i: int, seed: int, r: int) -> Oracle:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
-        if self._without_autograd is not None and data.labelled:
-            chunk = self.chunk_oracle([i], seed, r)
+        form = self._mean_loss.closed_form if data.labelled else None
+        if form is not None:
+            chunk = self._direct(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
 
         def g(y: Vector, k: int | None = None) -> Vector:
             samples = data if k is None else batches[k]
-            pieces = _pieces(data) if k is None or samples is data else [samples]
             if not self.model.draws:
-                return self._gradient(y, pieces, training=True)
+                return self._gradient(y, samples, whole=samples is data)
             with (
-                _GENERATORS,
+                GENERATORS,
                 seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device),
             ):
-                return self._gradient(y, pieces, training=True)
+                return self._gradient(y, samples, whole=samples is data)
 
         return g
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Oracle:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         every = [self.clients[i] for i in clients]
-        direct = self._without_autograd
-        if direct is None or not all(data.labelled for data in every):
+        form = self._mean_loss.closed_form
+        if form is None or not all(data.labelled for data in every):
             return side_by_side([self.oracle(i, seed, r) for i in clients])
+        return self._direct(form, clients, every, seed, r)
+
+    def _direct(
+        self, form: ClosedForm, clients: Sequence[int], every: list[Data], seed: int, r: int
+    ) -> Oracle:
         cut = self._cut(clients, every, seed, r)
 
         def g(y: Vector, k: int | None = None) -> Vector:
             rows = [None if k is None else batches.rows(k) for batches in cut]
             now = [(data.X, data.y, some) for data, some in zip(every, rows, strict=True)]
-            gradients = direct.gradients(y, now)
+            gradients = form.gradients(y, now)
             return gradients + self.l2 * y if self.l2 else gradients
 
         return g
@@ -152,9 +164,9 @@ class Supervised:
     @property
     def kernel(self) -> native.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
-        layers = self._without_autograd.layers if self._without_autograd is not None else None
+        form = self._mean_loss.closed_form
         fits = self.model.device.type == "cpu" and native.works(self.model.dtype)
-        return layers if fits else None
+        return form.layers if fits and form is not None else None
 
     def play(
         self,
@@ -197,23 +209,18 @@ class Supervised:
     @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
-        data = self.clients[i]
-        loss = sum(self._loss(x, piece) * (len(piece) / len(data)) for piece in _pieces(data))
+        loss = self._mean_loss.value(x, self.clients[i])
         return float(loss + self.l2 / 2 * x.square().sum())
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._gradient(x, _pieces(self.clients[i]), training=False)
+        return self._gradient(x, self.clients[i], training=False, whole=True)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
         rows = V.reshape(-1, self.d)
-        data, total = self.clients[i], self.l2 * rows
-        with torch.enable_grad():
-            for piece in _pieces(data):
-                products = self._own.hessian_products(self._loss(x, piece), rows)
-                total = total.add_(products, alpha=len(piece) / len(data))
-        return total.view(V.shape)
+        products = self._mean_loss.hessian_products(x, self.clients[i], rows)
+        return products.add_(rows, alpha=self.l2).view(V.shape)
 
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
@@ -248,10 +255,15 @@ class Supervised:
     @cached_property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
-        data = read(self._test, self.model.dtype, self.model.device)
+        data = read("the test set", self._test, self.model.dtype, self.model.device)
         check_data("the test set", data)
         self._check("the test set", data)
         return data
+
+    @property
+    def loss_function(self) -> Loss:
+        """The loss as a function of outputs and targets."""
+        return self._mean_loss.loss
 
     @property
     def has_test(self) -> bool:
@@ -280,7 +292,7 @@ class Supervised:
         """Return K for a number of epochs: the mean over clients of their steps per pass.
 
         >>> X, y = torch.zeros(10, 3), torch.zeros(10, dtype=torch.long)
-        >>> Supervised(nn.Linear(3, 2), F.cross_entropy, [(X, y)], batch=0.2).steps(epochs=4)
+        >>> Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(X, y)], batch=0.2).steps(epochs=4)
         20
         """
         sizes = [self.clients.size(i) for i in range(self.N)]
@@ -293,71 +305,63 @@ class Supervised:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run; of lazy clients only what is cheap."""
-        digest = sha256()
-        settings = (self.batch, self.sampling, self.l2, self.autocast, _named(self.loss_function))
+        """Tell this problem from others in a saved run, part by part."""
+        settings = {
+            **{"N": self.N, "d": self.d, "batch": self.batch, "sampling": self.sampling},
+            **{"l2": self.l2, "autocast": self.autocast},
+        }
+        uniform = self.weights.stride() == (0,)
+        items = self.clients.clients if self.clients.in_memory else None
+        hashes = {
+            "start": hashed_tensors(list(self.model.state_dict(self.model.start).values())),
+            "weights": "uniform" if uniform else hashed_tensors([self.weights]),
+            "data": "?" if items is None else hashed_items(items),
+            "test": None if self._test is None else hashed_items([self._test]),
+        }
+        return line("Supervised", settings | self._code | hashes)
+
+    def old_fingerprint(self) -> str:
+        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
+        digest, loss = sha256(), _named(self.loss_function)
+        settings = (self.batch, self.sampling, self.l2, self.autocast, loss)
         for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
             digest.update(repr(text).encode())
         for tensor in self.model.state_dict(self.model.start).values():
-            _update(digest, tensor)
+            update(digest, tensor)
         items = self.clients.clients if self.clients.in_memory else ()
         for item in (*items, *(() if self._test is None else (self._test,))):
             digest.update(repr(size(item)).encode())
             for part in item if isinstance(item, tuple | list) else ():
-                _update(digest, torch.as_tensor(part))
-        return f"Supervised N={self.N} d={self.d} {digest.hexdigest()[:16]}"
+                update(digest, _as_0_1_0(part))
+        end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
+        return f"Supervised N={self.N} d={self.d} {end}"
 
     # -- inside
 
-    @property
-    def _own(self) -> FlatModule:
-        """The calling thread's own copy of the model, whose parameters change all the time."""
-        if current_thread() is main_thread():
-            return self.model
-        if not hasattr(self._threads, "model"):
-            self._threads.model = self.model.twin()
-        own: FlatModule = self._threads.model
-        return own
-
-    def _loss(self, x: Vector, data: Data, training: bool = False) -> Tensor:
-        self._own.mode(training)
-        with self._precision(x):
-            return self.loss_function(self._own(x, data.X), data.y)
-
-    def _gradient_of(self, x: Vector, data: Data, training: bool) -> Vector:
-        if self._without_autograd is not None and data.labelled:
-            return self._without_autograd.gradients(x, [(data.X, data.y, None)])[0]
-        with torch.enable_grad():
-            return self._own.gradient(self._loss(x, data, training))
-
-    def _precision(self, x: Vector) -> AbstractContextManager[Any]:
-        return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
-
-    def _gradient(self, x: Vector, pieces: Sequence[Data], training: bool) -> Vector:
-        """Return the gradient of the mean loss over the pieces, plus l2 x."""
-        if len(pieces) == 1:
-            gradient = self._gradient_of(x, pieces[0], training)
-            return gradient + self.l2 * x if self.l2 else gradient
-        n = sum(len(piece) for piece in pieces)
-        total = self.l2 * x if self.l2 else torch.zeros_like(x)
-        for piece in pieces:
-            total.add_(self._gradient_of(x, piece, training), alpha=len(piece) / n)
-        return total
+    def _gradient(
+        self, x: Vector, data: Data, training: bool = True, whole: bool = False
+    ) -> Vector:
+        """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
+        mean = self._mean_loss
+        gradient = (mean.full_gradient if whole else mean.gradient)(x, data, training)
+        return gradient + self.l2 * x if self.l2 else gradient
 
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        pieces, layers = _pieces(data), self.kernel if data.labelled else None
-        with self._precision(x), one_thread(when=layers is not None or len(pieces) == 1):
+        mean, layers = self._mean_loss, self.kernel if data.labelled else None
+        alone = layers is not None or len(mean.pieces(data)) == 1
+        with mean.precision(x), one_thread(when=alone):
             if layers is not None:
                 output = native.outputs(layers, x.to(data.X.dtype), data.X)
             else:
-                self.model.mode(training=False)
-                output = torch.cat([self.model(x, piece.X) for piece in pieces])
-            found = {"loss": float(self.loss_function(output, data.y))}
-            correct = _correct(self.loss_function, output, data.y)
-            if correct is not None:
-                found["accuracy"] = float(correct.double().mean())
-            return found | {name: float(f(output, data.y)) for name, f in self.metrics.items()}
+                output = mean.outputs(x, data)
+            found = {"loss": float(mean.of_outputs(output, data))}
+            right = correct(self.loss_function, output, data.y)
+            if right is not None:
+                found["accuracy"] = float(right.double().mean())
+            for name, metric in self.metrics.items():
+                found[name] = _measured(name, metric, output, data.y)
+            return found
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
@@ -367,14 +371,41 @@ class Supervised:
                 f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
                 "give all clients the same features."
             )
-        with _GENERATORS:
-            check_fit(who, data, self.model, self.loss_function)
+        self._mean_loss.check(who, data)
         self._shape = shape
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with seeded(mix(seed, FORWARD), torch.device("cpu")):
-        return build()
+        try:
+            module = build()
+        except TypeError as error:
+            raise ValueError(
+                f"the module cannot be built ({first_line(error)}); pass a module, or a function "
+                "without arguments that returns one."
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"the function that builds the module returned a {type(module).__name__}; return an "
+            "nn.Module."
+        )
+    return module
+
+
+def _measured(name: str, metric: Metric, output: Tensor, y: Tensor) -> float:
+    """Return a metric of the user's as a number, and refuse one that changes the data."""
+    before = version(output), version(y)
+    value = metric(output, y)
+    if (version(output), version(y)) != before:
+        raise ValueError(
+            f"metric '{name}' changes outputs or targets in place; let it work on copies."
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"metric '{name}' returns no number ({first_line(error)}); return one."
+        ) from error
 
 
 def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
@@ -385,32 +416,12 @@ def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
     return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None
 
 
-def _pieces(data: Data) -> list[Data]:
-    row = data.X[0].numel() * data.X.element_size()
-    rows = max(64, _CHUNK // max(1, row))
-    if len(data) <= rows:
-        return [data]
-    parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
-    return [Data(X, y) for X, y in parts]
-
-
-def _correct(loss: Loss, output: Tensor, y: Tensor) -> Tensor | None:
-    """Return which predictions are right, or None where that means nothing."""
-    if loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss):
-        return (output > 0) == (y > 0.5)
-    if y.is_floating_point() or output.dim() < 2 or output.shape[1] < 2:
-        return None
-    predicted = output.argmax(1)
-    if predicted.shape != y.shape:
-        return None
-    return (predicted == y)[y != getattr(loss, "ignore_index", -100)]
-
-
 def _named(f: Any) -> str:
     return getattr(f, "__qualname__", None) or repr(f)
 
 
-def _update(digest: Any, t: Tensor) -> None:
-    t = t.detach().cpu().contiguous()
-    digest.update(repr((t.dtype, tuple(t.shape))).encode())
-    digest.update(t.view(torch.uint8).numpy().data if t.numel() else b"")
+def _as_0_1_0(part: Any) -> Tensor:
+    """Return data as version 0.1.0 hashed them: lists of floats in the default dtype."""
+    found = as_tensor("the data", part)
+    narrow = isinstance(part, list | tuple) and found.dtype == torch.float64
+    return found.to(torch.get_default_dtype()) if narrow else found

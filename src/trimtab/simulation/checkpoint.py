@@ -6,6 +6,7 @@ client states may be more than fits into memory.
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,25 +17,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trimtab.core import Algorithm, State, leaves, map_leaves
-from trimtab.problems.problem import Problem
+from trimtab.problems.problem import Problem, same_problem
+from trimtab.problems.problem import fingerprint as fingerprint
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
 FORMAT = 1
+_SETTINGS = ("r", "S", "seed", "lost", "cohorts", "executor", "changes", "clients")
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
     **{"U8": torch.uint8, "BOOL": torch.bool},
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-def fingerprint(problem: Problem) -> str:
-    """Return a text that tells problems apart; their own, or their sizes."""
-    return getattr(problem, "fingerprint", None) or (
-        f"{type(problem).__name__} N={problem.N} d={problem.d}"
-    )
 
 
 def save(sim: "Simulation", path: Path) -> None:
@@ -66,26 +62,41 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
     try:
         with safe_open(path, framework="pt") as file:
             found: dict[str, Any] = json.loads((file.metadata() or {})["trimtab"])
+            missing = {"algorithm", "problem", "server.0", *_SETTINGS} - {*found, *file.keys()}
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file; pass one that sim.save wrote.") from None
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no saved simulation ({error}).") from None
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise _damaged(path, str(error)) from None
     if found.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {found.get('format')}, this version of trimtab reads {FORMAT}; "
             "continue it with the version that wrote it."
         )
+    if missing:
+        raise _damaged(path, f"it has no {min(missing)}")
     if found["algorithm"] != repr(algorithm):
         raise ValueError(
             f"{path} was saved with {found['algorithm']}, not {algorithm}; load it with that, "
             "then replace sim.algorithm."
         )
-    if found["problem"] != fingerprint(problem):
+    alike = same_problem(problem, found["problem"])
+    if alike.differs:
         raise ValueError(
-            f"{path} was saved with another problem ({found['problem']}, "
-            f"not {fingerprint(problem)}); pass the problem it was made with."
+            f"{path} was saved with another problem: {', '.join(alike.differs)}; pass the problem "
+            "it was made with."
         )
+    if alike.warning:
+        warnings.warn(f"{path}: {alike.warning}", stacklevel=3)
     return found
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    """Return the error that refuses a file, and says how to go on without it."""
+    why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
+    return ValueError(
+        f"{path} is damaged or no saved simulation ({why}); delete this file to start anew, or, "
+        "with --resume, to have its rounds run once more."
+    )
 
 
 def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
@@ -96,6 +107,8 @@ def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
         begin = file.tell()
 
         def tensor(name: str) -> Tensor:
+            if name not in header:
+                raise _damaged(path, f"it has no {name}")
             entry = header[name]
             start, end = entry["data_offsets"]
             data = torch.empty(end - start, dtype=torch.uint8)

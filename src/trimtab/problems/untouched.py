@@ -1,0 +1,74 @@
+"""Whether PyTorch's own classes do here what their names say: nothing hooked, nothing replaced.
+
+Asked at every round, so it takes a microsecond a module and looks only where Python looks too.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as _module
+
+_OWNERS: tuple[tuple[Any, str], ...] = (
+    *((nn.Module, name) for name in ("__call__", "_call_impl", "_wrapped_call_impl")),
+    *((layer, "forward") for layer in (nn.Linear, nn.ReLU, nn.Sequential)),
+    *((F, name) for name in ("linear", "relu")),
+)
+_ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNERS)
+
+
+def nothing_global() -> bool:
+    """Tell whether no hook is set on all modules and none of PyTorch's own functions is replaced.
+
+    >>> nothing_global()
+    True
+    """
+    hooked = (
+        _module._global_forward_hooks
+        or _module._global_forward_pre_hooks
+        or _module._global_backward_hooks
+        or _module._global_backward_pre_hooks
+    )
+    if hooked:
+        return False
+    for owner, name, own in _ORIGINALS:  # noqa: SIM110 (a loop takes half the time of all())
+        if getattr(owner, name) is not own:
+            return False
+    return True
+
+
+def untouched(module: nn.Module, forward: Callable[..., Any]) -> bool:
+    """Tell whether a module has no hooks, and `forward` of its class and of no instance.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> untouched(layer, nn.Linear.forward)
+    True
+    >>> layer.forward = lambda X: X
+    >>> untouched(layer, nn.Linear.forward)
+    False
+    """
+    own = vars(module)
+    cls: Any = type(module)
+    hooked = (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+    )
+    return not hooked and cls.forward is forward and own.keys().isdisjoint(_attributes(cls))
+
+
+def ordinary(parameter: Tensor) -> bool:
+    """Tell whether a parameter is trained and is no subclass, and no hook changes its gradient."""
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.requires_grad
+        and not parameter._backward_hooks
+    )
+
+
+@cache
+def _attributes(cls: Any) -> frozenset[str]:
+    return frozenset(dir(cls))
