@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def late():
 
     return good().replace(module=Late(3, 2))
 
+def secret():
+    lock = __import__("threading").Lock()
+
+    def loss(output, y):
+        with lock:
+            return F.cross_entropy(output, y)
+
+    return good().replace(loss=loss)
+
 def unpacks():
     a, b = (1, 2, 3)
 
@@ -136,9 +146,9 @@ BAD = {
     "compare mine.py:god": "mine.py has no function 'god'; it has good, regression, empty",
     "compare mine.py:nothing": "mine.py:nothing returned a NoneType; return a Problem",
     "compare mine.py:fails": "mine.py:fails failed (mine.py, line 46 in fails: KeyError: 'column')",
-    "compare mine.py:unpacks": "mine.py, line 72 in unpacks: ValueError: too many values to unpack",
-    "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 75 in leaves: SystemExit: 0)",
-    "compare mine.py:late": "mine.py, line 66 in forward: RuntimeError: out of luck and more; mend",
+    "compare mine.py:unpacks": "mine.py, line 81 in unpacks: ValueError: too many values to unpack",
+    "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 84 in leaves: SystemExit: 0)",
+    "compare mine.py:late": "fails on client 0 (mine.py, line 66 in forward: RuntimeError: out of l",
     "compare broken.py:good": "broken.py cannot be imported (broken.py, line 1: ModuleNotFoundErr",
     "compare typo.py:good": "typo.py cannot be imported (typo.py, line 2: SyntaxError: '(' was ne",
     "run sgd --eta 1 -R 0": "R=0; pass a number of rounds R >= 1.",
@@ -397,6 +407,39 @@ def test_nothing_written_is_lost(capsys):
     assert code == 2
     assert f"here was written by trimtab 0.0.9, this is {__version__}; continue it with" in err
     assert Path("here/rounds.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("command", ["run sgd mine.py:good --eta 1", "compare mine.py:good"])
+def test_a_resume_with_another_batch_says_what_differs(capsys, command):
+    given = (*command.split(), "-R", 2, "--out", "here")
+    trimtab(capsys, *given, "--batch", 5)
+    code, _, err = trimtab(capsys, *given, "--batch", 7, "--resume")
+    assert code == 2
+    assert "here was made with another problem: batch was 5, is now 7; repeat what it was" in err
+
+
+def test_what_nobody_can_tell_is_a_note(capsys):
+    command = ("run", "sgd", "mine.py:secret", "--eta", 1, "--out", "here")
+    trimtab(capsys, *command, "-R", 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = trimtab(capsys, *command, "-R", 3, "--resume")
+    assert code == 0
+    assert err.startswith("trimtab: note: here: nothing can be said of the loss;")
+    assert all(line.startswith("trimtab: note: ") for line in err.splitlines())
+
+
+def test_a_damaged_checkpoint_is_named_and_can_be_deleted(capsys):
+    command = ("run", "scaffold", "mine.py:good", "--eta-l", 1, "--K", 2, "--out", "here")
+    trimtab(capsys, *command, "-R", 3)
+    Path("here/checkpoint.safetensors").write_bytes(b"no")
+    code, _, err = trimtab(capsys, *command, "-R", 5, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "here/checkpoint.safetensors is damaged" in err
+    assert "delete this file" in err
+    Path("here/checkpoint.safetensors").unlink()
+    assert trimtab(capsys, *command, "-R", 5, "--resume")[0] == 0
+    assert len(Path("here/rounds.jsonl").read_text().splitlines()) == 5
 
 
 def test_a_run_that_diverged_keeps_its_rounds(capsys):

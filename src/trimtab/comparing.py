@@ -14,7 +14,6 @@ from trimtab.problems.builtin import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
-from trimtab.simulation.checkpoint import fingerprint
 from trimtab.tune import Goal, Start, Trial, Trials, calm_down, goal_of, race, ranked, round_count
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
@@ -94,12 +93,11 @@ def comparing(
     lanes = _lanes(algorithms or DEFAULT, _local_steps(problem, K))
     folder = None if out is None else Path(out)
     name = name or type(problem).__name__.lower()
-    common = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
-    common |= {"S": cohort_size(S, problem.N)}
+    common = {"problem": name, "seed": seed, "S": cohort_size(S, problem.N)}
     with alone(folder):
         if folder is not None:
             settings = common | {"algorithms": [lane.label for lane in lanes]}
-            open_folder(folder / "compare.json", "comparison", settings, resume)
+            open_folder(folder / "compare.json", "comparison", settings, problem, resume)
 
         def start(lane: _Lane, algorithm: Algorithm, x: Vector | None = None) -> Trial:
             step, value = step_size(algorithm)
@@ -107,7 +105,7 @@ def comparing(
             again = "" if x is None else "-again"
             stem = f"{step or 'run'}={value:.4g}{again}"
             place = None if folder is None else folder / lane.label / stem
-            record = Record(place, settings, resume=resume)
+            record = Record(place, settings, problem=problem, resume=resume)
             return Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed, x=x)
 
         trials: dict[str, Trials] = {}

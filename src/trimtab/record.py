@@ -10,6 +10,7 @@ best.safetensors        the model after the best round
 import json
 import os
 import platform
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ import numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+
+from trimtab.problems.problem import Problem, fingerprint, same_problem
 
 with suppress(ImportError):  # not on Windows
     import fcntl
@@ -76,17 +79,22 @@ class Record:
     """The folder of one run; with folder None, the same in memory.
 
     `settings` say what is run. An existing folder is taken up again only with `resume`, and only
-    if it holds the same settings.
+    if it holds the same settings, and the same problem where one is given.
     """
 
     def __init__(
-        self, folder: Path | None, settings: dict[str, Any], *, resume: bool = False
+        self,
+        folder: Path | None,
+        settings: dict[str, Any],
+        *,
+        problem: Problem | None = None,
+        resume: bool = False,
     ) -> None:
         self.folder, self.settings = folder, settings
         self.rounds: list[dict[str, Any]] = []
         if folder is None:
             return
-        if open_folder(folder / "run.json", "run", settings, resume):
+        if open_folder(folder / "run.json", "run", settings, problem, resume):
             self.rounds = _read_lines(folder / "rounds.jsonl")
             _write(folder / "rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.rounds))
 
@@ -116,12 +124,16 @@ class Record:
             write_json(path, read_json(path) | facts)
 
 
-def open_folder(path: Path, kind: str, settings: dict[str, Any], resume: bool) -> bool:
+def open_folder(
+    path: Path, kind: str, settings: dict[str, Any], problem: Problem | None, resume: bool
+) -> bool:
     """Start the folder of a run at `path`, its JSON file; or, to resume, check that it is the same.
 
     Return whether it was there already. Nothing is ever overwritten.
     """
     folder, plainly = path.parent, plain(settings)
+    if problem is not None:
+        plainly["fingerprint"] = fingerprint(problem)
     if not path.exists():
         if folder.is_dir() and any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty; pass another --out.")
@@ -141,6 +153,9 @@ def open_folder(path: Path, kind: str, settings: dict[str, Any], resume: bool) -
             f"{folder} was written by trimtab {theirs}, this is {ours}; continue it with that "
             "version, or start anew with another --out."
         )
+    if problem is not None:
+        _check_problem(folder, problem, found["settings"].get("fingerprint", ""))
+        del plainly["fingerprint"]
     for name, value in plainly.items():
         if found["settings"].get(name) != value:
             raise ValueError(
@@ -148,6 +163,18 @@ def open_folder(path: Path, kind: str, settings: dict[str, Any], resume: bool) -
                 "repeat its settings to resume it, or pass another --out."
             )
     return True
+
+
+def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
+    """Refuse to go on with another problem; warn where nobody can tell."""
+    alike = same_problem(problem, stored)
+    if alike.differs:
+        raise ValueError(
+            f"{folder} was made with another problem: {', '.join(alike.differs)}; repeat what it "
+            "was made with to resume it, or pass another --out."
+        )
+    if alike.warning:
+        warnings.warn(f"{folder}: {alike.warning}", stacklevel=3)
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,6 @@ from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
 from trimtab.record import Record, alone
 from trimtab.simulation import cohort_size
-from trimtab.simulation.checkpoint import fingerprint
 from trimtab.tune import Goal, Trial, goal_of, round_count
 
 
@@ -27,10 +26,10 @@ def running(
     """Run until the target or R rounds; yield after each round; leave record, model, checkpoint."""
     R = round_count(R)
     goal = goal_of(problem, target)
-    settings = {"problem": name, "fingerprint": fingerprint(problem), "seed": seed}
+    settings = {"problem": name, "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
     with alone(out):
-        record = Record(out, settings, resume=resume)
+        record = Record(out, settings, problem=problem, resume=resume)
         trial = Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed)
         label = type(algorithm).__name__.lower()
         for moved in trial.advance(R, goal):

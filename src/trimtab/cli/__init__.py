@@ -3,6 +3,7 @@
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -56,6 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
     `--debug`, wherever it stands, shows the whole traceback first.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        _main(words)
+
+
+def _main(words: list[str]) -> None:
     try:
         cli.main([w for w in words if w != "--debug"], prog_name="trimtab", standalone_mode=False)
     except click.exceptions.Exit as exit_:
@@ -70,6 +77,11 @@ def main(arguments: list[str] | None = None) -> None:
         if "--debug" in words:
             traceback.print_exc()
         _end(_sentence(error), 2)
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Show a warning as one sentence."""
+    click.echo(f"trimtab: note: {' '.join(str(message).split())}", err=True)
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab._importing import told
 from trimtab.core import Vector
 from trimtab.problems.checks import changes_targets, check_fit, check_mean, rowwise
 from trimtab.problems.clients import Data
 from trimtab.problems.closed_form import ClosedForm, closed_form, difference
-from trimtab.problems.flat import FlatModule, first_line, version
+from trimtab.problems.flat import FlatModule, version
 from trimtab.problems.losses import Loss, shares
 from trimtab.streams import seeded
 
@@ -206,6 +207,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.who} ({first_line(error)}); look for a "
+                f"the module or the loss fails on {self.who} ({told(error)}); look for a "
                 "sample unlike the others there."
             ) from error
