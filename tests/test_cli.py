@@ -148,7 +148,7 @@ BAD = {
     "compare mine.py:fails": "mine.py:fails failed (mine.py, line 46 in fails: KeyError: 'column')",
     "compare mine.py:unpacks": "mine.py, line 81 in unpacks: ValueError: too many values to unpack",
     "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 84 in leaves: SystemExit: 0)",
-    "compare mine.py:late": "fails on client 0 (mine.py, line 66 in forward: RuntimeError: out of l",
+    "compare mine.py:late": "fails on client 0 (mine.py, line 66 in forward: RuntimeError: out of",
     "compare broken.py:good": "broken.py cannot be imported (broken.py, line 1: ModuleNotFoundErr",
     "compare typo.py:good": "typo.py cannot be imported (typo.py, line 2: SyntaxError: '(' was ne",
     "run sgd --eta 1 -R 0": "R=0; pass a number of rounds R >= 1.",
