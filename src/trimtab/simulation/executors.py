@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from trimtab.core import Oracle, Program, State, leaves, map_leaves
-from trimtab.native import cores
+from trimtab.native import BadDataError, cores
 from trimtab.problems.problem import Problem, side_by_side
 from trimtab.simulation.replies import Tally
 from trimtab.tape import Tape, Tapes, filled, numbers
@@ -47,6 +47,15 @@ class Exchange:
     r: int
     tapes: Tapes
 
+    def run(
+        self, i: int, g: Callable[..., Any], state: State, broadcast: tuple[Any, ...]
+    ) -> tuple[Any, State]:
+        """Run the program as client i, whose number an error of its data has."""
+        try:
+            return self.program(g, state, *broadcast)
+        except BadDataError as error:
+            raise error.of(i) from None
+
 
 Block = tuple[Tally, dict[int, State]]
 Executor = Callable[[Exchange, Sequence[int]], Tally]
@@ -56,7 +65,7 @@ def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one client after the other, in the order of their numbers."""
     e, problem, tally = exchange, exchange.problem, Tally()
     for i in clients:
-        upload, state = e.program(problem.oracle(i, e.seed, e.r), e.state(i), *e.broadcast)
+        upload, state = e.run(i, problem.oracle(i, e.seed, e.r), e.state(i), e.broadcast)
         tally.add(float(problem.weights[i]), upload, state)
         e.keep(i, state)
     return tally
@@ -77,10 +86,10 @@ def _fused(e: Exchange, i: int, broadcast: tuple[Any, ...]) -> tuple[Any, State]
     """Run the program with lazy vectors, or else with tensors."""
     try:
         g = lazily(e.problem.oracle(i, e.seed, e.r))
-        upload, state = e.program(g, lazy(e.state(i)), *broadcast)
+        upload, state = e.run(i, g, lazy(e.state(i)), broadcast)
         return eager(upload), eager(state)
     except NotLazyError:
-        return e.program(e.problem.oracle(i, e.seed, e.r), e.state(i), *e.broadcast)
+        return e.run(i, e.problem.oracle(i, e.seed, e.r), e.state(i), e.broadcast)
 
 
 def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
@@ -153,14 +162,17 @@ def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
     uploads, states = numbers(tape.upload), numbers(tape.state)
     like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
-    found = e.problem.play(  # type: ignore[attr-defined]
-        tape,
-        clients,
-        e.seed,
-        e.r,
-        [[*leaves(e.state(i)), *sent] for i in clients],
-        [[*(None for _ in uploads), *leaves(state)] for state in new],
-    )
+    try:
+        found = e.problem.play(  # type: ignore[attr-defined]
+            tape,
+            clients,
+            e.seed,
+            e.r,
+            [[*leaves(e.state(i)), *sent] for i in clients],
+            [[*(None for _ in uploads), *leaves(state)] for state in new],
+        )
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
     if found is None:
         return None
     sums, squares = found
@@ -189,6 +201,8 @@ def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
     e, tally = exchange, Tally()
     try:
         uploads, new = _rows(e, clients)
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
     except NotLazyError:
         tally, own = _block(e, clients)
     else:
