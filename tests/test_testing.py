@@ -88,6 +88,22 @@ class NothingIsNone(FedAvg):
         return None
 
 
+class ListAsState(FedAvg):
+    def init_client(self, x):
+        return [x]
+
+
+class BroadcastsNumber(FedAvg):
+    def round(self, server, clients):
+        clients.run(self.local, server.x, self.eta_l)
+
+
+class ServerForgets(FedAvg):
+    def round(self, server, clients):
+        super().round(server, clients)
+        return Server(None)
+
+
 class Growing(FedAvg):
     def local(self, g, state, x):
         return super().local(g, (), x)[0], (x,)
@@ -213,6 +229,19 @@ class SameForAll(Scaffold):
         return super().local(g, c_i, x, c)[0], torch.zeros_like(x)
 
 
+class LooksAtTheClass(FedAvg):
+    def local(self, g, state, x):
+        (dx,), _ = super().local(g, state, x)
+        return Upload(0.5 * dx if isinstance(dx, torch.Tensor) else dx), ()
+
+
+class InsistsOnTensors(FedAvg):
+    def local(self, g, state, x):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError("x is no tensor")
+        return super().local(g, state, x)
+
+
 class Eavesdropping(FedAvg):
     """Moves are collected behind the back of `replies`."""
 
@@ -253,6 +282,9 @@ WRONG = (
     Wrong(Nameless, "has_states_of_tensors", "init_server(x).x is not x"),
     Wrong(SendsNumber, "has_states_of_tensors", "an upload holds"),
     Wrong(NothingIsNone, "has_states_of_tensors", "the client's state is a NoneType"),
+    Wrong(ListAsState, "has_states_of_tensors", "the client's state is a list"),
+    Wrong(BroadcastsNumber, "has_states_of_tensors", "a state or message holds 0.1"),
+    Wrong(ServerForgets, "has_states_of_tensors", "the server's new state holds None"),
     Wrong(Growing, "has_states_of_tensors", "the client's state changes its shape"),
     Wrong(DoubleServer, "keeps_dtype", "server.x is torch.float64 where x is torch.float32"),
     Wrong(DefaultState, "keeps_dtype", "the client's state is torch.float32 where x is"),
@@ -272,6 +304,8 @@ WRONG = (
     Wrong(NormOfAll, "accepts_chunks", "a chunk of clients does not give what they give alone"),
     Wrong(Dot, "accepts_chunks", "on a chunk of 3 clients it fails ("),
     Wrong(SameForAll, "accepts_chunks", "on a chunk of 3 clients it fails ((upload, state)[1] has"),
+    Wrong(LooksAtTheClass, "runs_alike_in_every_executor", "with lazy vectors it gives another"),
+    Wrong(InsistsOnTensors, "runs_alike_in_every_executor", "with lazy vectors it fails (x is no"),
     Wrong(Eavesdropping, "survives_lost_replies", "a client whose reply was lost leaves traces"),
     Wrong(StateInPlace, "survives_lost_replies", "a client whose reply was lost leaves traces"),
     Wrong(Remembering, "survives_a_restart", "after save and load it goes another way"),

@@ -25,6 +25,43 @@ class Still(Quadratic):
         return lambda y, k=None: torch.zeros_like(y)
 
 
+class Taped(Quadratic):
+    """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
+
+    kernel = "tensors"
+
+    def play(
+        self,
+        tape: Any,
+        clients: Sequence[int],
+        seed: int,
+        r: int,
+        inputs: Sequence[Sequence[Vector]],
+        outputs: Sequence[Sequence[Vector | None]],
+    ) -> tuple[Tensor, list[list[float]]]:
+        """Return the sum of p_i times each output, (outputs, d), and each client's |output|^2."""
+        oracles = (self.oracle(i, seed, r) for i in clients)
+        found = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
+        for places, vectors in zip(outputs, found, strict=True):
+            for place, vector in zip(places, vectors, strict=True):
+                if place is not None:
+                    place.copy_(vector)
+        stacked = torch.stack([torch.stack(vectors) for vectors in found])
+        weights = self.weights[list(clients)].to(stacked)
+        return torch.tensordot(weights, stacked, dims=1), stacked.square().sum(-1).tolist()
+
+
+def _played(tape: Any, g: Oracle, given: Sequence[Vector]) -> list[Vector]:
+    values = dict(enumerate(given))
+
+    def combined(terms: Sequence[tuple[float, int]]) -> Vector:
+        return torch.stack([number * values[value] for number, value in terms]).sum(0)
+
+    for dest, what, *batch in tape.code.steps:
+        values[dest] = g(values[what], tape.batches[batch[0]]) if batch else combined(what)
+    return [combined(terms) for terms in tape.code.outputs]
+
+
 @cache
 def quadratic(
     kind: type[Quadratic] = Quadratic,

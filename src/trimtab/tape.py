@@ -1,24 +1,32 @@
 """A program written down: gradients at linear combinations, to be run for every client at once.
 
 The local steps of most algorithms are linear: `y = y - eta_l * (g(y, k) - c_i + c)`. Such a program
-is traced once a round on symbols instead of vectors, and a kernel then runs it for each client
-without Python in between. The algorithms do not notice. A program that looks at a vector's numbers,
-or does with them what is not linear, has no tape; it runs on tensors.
+is traced once on symbols instead of vectors, and a kernel then runs it for each client without
+Python in between, in this round and in the next ones. The algorithms do not notice. A program that
+looks at a vector's numbers, or does with them what is not linear, has no tape; it runs on tensors.
 """
 
+import pickle
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
-from torch import Tensor
-
-from trimtab.core import Program, State
+from trimtab.core import Leaf, Program, State, leaves, map_leaves
 from trimtab.native import Code
-from trimtab.vectors import Combination, NotLinearError, Symbol
+from trimtab.vectors import Combination, NotLazyError, NotLinearError, Symbol
 
 Terms = list[tuple[float, Symbol]]
 Step = tuple[Symbol, Terms, int | None]
 """A symbol and the combination it stands for; with a batch, the gradient at its one term."""
+
+
+@dataclass(frozen=True)
+class Output(Leaf):
+    """The place of one of the code's outputs in a tree that a program returns."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,8 @@ class Tape:
 
     code: Code
     batches: list[int | None]
-    upload: State  # its leaves are numbers of outputs,
-    state: State  # and so are these
+    upload: State  # Its leaves are of the class Output.
+    state: State  # Its leaves are of the class Output.
 
 
 def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Tape | None:
@@ -40,29 +48,72 @@ def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) ->
     >>> x = torch.zeros(3)
     >>> tape = trace(trimtab.Scaffold(eta_l=0.1, K=5).local, x, (x, x), d=3)
     >>> tape.batches, tape.upload, tape.state, tape.code.registers
-    ([0, 1, 2, 3, 4], Upload(dx=0, dc=1), 2, 3)
+    ([0, 1, 2, 3, 4], Upload(dx=Output(number=0), dc=Output(number=1)), Output(number=2), 3)
     """
     recorder = _Recorder(d)
     try:
-        own, *sent = (recorder.inputs(tree) for tree in (state, *broadcast))
+        own, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
         upload, new = program(recorder.gradient, own, *sent)
-        trees = recorder.outputs(upload), recorder.outputs(new)
-    except NotLinearError:
+        trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
+    except NotLazyError:
         return None
-    return Tape(recorder.code(), recorder.batches, *trees)
+    return Tape(recorder.code(), list(recorder.batches), *trees)
+
+
+class Tapes:
+    """The tapes of the last programs, so that equal ones are traced once.
+
+    A program is known by its function and by the pickle of its algorithm, with the forms of what it
+    is given: another hyper-parameter, also one that was slipped into a frozen dataclass, is another
+    program. What is no method that can be pickled may remember something, and is traced again.
+    """
+
+    MOST = 8  # A round has fewer exchanges.
+
+    def __init__(self) -> None:
+        self._tapes: OrderedDict[Any, Tape | None] = OrderedDict()
+
+    def trace(
+        self, program: Program, state: State, broadcast: tuple[Any, ...], d: int
+    ) -> Tape | None:
+        """Return what `trace` returns, from memory if it is there."""
+        key = _known_by(program, state, broadcast, d)
+        if key is None:
+            return trace(program, state, broadcast, d)
+        if key not in self._tapes:
+            self._tapes[key] = trace(program, state, broadcast, d)
+        self._tapes.move_to_end(key)
+        while len(self._tapes) > self.MOST:
+            self._tapes.popitem(last=False)
+        return self._tapes[key]
+
+
+def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Any:
+    """Return what decides a tape; None if that cannot be told."""
+    if not isinstance(program, MethodType):
+        return None
+    try:
+        algorithm = pickle.dumps(program.__self__)
+    except Exception:  # whatever is wrong with somebody's class
+        return None
+    return program.__func__, type(program.__self__), algorithm, _form(state), _form(broadcast), d
+
+
+def _form(tree: State) -> Any:
+    """Return the structure of a tree, and the shapes of its leaves."""
+    if isinstance(tree, tuple):
+        return (type(tree), *map(_form, tree))
+    return tuple(leaf.shape for leaf in leaves(tree))
 
 
 def numbers(tree: State) -> list[int]:
-    """Return the leaves of a tape's tree."""
-    return [j for part in tree for j in numbers(part)] if isinstance(tree, tuple) else [tree]
+    """Return the numbers of the outputs in a tape's tree."""
+    return [leaf.number for leaf in leaves(tree)]
 
 
 def filled(tree: State, values: Sequence[Any]) -> State:
     """Return a tape's tree with values in the places of their numbers."""
-    if isinstance(tree, tuple):
-        parts = [filled(part, values) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-    return values[tree]
+    return map_leaves(lambda leaf: values[leaf.number], tree)
 
 
 class _Recorder:
@@ -73,26 +124,22 @@ class _Recorder:
         self.given: list[Symbol] = []
         self.steps: list[Step] = []
         self.results: list[Terms] = []
-        self.batches: list[int | None] = []
+        self.batches: dict[int | None, int] = {}  # their numbers, in the order of first use
 
-    def inputs(self, tree: State) -> State:
-        """Return a tree with symbols for its vectors."""
-        if isinstance(tree, tuple):
-            parts = [self.inputs(part) for part in tree]
-            return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-        if not isinstance(tree, Tensor) or tree.shape != (self.d,):
+    def input(self, leaf: Any) -> Combination:
+        """Return a symbol for a vector."""
+        if leaf.shape != (self.d,) or not leaf.is_floating_point():
             raise NotLinearError  # a number may differ from client to client
         self.given.append(Symbol(self))
-        return Combination([(1.0, self.given[-1])])
+        return Combination.symbol(self.given[-1])
 
     def gradient(self, y: Any, k: int | None = None) -> Combination:
         """Stand for the oracle."""
         point = self.settled(y)
-        if k not in self.batches:
-            self.batches.append(k)
+        batch = self.batches.setdefault(k, len(self.batches))
         gradient = Symbol(self)
-        self.steps.append((gradient, [(1.0, point)], self.batches.index(k)))
-        return Combination([(1.0, gradient)])
+        self.steps.append((gradient, [(1.0, point)], batch))
+        return Combination.symbol(gradient)
 
     def settled(self, y: Any) -> Symbol:
         """Return one symbol for a combination, which from now on is that symbol."""
@@ -104,13 +151,10 @@ class _Recorder:
         y.settle(point)
         return point
 
-    def outputs(self, tree: State) -> State:
-        """Return a tree with numbers of outputs for its vectors."""
-        if isinstance(tree, tuple):
-            parts = [self.outputs(part) for part in tree]
-            return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-        self.results.append(_terms(tree))
-        return len(self.results) - 1
+    def output(self, leaf: Any) -> Output:
+        """Return the place of a vector among the outputs."""
+        self.results.append(_terms(leaf))
+        return Output(len(self.results) - 1)
 
     def code(self) -> Code:
         """Return the steps with registers for symbols, each used again once it is free."""
@@ -147,12 +191,12 @@ class _Recorder:
         def constant(terms: Terms) -> tuple[tuple[float, int], ...]:
             return tuple((number, id(value)) for number, value in terms if id(value) in own)
 
-        combined = [constant(terms) for _, terms, batch in self.steps if batch is None]
+        times = Counter(constant(terms) for _, terms, batch in self.steps if batch is None)
         sums: dict[Any, Step] = {}
         steps: list[Step] = []
         for symbol, terms, batch in self.steps:
             key = constant(terms)
-            if batch is None and len(key) > 1 and combined.count(key) > 2:
+            if batch is None and len(key) > 1 and times[key] > 2:
                 given = [(number, value) for number, value in terms if id(value) in own]
                 before = sums.setdefault(key, (Symbol(self), given, None))
                 rest = [(number, value) for number, value in terms if id(value) not in own]

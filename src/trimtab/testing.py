@@ -18,6 +18,7 @@ import torch
 
 from trimtab import _laboratory as lab
 from trimtab.core import State, leaves, map_leaves
+from trimtab.problems import Quadratic
 from trimtab.simulation import Diverged, Simulation, simulate
 
 
@@ -70,13 +71,16 @@ def has_states_of_tensors(algorithm: Any) -> None:
     x = getattr(server, "x", None)
     same = isinstance(x, torch.Tensor) and torch.equal(x, lab.start())
     _require(same, algorithm, "init_server(x).x is not x", "return a NamedTuple that has it")
+    advice = "use tensors and tuples of them"
+    for name, state in (("the server's state", server), ("the client's state", client)):
+        for part_name, part in lab.parts(name, state):
+            what = f"{part_name} is a {type(part).__name__}"
+            _require(isinstance(part, torch.Tensor), algorithm, what, advice)
     try:
         new, clients = lab.run_round(algorithm)
+        leaves(new, "the server's new state")
     except ValueError as error:
-        _require(False, algorithm, _line(error), "use tensors and tuples of them")
-    for name, part in clients.parts(server, new):
-        what = f"{name} is a {type(part).__name__}"
-        _require(isinstance(part, torch.Tensor), algorithm, what, "use tensors and tuples of them")
+        _require(False, algorithm, _line(error).partition(";")[0], advice)
     for name, a, b in (("server", server, new), ("client", client, clients.states[lab.SOME[0]])):
         what, same = f"the {name}'s state changes its shape", lab.shapes(a) == lab.shapes(b)
         _require(same, algorithm, what, f"let init_{name} return it whole")
@@ -158,6 +162,29 @@ def accepts_chunks(algorithm: Any) -> None:
         _require(lab.close(a, b), algorithm, what, advice)
 
 
+def runs_alike_in_every_executor(algorithm: Any) -> None:
+    """Lazy vectors, chunks of clients and a tape give what tensors give, but for rounding."""
+
+    def after_three_rounds(executor: str, problem: Any) -> State:
+        sim = simulate(algorithm, problem, S=4, lost=0.2, x=lab.start(), executor=executor)
+        return lab.all_states(lab.advance(sim, 3))
+
+    expected = after_three_rounds("loop", lab.quadratic())
+    advice = "treat what a program is given as vectors, whatever their class, and change nothing"
+    for name, executor, kind in (
+        ("lazy vectors", "wide", Quadratic),
+        ("lazy vectors in threads", "workers", Quadratic),
+        ("chunks of clients", "batched", Quadratic),
+        ("a tape", "batched", lab.Taped),
+    ):
+        try:
+            found = after_three_rounds(executor, lab.quadratic(kind))
+        except Exception as error:
+            _require(False, algorithm, f"with {name} it fails ({_line(error)})", advice)
+        what = f"with {name} it gives another result than with tensors"
+        _require(lab.close(found, expected), algorithm, what, advice)
+
+
 def survives_lost_replies(algorithm: Any) -> None:
     """A round in which a client's reply is lost is the round without that client."""
     without, others = lab.run_round(algorithm, *lab.warm(algorithm), order=(0, 2, 3))
@@ -206,6 +233,7 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     keeps_dtype,
     ignores_the_order_of_clients,
     accepts_chunks,
+    runs_alike_in_every_executor,
     survives_lost_replies,
     survives_a_restart,
     rests_when_nobody_moves,

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from trimtab import FedAvg, Mime, MimeLite, Momentum, Quadratic, Scaffold, ServerOnly, simulate
+from trimtab import (
+    FedAvg,
+    Mime,
+    MimeLite,
+    Momentum,
+    Quadratic,
+    Scaffold,
+    ServerOnly,
+    core,
+    simulate,
+    vectors,
+)
 from trimtab import _laboratory as lab
 from trimtab.algorithms import fedavg, mime
 from trimtab.algorithms.scaffold import Server, Upload
@@ -28,6 +39,7 @@ from trimtab.testing import (
     is_pure,
     reaches_the_weighted_optimum,
     rests_when_nobody_moves,
+    runs_alike_in_every_executor,
     survives_a_restart,
 )
 
@@ -390,6 +402,41 @@ def with_differences(sim):
         sim.states[i] = sim.states[i] - sim.server.c
 
 
+# -- executors
+
+
+class Signed(FedAvg):
+    """Uploads signs; right, as long as `map_leaves` reaches every vector."""
+
+    def local(self, g, state, x):
+        upload, state = super().local(g, state, x)
+        return core.map_leaves(lambda t: 0.01 * torch.sign(t), upload), state
+
+
+class ChangesWhatItMadeASumOf(FedAvg):
+    """Right, as long as the sum is that of the numbers when it was written."""
+
+    def local(self, g, state, x):
+        y = x - self.eta_l * g(x, 0)
+        t = y.clone()
+        dx = -(x - t)
+        t.mul_(2)
+        return fedavg.Upload(dx), ()
+
+
+def skipping_lazy_vectors(monkeypatch):
+    whole = core.map_leaves
+
+    def tensors_only(f, *trees):
+        return whole(lambda t, *o: f(t, *o) if isinstance(t, torch.Tensor) else t, *trees)
+
+    monkeypatch.setattr(core, "map_leaves", tensors_only)
+
+
+def blind_to_changes(monkeypatch):
+    monkeypatch.setattr(vectors, "_version", lambda tensor: 0)
+
+
 # -- the table
 
 
@@ -621,6 +668,22 @@ MISTAKES = (
         (mime_cancels_noise, mime_of_one_step_is_server_only),
     ),
 )
+MISTAKES += (
+    Mistake(
+        "map_leaves skips lazy vectors",
+        "trimtab",
+        Signed(eta_l=0.1, K=3),
+        (runs_alike_in_every_executor,),
+        skipping_lazy_vectors,
+    ),
+    Mistake(
+        "a lazy sum of what was changed meanwhile",
+        "trimtab",
+        ChangesWhatItMadeASumOf(eta_l=0.1, K=3),
+        (runs_alike_in_every_executor,),
+        blind_to_changes,
+    ),
+)
 CASES = [(mistake, check) for mistake in MISTAKES for check in mistake.rejected_by]
 
 
@@ -662,6 +725,11 @@ def test_patched_cohort_without_mistake_is_accepted(
 ) -> None:
     cohort(Right)(monkeypatch)
     check(SCAFFOLD)
+
+
+@pytest.mark.parametrize("kind", [Signed, ChangesWhatItMadeASumOf])
+def test_right_executors_are_accepted(kind: Any) -> None:
+    runs_alike_in_every_executor(kind(eta_l=0.1, K=3))
 
 
 def test_equation_10_is_right_with_all_clients() -> None:

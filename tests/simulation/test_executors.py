@@ -1,12 +1,15 @@
 """Every executor gives the loop's result, for every algorithm; none of them knows one."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
 from shutil import which
 
+import numpy as np
 import pytest
 import torch
 from small import ALGORITHMS
@@ -15,9 +18,10 @@ from torch.nn import functional as F
 
 from trimtab import FedAvg, Scaffold, Supervised, native, simulate
 from trimtab.algorithms import fedopt
+from trimtab.core import leaves, map_leaves
 from trimtab.problems.builtin import quadratic_problem
 from trimtab.simulation import executors
-from trimtab.vectors import Combination
+from trimtab.vectors import Combination, NotLazyError, eager
 
 SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
 
@@ -138,6 +142,34 @@ def test_auto_says_what_it_chose():
     assert chosen == ("loop" if native.level() is None else "batched")
 
 
+def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
+    def build():
+        return nn.Sequential(nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 5))
+
+    problem = Supervised(build, F.cross_entropy, clients(features=100))
+    for count in (1, 2, 64):
+        monkeypatch.setattr(native, "cores", lambda count=count: count)
+        monkeypatch.setattr(executors, "cores", lambda count=count: count)
+        assert executors.choose(problem, S=2) == "workers"
+        assert executors.choose(problem, S=1) == "loop"
+
+
+@pytest.mark.parametrize("executor", executors.EXECUTORS)
+@pytest.mark.parametrize("problem", ["linear", "mlp", "dropout"])
+def test_only_wide_may_give_other_bits_with_another_number_of_cores(monkeypatch, problem, executor):
+    assert executors.bits_depend_on_threads(executor) == (executor == "wide")
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(native, "cores", lambda count=count: count)
+        monkeypatch.setattr(executors, "cores", lambda count=count: count)
+        made = PROBLEMS[problem]()
+        sim, done = after(Scaffold(eta_l=0.1, K=3), made, executor, rounds=6)
+        states = tuple(sim.states[i] for i in sim.states)
+        found.append((done.x, *states, torch.tensor(list(made.evaluate(done.x).values()))))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 @pytest.mark.parametrize("executor", ["batched", "workers"])
 def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
     """A thousand clients: no more than a chunk, or a block for each worker, is alive."""
@@ -176,7 +208,7 @@ def test_the_kernel_is_built_and_right_where_there_is_a_compiler():
 
 
 def test_combinations_are_vectors():
-    a, b = torch.randn(4), torch.randn(3, 4)
+    a, b = torch.randn(4), torch.randn(4)
     A, B = Combination.of(a), Combination.of(b)
     torch.testing.assert_close((A - 0.5 * (B - A + B) / 2).tensor(), a - 0.5 * (b - a + b) / 2)
     torch.testing.assert_close((-A + b).tensor(), -a + b)
@@ -202,25 +234,91 @@ def test_combinations_are_vectors():
         lambda v: (v @ v) * v,
         lambda v: torch.stack([v, 2 * v]).sum(0) + torch.cat((v, v))[:4],
         lambda v: v.clamp(-0.5, 0.5),
+        lambda v: np.float32(0.5) * v + v * np.float64(2) - np.int64(3) * v,
+        lambda v: torch.tensor(0.5) * v + v * torch.tensor(2.0) - v / torch.tensor(3),
+        lambda v: v + torch.arange(4) - torch.arange(4) / 3,
+        lambda v: v / 0.0,
+        lambda v: True * v,
+        lambda v: ~(v > 0) | (v < 0.5) ^ (v == 0),
+        lambda v: copy.deepcopy(v) + 0,
+        lambda v: divmod(7, 2)[0] % v,
+        lambda v: torch.as_tensor(v) + 0,
+        lambda v: torch.tensor(float(f"{v[0]:.3f}")),
+        lambda v: v.double() + v,
+        lambda v: map_leaves(torch.sign, (v, (v,)))[1][0],
+        lambda v: sum(leaves((v, 2 * v)), start=torch.zeros(4)),
     ],
 )
 def test_whatever_is_not_linear_is_computed_on_the_tensor(f):
     a = torch.randn(4)
-    found, expected = f(0.5 * Combination.of(a) - a), f(0.5 * a - a)
+    found, expected = eager(f(0.5 * Combination.of(a) - a)), f(0.5 * a - a)
     torch.testing.assert_close(found, expected)
 
 
-def test_a_change_in_place_changes_nothing_else():
+def test_a_change_in_place_reaches_those_that_a_tensors_would():
     a = torch.ones(4)
     x = Combination.of(a)
     y = 1.0 * x
-    y.tensor()
-    z = y + x
-    y.add_(1)
+    same, first = y, y[:1]
+    assert y.add_(1) is y
     y[0] = 7
+    y += x
     assert a.tolist() == x.tolist() == [1, 1, 1, 1]
-    assert z.tolist() == [2, 2, 2, 2]
-    assert y.tolist() == [7, 2, 2, 2]
+    assert y.tolist() == same.tolist() == [8, 3, 3, 3]
+    assert first.tolist() == [8]
+
+
+def test_a_sum_of_what_was_changed_meanwhile_is_not_computed():
+    x, t = Combination.of(torch.ones(4)), torch.ones(4)
+    y = 1.0 * x
+    y.tensor()
+    z, w = y + x, x - t
+    y.add_(1)
+    t.add_(1)
+    for stale in (z, w):
+        with pytest.raises(NotLazyError):
+            stale.tensor()
+    assert (y + x).tolist() == [3, 3, 3, 3]
+    assert (x - t).tolist() == [-1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.add_(1),
+        lambda v: v.__setitem__(0, 1),
+        lambda v: v.__iadd__(1),
+        lambda v: torch.relu_(v),
+        lambda v: torch.neg(v, out=v),
+        lambda v: F.relu(v, inplace=True),
+        lambda v: v.data,
+        lambda v: v.numpy(),
+        lambda v: np.asarray(v),
+        copy.copy,
+        pickle.dumps,
+    ],
+)
+def test_what_only_a_tensor_can_do_is_left_to_tensors(change):
+    a = -torch.ones(4)
+    with pytest.raises(NotLazyError):
+        change(Combination.of(a))
+    assert a.tolist() == [-1, -1, -1, -1]
+
+
+def test_every_operator_of_a_tensor_is_there():
+    """Python looks operators up in the class, where no __getattr__ helps."""
+    special = {name for name in dir(torch.Tensor) if name.startswith("__")}
+    outdated = {"__div__", "__idiv__", "__rdiv__", "__long__", "__nonzero__"}
+    of_memory = {name for name in special if "dlpack" in name or "array" in name}
+    not_operators = {"__annotations__", "__dict__", "__weakref__", "__setstate__", "__module__",
+                     "__torch_dispatch__", "__delitem__"}  # fmt: skip
+    missing = {
+        name
+        for name in special - outdated - of_memory - not_operators
+        if not any(name in vars(c) for c in Combination.__mro__ if c is not object)
+        and name not in dir(object)
+    }
+    assert missing == set()
 
 
 @dataclass(frozen=True)
@@ -325,5 +423,5 @@ def test_auto_needs_no_guard_and_leaves_no_process_behind(tmp_path, how):
     assert done.returncode == 0, done.stderr
     *chosen, children = done.stdout.splitlines()
     assert chosen[0] == ("batched" if native.level() is not None else "workers")
-    assert chosen[1] == ("workers" if native.cores() > 1 else "loop")
+    assert chosen[1] == "workers"
     assert children.strip() == "children:"

@@ -1,5 +1,8 @@
 """The kernels: gradients are autograd's, programs do what they say, threads change no bit."""
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab import native
+from trimtab import Adam, FedAvg, Mime, Scaffold, Supervised, native, simulate
 from trimtab.native import Code, Layers
 from trimtab.problems.closed_form import closed_form
 
@@ -173,3 +176,171 @@ def test_a_point_of_another_length_is_refused():
             native.outputs(layers, wrong, X)
         with pytest.raises(ValueError, match="length d=24"):
             native.gradients(layers, wrong, [(X, y, None)])
+
+
+# -- what a kernel is given may have changed since it was checked
+
+
+def samples():
+    draw = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(12, 6, generator=draw), torch.randint(5, (12,), generator=draw))
+        for _ in range(6)
+    ]
+
+
+@pytest.mark.parametrize("executor", ["batched", "loop", "workers", "wide"])
+@pytest.mark.parametrize("build", [MODULES["linear"], MODULES["mlp"]])
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("label", [5, -1, 100_000_000, 2**62, -(2**63)])
+def test_a_label_that_was_changed_is_refused(refused, executor, build, batch, label):
+    data = samples()
+    problem = Supervised(lambda: build(6, 5), F.cross_entropy, data, batch=batch)
+    sim = simulate(Scaffold(eta_l=0.1, K=3), problem, executor=executor)
+    next(sim)
+    data[4][1][7] = label
+    before = sim.server
+    with refused("client 4", f"label {label} in sample 7", "5 classes", "new problem"):
+        next(sim)
+    assert sim.server is before
+
+
+def test_a_label_that_was_changed_is_refused_in_chunks(refused):
+    """A program that is not linear has no tape; its gradients come from the kernel all the same."""
+    data = samples()
+    problem = Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, data)
+    sim = simulate(Mime(eta=0.1, K=3, base=Adam()), problem, executor="batched")
+    next(sim)
+    data[3][1][0] = 9
+    with refused("client 3", "label 9 in sample 0"):
+        next(sim)
+
+
+@pytest.mark.parametrize("executor", ["batched", "loop"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X, y: y.resize_(3),
+        lambda X, y: y.resize_(40),
+        lambda X, y: X.resize_(3, 6),
+        lambda X, y: X.resize_(12, 3),
+        lambda X, y: X.set_(torch.zeros(6, 12).T),
+    ],
+)
+def test_data_that_changed_their_shape_are_refused(refused, executor, change):
+    data = samples()
+    problem = Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, data, batch=4)
+    sim = simulate(FedAvg(eta_l=0.1, K=3), problem, executor=executor)
+    next(sim)
+    change(*data[2])
+    with refused("client 2"):
+        next(sim)
+
+
+LAYERS = Layers((3, 4, 2), (True, False), (True, False))
+X, Y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
+POINT = torch.zeros(24)
+STEP = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [[0, 5], [-1], [2**40], [4, 3, -(2**63)]])
+def test_a_row_that_is_not_there_is_refused(level, refused, rows, threads):
+    some = torch.tensor(rows)
+    with refused("a client", f"no sample {rows[-1]} ", "but 5"):
+        native.run(LAYERS, 0.0, STEP, [(X, Y)] * 3, [[None], [some], [None]], [[POINT]] * 3,
+                   [[None]] * 3, [1.0] * 3, threads=threads)  # fmt: skip
+
+
+def test_an_empty_mini_batch_is_refused(refused):
+    """Its mean is that of nothing, and a register would keep what was in memory."""
+    none = torch.tensor([], dtype=torch.long)
+    for data, rows in (((X, Y), none), ((X[:0], Y[:0]), None)):
+        with refused("a client", "no samples"):
+            native.gradients(LAYERS, POINT, [(*data, rows)])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code(1, 1, [(1, 0, 1)], [[(1.0, 1)]]),  # a batch,
+        Code(1, 1, [(1, 0, -1)], [[(1.0, 1)]]),
+        Code(1, 1, [(1, 2, 0)], [[(1.0, 1)]]),  # a point,
+        Code(1, 1, [(1, -1, 0)], [[(1.0, 1)]]),
+        Code(1, 1, [(1, 1, 0)], [[(1.0, 1)]]),
+        Code(1, 1, [(2, 0, 0)], [[(1.0, 1)]]),  # a register,
+        Code(1, 1, [(0, 1, 0)], [[(1.0, 1)]]),
+        Code(1, 1, [(0, [(1.0, 1)])], [[(1.0, 1)]]),
+        Code(1, 1, [(1, [(1.0, 2)])], [[(1.0, 1)]]),  # a value,
+        Code(1, 1, [(1, [(1.0, 0), (1.0, 1)])], [[(1.0, 1)]]),
+        Code(1, 1, [(1, [])], [[(1.0, 1)]]),
+        Code(1, 1, [(1, 0, 0)], [[(1.0, 2)]]),  # a value of an output,
+        Code(1, 1, [(1, 0, 0)], [[(1.0, -1)]]),
+        Code(1, 1, [(1, 0, 0)], [[]]),
+        Code(1, 1 << 40, [(1, 0, 0)], [[(1.0, 1)]]),  # registers: too many
+    ],
+)
+def test_a_program_that_reads_or_writes_what_is_not_there_is_refused(level, refused, code):
+    with refused("program", "not there"):
+        native.run(LAYERS, 0.0, code, [(X, Y)], [[None]], [[POINT]], [[None]], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ([[torch.zeros(23)]], [[None]], "length d=24"),
+        ([[torch.zeros(2, 24)]], [[None]], "length d=24"),
+        ([[POINT, POINT]], [[None]], "1 vectors for each of 1 clients"),
+        ([[POINT]], [[None, None]], "1 vectors for each of 1 clients"),
+        ([[POINT]] * 2, [[None]], "1 vectors for each of 1 clients"),
+        ([[POINT]], [[torch.zeros(23)]], "length d=24"),
+        ([[POINT]], [[torch.zeros(24).double()]], "contiguous ones of torch.float32"),
+        ([[POINT]], [[torch.zeros(24, 2)[:, 0]]], "contiguous ones of torch.float32"),
+        ([[torch.zeros(24, 2)[:, 0]]], [[None]], "contiguous ones of torch.float32"),
+    ],
+)
+def test_vectors_of_another_kind_are_refused(refused, inputs, outputs, words):
+    with refused(words):
+        native.run(LAYERS, 0.0, STEP, [(X, Y)], [[None]], inputs, outputs, [1.0])
+
+
+def test_other_inputs_of_an_evaluation_are_refused(refused):
+    for wrong in (torch.ones(5, 2), torch.ones(5, 4), torch.ones(5, 3).double(), torch.ones(3)):
+        with refused("X has shape", "rows of 3 numbers"):
+            native.outputs(LAYERS, POINT, wrong)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "widest", "found"),
+    [("", 2, 2), ("", None, None), ("0", 2, None), ("any", 2, 0), ("avx2", 2, 1), ("avx512", 2, 2)],
+)
+def test_the_instruction_set_can_be_chosen(wanted, widest, found):
+    assert native._chosen(wanted, widest) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "widest", "others"),
+    [
+        ("avx512", 1, "pass 0, any or avx2."),
+        ("avx2", 0, "pass 0 or any."),
+        ("any", None, "pass 0."),
+        ("1", 2, "pass 0, any, avx2 or avx512."),
+    ],
+)
+def test_an_instruction_set_that_is_not_there_is_refused(refused, wanted, widest, others):
+    with refused(f"TRIMTAB_NATIVE={wanted}", others):
+        native._chosen(wanted, widest)
+
+
+@pytest.mark.parametrize("wanted", ["0", *native.LEVELS[: (native.level() or 0) + 1]])
+def test_the_environment_variable_chooses(wanted):
+    code = (
+        "import torch; from trimtab import native;"
+        "print(native.level(), native.works(torch.float32))"
+    )
+    environment = {**os.environ, "TRIMTAB_NATIVE": wanted}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    level = None if wanted == "0" else native.LEVELS.index(wanted)
+    assert done.stdout.split() == [str(level), str(level is not None)]

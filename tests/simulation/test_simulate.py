@@ -41,6 +41,8 @@ from trimtab import (
     Yogi,
     simulate,
 )
+from trimtab.algorithms.fedavg import Server
+from trimtab.simulation.executors import EXECUTORS
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 QUICK = Sgd(eta=0.1)
@@ -538,6 +540,32 @@ class Counting(FedAvg):
 def test_an_upload_that_has_no_mean_is_refused(refused):
     with refused("upload", "3", "tensors"):
         next(simulate(Counting(eta_l=0.1, K=3), quadratic()))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("nothing", [None, [], {}, 0.5, "x"], ids=repr)
+def test_a_state_that_is_no_tree_is_refused(refused, executor, nothing):
+    class Stateful(FedAvg):
+        def init_client(self, x):
+            return nothing
+
+    class Forgets(FedAvg):
+        def local(self, g, state, x):
+            return super().local(g, state, x)[0], nothing
+
+    class Says(FedAvg):
+        def round(self, server, clients):
+            return Server(clients.run(self.local, (server.x, nothing)).mean().dx)
+
+    class Keeps(FedAvg):
+        def round(self, server, clients):
+            return Server((super().round(server, clients).x, nothing))
+
+    for kind in (Stateful, Forgets, Says, Keeps):
+        with refused("holds", repr(nothing), "tensors", "()"):
+            next(simulate(kind(eta_l=0.1, K=1), quadratic(), executor=executor))
+        with pytest.raises(TypeError, match="holds"):
+            next(simulate(kind(eta_l=0.1, K=1), quadratic(), executor=executor))
 
 
 def test_a_problem_needs_no_more_than_the_protocol():

@@ -192,9 +192,29 @@ static void NAME(backward)(const REAL *G, const REAL *W, const REAL *A, long n, 
   }
 }
 
-// Z (n, C) = (softmax(Z) - one hot) / total
-static void NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, long n, long C, long total) {
+// The n samples from `from` on of those in a mini-batch (of all: rows = 0), out of `length`.
+static int NAME(samples)(const REAL *X, const int64_t *rows, long from, long n, long length, long d,
+                         const REAL **pointers, Trouble *trouble) {
   for (long i = 0; i < n; i++) {
+    int64_t row = rows ? rows[from + i] : from + i;
+    if (!is_below(row, length)) {
+      trouble->value = row;
+      return BAD_ROW;
+    }
+    pointers[i] = X + row * d;
+  }
+  return FINE;
+}
+
+// Z (n, C) = (softmax(Z) - one hot) / total, for the same samples.
+static int NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, long from, long n, long length, long C,
+                               long total, Trouble *trouble) {
+  for (long i = 0; i < n; i++) {
+    int64_t row = rows ? rows[from + i] : from + i, label = is_below(row, length) ? y[row] : 0;
+    if (!is_below(row, length) || !is_below(label, C)) {
+      trouble->sample = row, trouble->value = label;
+      return is_below(row, length) ? BAD_LABEL : BAD_ROW;
+    }
     REAL *z = Z + i * C, most = z[0], s = 0;
     for (long c = 1; c < C; c++) most = z[c] > most ? z[c] : most;
     for (long c = 0; c < C; c++) {
@@ -203,8 +223,9 @@ static void NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, 
     }
     REAL scale = 1 / (s * total);
     for (long c = 0; c < C; c++) z[c] *= scale;
-    z[y[rows ? rows[i] : i]] -= (REAL)1 / total;
+    z[label] -= (REAL)1 / total;
   }
+  return FINE;
 }
 
 // How many numbers of work `gradient` and `outputs` need for n samples.
@@ -218,8 +239,10 @@ static long NAME(work)(const Model *model, long n) {
 }
 
 // out = the gradient at x of the mean cross-entropy over the n given rows of X (all of them: rows = 0).
-static void NAME(gradient)(const Model *model, const REAL *x, const REAL *X, const int64_t *y, const int64_t *rows,
-                           long n, REAL *out, REAL *work, const REAL **pointers) {
+// Returns FINE, or what is wrong.
+static int NAME(gradient)(const Model *model, const REAL *x, const REAL *X, const int64_t *y, const int64_t *rows,
+                          long n, long length, REAL *out, REAL *work, const REAL **pointers, Trouble *trouble) {
+  if (n < 1) return BAD_ROW;
   const long L = model->layers, *sizes = model->sizes;
   const REAL *W[L], *bias[L], *input[L];  // parameters of each layer, and what it gets (the first: X itself)
   REAL *dW[L], *dbias[L];
@@ -235,20 +258,22 @@ static void NAME(gradient)(const Model *model, const REAL *x, const REAL *X, con
   room = (n < TILE ? n : TILE) * (room + 2 * most);
   for (long from = 0; from < n; from += TILE) {
     long tile = n - from < TILE ? n - from : TILE;
-    const int64_t *some = rows ? rows + from : 0;
+    int wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], pointers, trouble);
+    if (wrong) return wrong;
     REAL *packed = work + room, *Z = work, *G, *H;
     for (long l = 0; l < L; l++) {
-      for (long i = 0; i < tile; i++)
-        pointers[i] = l ? input[l] + i * sizes[l] : X + (rows ? some[i] : from + i) * sizes[0];
+      for (long i = 0; l && i < tile; i++) pointers[i] = input[l] + i * sizes[l];
       NAME(forward)(pointers, tile, W[l], bias[l], sizes[l], sizes[l + 1], model->relu[l], Z, packed);
       if (l + 1 < L) input[l + 1] = Z, Z += tile * sizes[l + 1];
     }
-    NAME(cross_entropy)(Z, rows ? y : y + from, some, tile, sizes[L], n);
+    wrong = NAME(cross_entropy)(Z, y, rows, from, tile, length, sizes[L], n, trouble);
+    if (wrong) return wrong;
     G = Z;
     H = Z + tile * sizes[L];  // two buffers in turn
     for (long l = L - 1; l >= 0; l--) {
-      for (long i = 0; i < tile; i++)
-        pointers[i] = l ? input[l] + i * sizes[l] : X + (rows ? some[i] : from + i) * sizes[0];
+      for (long i = 0; l && i < tile; i++) pointers[i] = input[l] + i * sizes[l];
+      if (!l) wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], pointers, trouble);
+      if (wrong) return wrong;
       NAME(weights)(G, pointers, tile, sizes[l], sizes[l + 1], from > 0, dW[l], dbias[l], packed);
       if (l) {
         REAL *next = H + (l % 2) * tile * most;
@@ -259,6 +284,7 @@ static void NAME(gradient)(const Model *model, const REAL *x, const REAL *X, con
   }
   if (model->l2)
     for (long t = 0; t < d; t++) out[t] += (REAL)model->l2 * x[t];
+  return FINE;
 }
 
 typedef struct {

@@ -16,11 +16,18 @@ typedef struct {
   double l2;
 } Model;
 
+// What is wrong, and where. No index is trusted: whoever gave the data may have changed them since they were checked.
+enum { FINE, NO_MEMORY, BAD_LABEL, BAD_ROW, BAD_CODE };
+typedef struct {
+  long what, client, sample, value;
+} Trouble;
+
 // A program's values are numbered: its inputs, then registers. After its steps come its outputs.
 enum { COMBINE, GRADIENT };
 typedef struct {
   long inputs, registers, outputs;
   long length, used;      // of the steps: how long their code is, and how many numbers they take
+  long whole, count;      // the same of all, outputs included
   const long *code;       // COMBINE dest m value...   or   GRADIENT dest point batch;   for an output m value...
   const double *numbers;  // one for each value of a combination
 } Program;
@@ -29,6 +36,7 @@ typedef struct {
   long count, batches;
   const void *const *X;
   const int64_t *const *y;
+  const long *lengths;         // (count): how many samples X and y have
   const int64_t *const *rows;  // (count, batches): which samples; 0 for all of them
   const long *sizes;           // (count, batches): how many
   const void *const *inputs;   // (count, inputs)
@@ -46,8 +54,49 @@ typedef struct {
 } Pieces;
 
 static long next_piece(Pieces *pieces) {
+  if (__atomic_load_n(&pieces->failed, __ATOMIC_RELAXED)) return -1;
   long piece = __atomic_fetch_add(&pieces->next, 1, __ATOMIC_RELAXED);
   return piece < pieces->pieces ? piece : -1;
+}
+
+// Tell all threads that something failed; the first one to do so says what.
+static void fail(Pieces *pieces, Trouble *told, Trouble own) {
+  if (!__atomic_exchange_n(&pieces->failed, 1, __ATOMIC_RELAXED)) *told = own;
+}
+
+static int is_below(int64_t index, long end) { return index >= 0 && index < end; }
+
+// Whether the m values of a combination are there; `dest` may be the first of them alone.
+static int are_values(const long *code, long m, const long *end, long values, long dest) {
+  if (m < 1 || m > values || m > end - code) return 0;
+  for (long j = 0; j < m; j++)
+    if (!is_below(code[j], values) || (j > 0 && code[j] == dest)) return 0;
+  return 1;
+}
+
+// Whether a program reads and writes only what is there.
+#define MOST_VALUES 4096
+static int is_program(const Program *program, long batches) {
+  const long inputs = program->inputs, values = inputs + program->registers;
+  const long *code = program->code, *steps = code + program->length, *end = code + program->whole;
+  long numbers = 0;
+  if (inputs < 0 || program->registers < 0 || values > MOST_VALUES || steps > end) return 0;
+  while (code < steps) {
+    if (steps - code < 4 || code[1] < inputs || code[1] >= values) return 0;
+    if (code[0] == GRADIENT) {
+      if (!is_below(code[2], values) || code[2] == code[1] || !is_below(code[3], batches)) return 0;
+      code += 4;
+    } else {
+      if (code[0] != COMBINE || !are_values(code + 3, code[2], steps, values, code[1])) return 0;
+      numbers += code[2], code += 3 + code[2];
+    }
+  }
+  if (numbers != program->used) return 0;
+  for (long j = 0; j < program->outputs; j++) {
+    if (code >= end || !are_values(code + 1, *code, end, values, -1)) return 0;
+    numbers += *code, code += 1 + *code;
+  }
+  return code == end && numbers == program->count;
 }
 
 static void on_threads(int threads, void *(*work)(void *), void *job, long pieces) {
@@ -121,6 +170,9 @@ void keep_memory(void) {
   mallopt(M_TOP_PAD, 16 << 20);
 #endif
 }
+
+// The sizes of what is passed, by which a library that was built from other sources is known.
+long layout(void) { return sizeof(Model) + 1000 * sizeof(Program) + 1000000 * sizeof(Clients); }
 
 // 0: any machine, 1: AVX2, 2: AVX-512
 int level(void) {

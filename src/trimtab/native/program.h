@@ -84,8 +84,10 @@ static void NAME(results)(const Program *program, const Clients *clients, long d
 }
 
 // Run a program for the clients of one block. `own` has room for the registers, and for a part.
-static void NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
-                            long to, REAL *sums, double *squares, REAL *own, REAL *work, const REAL **pointers) {
+// Returns FINE, or what is wrong.
+static int NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
+                           long to, REAL *sums, double *squares, REAL *own, REAL *work, const REAL **pointers,
+                           Trouble *trouble) {
   const long inputs = program->inputs, registers = program->registers;
   REAL *place[inputs + registers];
   for (long j = 0; j < registers; j++) place[inputs + j] = own + j * d;
@@ -97,8 +99,10 @@ static void NAME(run_block)(const Model *model, const Program *program, const Cl
       long dest = code[1];
       if (code[0] == GRADIENT) {  // point, batch
         long at = i * clients->batches + code[3];
-        NAME(gradient)(model, place[code[2]], (const REAL *)clients->X[i], clients->y[i], clients->rows[at],
-                       clients->sizes[at], place[dest], work, pointers);
+        int wrong = NAME(gradient)(model, place[code[2]], (const REAL *)clients->X[i], clients->y[i], clients->rows[at],
+                                   clients->sizes[at], clients->lengths[i], place[dest], work, pointers, trouble);
+        trouble->client = i;
+        if (wrong) return wrong;
         code += 4;
       } else {  // how many terms, which
         long m = code[2];
@@ -110,6 +114,7 @@ static void NAME(run_block)(const Model *model, const Program *program, const Cl
     }
     NAME(results)(program, clients, d, i, i == from, place, sums, squares + i * program->outputs, own + registers * d);
   }
+  return FINE;
 }
 
 typedef struct {
@@ -120,6 +125,7 @@ typedef struct {
   long d, block, most;  // most samples in a batch
   REAL *sums;
   double *squares;
+  Trouble *trouble;
 } NAME(Run);
 
 static void *NAME(some_blocks)(void *job) {
@@ -128,11 +134,14 @@ static void *NAME(some_blocks)(void *job) {
   REAL *own = malloc((r->program->registers * r->d + PART) * sizeof(REAL));
   REAL *work = malloc(NAME(work)(r->model, r->most) * sizeof(REAL) + 64);
   const REAL **pointers = malloc((r->most < TILE ? r->most : TILE) * sizeof(REAL *) + 64);
-  if (!own || !work || !pointers) r->blocks.failed = 1;
+  Trouble trouble = {0};
+  if (!own || !work || !pointers) fail(&r->blocks, r->trouble, (Trouble){.what = NO_MEMORY});
   for (long b; own && work && pointers && (b = next_piece(&r->blocks)) >= 0;) {
     long to = (b + 1) * r->block < s ? (b + 1) * r->block : s;
-    NAME(run_block)(r->model, r->program, r->clients, r->d, b * r->block, to,
-                    r->sums ? r->sums + b * outputs * r->d : 0, r->squares, own, work, pointers);
+    trouble.what = NAME(run_block)(r->model, r->program, r->clients, r->d, b * r->block, to,
+                                   r->sums ? r->sums + b * outputs * r->d : 0, r->squares, own, work, pointers,
+                                   &trouble);
+    if (trouble.what) fail(&r->blocks, r->trouble, trouble);
   }
   free(own), free(work), free(pointers);
   return 0;
@@ -151,18 +160,19 @@ static void *NAME(some_sums)(void *job) {
 
 // Run a program for all clients, block by block, on several threads; which thread runs what changes no bit.
 // sums is (blocks, outputs, d), and its first block gets the total; squares is (clients, outputs): |output|^2.
-// Both may be 0. Returns 0, or 1 if there is no memory.
-int NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, long block, REAL *sums,
-              double *squares, int threads) {
-  NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .block = block};
+// Both may be 0. What is wrong goes to `trouble`; then nothing that was written means anything.
+void NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, long block, REAL *sums,
+               double *squares, int threads, Trouble *trouble) {
+  NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .block = block, .trouble = trouble};
+  *trouble = (Trouble){.what = is_program(program, clients->batches) ? FINE : BAD_CODE};
+  if (trouble->what) return;
   job.sums = sums, job.squares = squares;
   job.blocks.pieces = (clients->count + block - 1) / block;
   job.parts.pieces = sums ? (program->outputs * d + PART - 1) / PART : 0;
   for (long j = 0; j < clients->count * clients->batches; j++)
     if (clients->sizes[j] > job.most) job.most = clients->sizes[j];
   on_threads(threads, NAME(some_blocks), &job, job.blocks.pieces);
-  on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
-  return job.blocks.failed;
+  if (!trouble->what) on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
 }
 #undef PART
 #undef LONG_PART

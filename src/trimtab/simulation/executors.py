@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from trimtab.core import Oracle, Program, State, leaves, map_leaves
-from trimtab.native import cores
+from trimtab.native import BadDataError, cores
 from trimtab.problems.problem import Problem, side_by_side
 from trimtab.simulation.replies import Tally
-from trimtab.tape import Tape, filled, numbers, trace
-from trimtab.vectors import Combination, NotAlikeError, Rows, eager, lazily, lazy
+from trimtab.tape import Tape, Tapes, filled, numbers
+from trimtab.vectors import NotAlikeError, NotLazyError, Rows, eager, lazily, lazy
 
 WAVE = 128  # clients that a kernel runs at once
 CHUNK = 20  # clients in one (s, d) computation, if d is small;
@@ -45,6 +45,16 @@ class Exchange:
     room: Callable[[State], State | None]  # unless it was written into what this lends
     seed: int
     r: int
+    tapes: Tapes
+
+    def run(
+        self, i: int, g: Callable[..., Any], state: State, broadcast: tuple[Any, ...]
+    ) -> tuple[Any, State]:
+        """Run the program as client i, whose number an error of its data has."""
+        try:
+            return self.program(g, state, *broadcast)
+        except BadDataError as error:
+            raise error.of(i) from None
 
 
 Block = tuple[Tally, dict[int, State]]
@@ -55,7 +65,7 @@ def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one client after the other, in the order of their numbers."""
     e, problem, tally = exchange, exchange.problem, Tally()
     for i in clients:
-        upload, state = e.program(problem.oracle(i, e.seed, e.r), e.state(i), *e.broadcast)
+        upload, state = e.run(i, problem.oracle(i, e.seed, e.r), e.state(i), e.broadcast)
         tally.add(float(problem.weights[i]), upload, state)
         e.keep(i, state)
     return tally
@@ -64,7 +74,7 @@ def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
 @torch.no_grad()
 def wide(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one client after the other, with vectors that fuse what is linear."""
-    tally, broadcast = Tally(vector=Combination.of), lazy(exchange.broadcast)
+    tally, broadcast = Tally(), lazy(exchange.broadcast)
     for i in clients:
         upload, state = _fused(exchange, i, broadcast)
         tally.add(float(exchange.problem.weights[i]), upload, state)
@@ -73,9 +83,13 @@ def wide(exchange: Exchange, clients: Sequence[int]) -> Tally:
 
 
 def _fused(e: Exchange, i: int, broadcast: tuple[Any, ...]) -> tuple[Any, State]:
-    g = lazily(e.problem.oracle(i, e.seed, e.r))
-    upload, state = e.program(g, lazy(e.state(i)), *broadcast)
-    return eager(upload), eager(state)
+    """Run the program with lazy vectors, or else with tensors."""
+    try:
+        g = lazily(e.problem.oracle(i, e.seed, e.r))
+        upload, state = e.run(i, g, lazy(e.state(i)), broadcast)
+        return eager(upload), eager(state)
+    except NotLazyError:
+        return e.run(i, e.problem.oracle(i, e.seed, e.r), e.state(i), e.broadcast)
 
 
 def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
@@ -139,7 +153,7 @@ def _tape(e: Exchange, client: int) -> Tape | None:
     """Return the program's tape, if the problem has a kernel to play it."""
     if getattr(e.problem, "kernel", None) is None:
         return None
-    return trace(e.program, e.state(client), e.broadcast, e.problem.d)
+    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d)
 
 
 def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
@@ -148,14 +162,17 @@ def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
     uploads, states = numbers(tape.upload), numbers(tape.state)
     like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
-    found = e.problem.play(  # type: ignore[attr-defined]
-        tape,
-        clients,
-        e.seed,
-        e.r,
-        [[*leaves(e.state(i)), *sent] for i in clients],
-        [[*(None for _ in uploads), *leaves(state)] for state in new],
-    )
+    try:
+        found = e.problem.play(  # type: ignore[attr-defined]
+            tape,
+            clients,
+            e.seed,
+            e.r,
+            [[*leaves(e.state(i)), *sent] for i in clients],
+            [[*(None for _ in uploads), *leaves(state)] for state in new],
+        )
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
     if found is None:
         return None
     sums, squares = found
@@ -184,7 +201,9 @@ def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
     e, tally = exchange, Tally()
     try:
         uploads, new = _rows(e, clients)
-    except NotAlikeError:
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
+    except NotLazyError:
         tally, own = _block(e, clients)
     else:
         tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
@@ -198,7 +217,8 @@ def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
     """Return uploads and new states with a row for each client, if all of it is vectors."""
     s, d = len(clients), e.problem.d
     states = [e.state(i) for i in clients]
-    if any(leaf.shape != (d,) for leaf in leaves((states[0], e.broadcast))):
+    given = leaves((states[0], e.broadcast))
+    if any(leaf.shape != (d,) or not leaf.is_floating_point() for leaf in given):
         raise NotAlikeError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
@@ -223,13 +243,20 @@ EXECUTORS: dict[str, Executor] = {
     "batched": batched,
     "workers": workers,
 }
+_ALL_THREADS = frozenset({"wide"})  # these compute with as many intra-op threads as PyTorch has
 
 
 def choose(problem: Problem, S: int) -> str:
     """Return the executor for `auto`.
 
     A problem may say what it wants (`problem.executor`); else small ones take the loop, where
-    threads would only wait for each other.
+    threads would only wait for each other. The number of cores is not asked for: the same command
+    gives the same bits wherever it runs.
     """
     wanted = getattr(problem, "executor", "loop")
-    return "loop" if wanted == "workers" and (S == 1 or cores() == 1) else str(wanted)
+    return "loop" if wanted == "workers" and S == 1 else str(wanted)
+
+
+def bits_depend_on_threads(executor: str) -> bool:
+    """Tell whether another number of cores, or of PyTorch's threads, may give other bits."""
+    return executor in _ALL_THREADS

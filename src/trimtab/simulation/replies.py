@@ -13,11 +13,11 @@ class Tally:
     """The weighted sum of uploads, and what can be told of the clients from sums.
 
     Adding the same replies in the same order gives the same bits; the simulator and a federation
-    both add in the order of the clients' numbers. `vector` is what the mean's tensors become.
+    both add in the order of the clients' numbers. `vector` makes vectors of the mean's tensors.
     """
 
-    def __init__(self, vector: Callable[[torch.Tensor], Any] = lambda tensor: tensor) -> None:
-        self._vector = vector
+    def __init__(self) -> None:
+        self.vector: Callable[[torch.Tensor], Any] = lambda tensor: tensor
         self._weights: list[float] = []
         self._uploads: Any = None  # the sum of p_i times the upload
         self._states: Any = None  # the sum of p_i times the client's new state
@@ -80,7 +80,7 @@ class Tally:
     def mean(self) -> Any:
         """Return the mean upload, weighted by p_i."""
         share = self.share
-        return map_leaves(lambda total: self._vector(total) / share, self._uploads)
+        return map_leaves(lambda total: self.vector(total) / share, self._uploads)
 
     def __len__(self) -> int:
         return len(self._weights)
@@ -114,13 +114,11 @@ class Tally:
 
 def _check(upload: Any) -> None:
     """Refuse what has no mean: a number in an upload would silently be the first client's."""
-    if isinstance(upload, tuple):
-        for part in upload:
-            _check(part)
-    elif not isinstance(upload, torch.Tensor) or not upload.is_floating_point():
-        raise ValueError(
-            f"an upload holds {upload!r}; use floating-point tensors, or tuples of them."
-        )
+    for leaf in leaves(upload, "an upload"):
+        if not leaf.is_floating_point():
+            raise ValueError(
+                f"an upload holds {leaf!r}; use floating-point tensors, or tuples of them."
+            )
 
 
 def _accumulate(total: Any, weight: float, tree: Any) -> Any:

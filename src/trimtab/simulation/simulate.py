@@ -1,7 +1,8 @@
 """Rounds of an algorithm on a problem, in this process."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 from operator import index
@@ -15,12 +16,18 @@ from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves, 
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.divergence import Moves, explain
-from trimtab.simulation.executors import EXECUTORS, Exchange, choose
+from trimtab.simulation.executors import (
+    EXECUTORS,
+    Exchange,
+    bits_depend_on_threads,
+    choose,
+)
 from trimtab.simulation.memory import ClientStates
 from trimtab.simulation.replies import Tally
 from trimtab.streams import COHORT, LOST, stream
+from trimtab.tape import Tapes
 from trimtab.threads import one_thread
-from trimtab.vectors import eager, lazy
+from trimtab.vectors import Combination, NotLazyError, eager, lazy
 
 
 class Diverged(ArithmeticError):
@@ -76,9 +83,12 @@ class Simulation(Iterator[Round]):
         self.cohorts = None if cohorts is None else [_checked(c, problem.N) for c in cohorts]
         self.executor = choose(problem, self.S) if executor == "auto" else executor
         self.r = 0
-        self.server = algorithm.init_server(_start(problem, seed, x))
+        start = _start(problem, seed, x)
+        self.server = algorithm.init_server(start)
+        leaves((self.server, algorithm.init_client(start)))  # refuses what is no state
         self.states = ClientStates(memory)
         self.changes: list[tuple[int, str]] = []
+        self.tapes = Tapes()
         self._moves: deque[Moves] = deque(maxlen=2)  # of the last rounds, should one diverge
         self._algorithm = algorithm
 
@@ -105,7 +115,7 @@ class Simulation(Iterator[Round]):
     def __next__(self) -> Round:
         if self.cohorts is not None and self.r >= len(self.cohorts):
             raise StopIteration
-        with one_thread(when=self.executor != "wide"):
+        with one_thread(when=not bits_depend_on_threads(self.executor)):
             return self._round()
 
     def _round(self) -> Round:
@@ -113,9 +123,7 @@ class Simulation(Iterator[Round]):
         asked = self.cohorts[self.r] if self.cohorts is not None else self._sample(r)
         clients = _Cohort(self, r, asked)
         try:
-            fused = self.executor == "wide"
-            server = self._algorithm.round(lazy(self.server) if fused else self.server, clients)
-            server = eager(server)
+            server = self._next_server(clients)
             if not (_finite(server) and clients.finite()):
                 raise Diverged(self._algorithm, r, self._why(clients.alive))
             self.states.commit(clients.alive)
@@ -139,6 +147,16 @@ class Simulation(Iterator[Round]):
             spread=last.spread if last else nan,
             cosine=last.cosine if last else nan,
         )
+
+    def _next_server(self, clients: "_Cohort") -> State:
+        """Run the round; its vectors at the server are lazy where those of the clients are."""
+        if self.executor == "wide":
+            clients.vector = Combination.of
+            with suppress(NotLazyError):
+                return eager(self._algorithm.round(lazy(self.server), clients))
+            self.states.discard()
+            clients.start_again()
+        return eager(self._algorithm.round(self.server, clients))
 
     def _why(self, cohort: list[int]) -> str:
         def worst() -> int:
@@ -258,9 +276,15 @@ class _Cohort:
     """The clients of one round. What they learn counts only once the round is over."""
 
     def __init__(self, sim: Simulation, r: int, asked: list[int]) -> None:
-        self.sim, self.r, self.alive = sim, r, asked
+        self.sim, self.r, self.asked = sim, r, asked
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Forget what was done in this round."""
+        self.alive = self.asked
         self.bytes_down = self.bytes_up = self.exchanges = 0
         self.last: Tally | None = None
+        self.vector: Callable[[Vector], Any] | None = None
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""
@@ -279,8 +303,11 @@ class _Cohort:
             states.room,
             sim.seed,
             self.r,
+            sim.tapes,
         )
         self.last = EXECUTORS[sim.executor](exchange, self.alive)
+        if self.vector is not None:
+            self.last.vector = self.vector
         self.bytes_up += self.last.bytes_up
         return self.last
 
