@@ -466,6 +466,8 @@ def start(*arguments):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A suite in the background ignores Ctrl-C, and what it starts would do so too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
