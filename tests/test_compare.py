@@ -365,6 +365,19 @@ def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
     assert {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")} == lines
 
 
+def test_the_record_says_when_bits_depend_on_threads(tmp_path):
+    class Wide(Quadratic):
+        executor = "wide"
+
+    ones = torch.ones(2)
+    for kind, threads in ((Wide, torch.get_num_threads()), (Quadratic, None)):
+        out = tmp_path / kind.__name__
+        finish(running(Sgd(eta=0.1), kind(ones, ones), R=2, name="q", out=out))
+        content = json.loads((out / "run.json").read_text())
+        assert content.get("threads") == threads
+        assert ("bits" in content) is (kind is Wide)
+
+
 def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused):
     problem, _ = load_problem("quadratic")
     with held(tmp_path / "c"), refused("c is being written by another process", "end it first"):

@@ -12,7 +12,7 @@ from trimtab.core import Algorithm, Vector
 from trimtab.fragility import judge, moved, repeat
 from trimtab.problems.builtin import load_problem
 from trimtab.problems.problem import Problem
-from trimtab.record import Record, alone, open_folder, read_json, write_json
+from trimtab.record import Record, alone, how_computed, open_folder, read_json, write_json
 from trimtab.simulation import cohort_size, step_size
 from trimtab.tune import Goal, Start, Trial, Trials, calm_down, goal_of, race, ranked, round_count
 
@@ -252,7 +252,8 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
             trial.write_best(folder / label / "best.safetensors", goal)
             executors[label] = trial.sim.executor
     path, outcome = folder / "compare.json", outcome_of(result)
-    write_json(path, read_json(path) | {"executors": executors, "outcome": outcome})
+    how = {"executors": executors} | how_computed(executors.values())
+    write_json(path, read_json(path) | how | {"outcome": outcome})
     for name in ("checkpoint.safetensors", "best.safetensors"):
         for file in folder.glob(f"*/*/{name}"):  # of the trials
             file.unlink()

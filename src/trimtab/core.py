@@ -144,7 +144,7 @@ def validate(hyper: Any) -> None:
     """
     who = type(hyper).__name__
     for name in (field.name for field in fields(hyper)):
-        value = _plain(getattr(hyper, name))
+        value = plain_number(getattr(hyper, name))
         if value is not getattr(hyper, name):
             object.__setattr__(hyper, name, value)
         if name == "K" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -162,6 +162,6 @@ def validate(hyper: Any) -> None:
                 raise ValueError(f"{who}: {name}={value!r}; pass a number that is {what}.")
 
 
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy or PyTorch as Python's own."""
+def plain_number(value: Any) -> Any:
+    """Return a number of NumPy or PyTorch as Python's own, and all else as it is."""
     return value.item() if getattr(value, "shape", None) == () else value

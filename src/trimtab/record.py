@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from math import isfinite
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from trimtab.problems.problem import Problem, fingerprint, same_problem
+from trimtab.simulation.executors import bits_depend_on_threads
 
 with suppress(ImportError):  # not on Windows
     import fcntl
@@ -60,6 +61,13 @@ def alone(folder: Path | None) -> Iterator[None]:
     finally:
         _HELD.discard(key)
         os.close(descriptor)
+
+
+def how_computed(executors: Iterable[str]) -> dict[str, Any]:
+    """Return what bits depend on beside the settings: threads, where an executor uses them all."""
+    if not any(map(bits_depend_on_threads, executors)):
+        return {}
+    return {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from trimtab.comparison import Comparison, Entry, describe, entry_of, outcome_of
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
-from trimtab.record import Record, alone
+from trimtab.record import Record, alone, how_computed
 from trimtab.simulation import cohort_size
 from trimtab.tune import Goal, Trial, goal_of, round_count
 
@@ -41,7 +41,8 @@ def running(
         trial.write_best(record.best, goal)
         entry = entry_of(label, label, [trial], goal)
         result = Comparison(name, goal.metric, goal.target, [entry], _sentence(entry, goal), out)
-        record.note(executor=trial.sim.executor, outcome=outcome_of(result))
+        executor = trial.sim.executor
+        record.note(executor=executor, **how_computed([executor]), outcome=outcome_of(result))
         return result
 
 

@@ -7,6 +7,7 @@ from itertools import combinations, islice
 from math import isfinite, isnan, nan
 from time import process_time
 
+import numpy
 import pytest
 import torch
 from small import (
@@ -591,3 +592,33 @@ def test_diverged_can_be_pickled():
 def test_arguments_of_another_type_are_refused(refused, options, word):
     with refused(word):
         simulate(FEDAVG, quadratic(), **options)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, "scaffold", None, 3])
+def test_what_is_no_algorithm_is_refused(refused, algorithm):
+    with refused("is no algorithm; pass an instance, as Scaffold"):
+        simulate(algorithm, quadratic())
+
+
+@pytest.mark.parametrize("problem", ["digits", torch.nn.Linear(2, 2), None, Quadratic])
+def test_what_is_no_problem_is_refused(refused, problem):
+    with refused("is no problem; pass one that has N, d, weights, x0 and oracle"):
+        simulate(FedAvg(eta_l=0.1, K=2), problem)
+
+
+@pytest.mark.parametrize("seed", [0.5, None, "1", True])
+def test_a_seed_is_a_whole_number(refused, seed):
+    with refused(f"seed={seed!r}; pass a whole number"):
+        simulate(FedAvg(eta_l=0.1, K=2), quadratic(), seed=seed)
+
+
+def test_numbers_of_numpy_are_numbers():
+    algorithm = FedAvg(eta_l=0.1, K=2)
+    one = simulate(algorithm, quadratic(), S=0.5, seed=3, lost=0.25)
+    other = simulate(
+        algorithm, quadratic(), S=numpy.float32(0.5), seed=numpy.int64(3), lost=numpy.float32(0.25)
+    )
+    for _ in range(5):
+        assert torch.equal(next(one).x, next(other).x)
+    with pytest.raises(ValueError, match=r"S=2\.5"):
+        simulate(algorithm, quadratic(), S=numpy.float64(2.5))

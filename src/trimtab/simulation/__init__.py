@@ -1,6 +1,15 @@
 """The loop of rounds, sampling, client memory and checkpoints."""
 
 from trimtab.simulation.divergence import step_size
+from trimtab.simulation.executors import bits_depend_on_threads
 from trimtab.simulation.simulate import Diverged, Round, Simulation, cohort_size, simulate
 
-__all__ = ["Diverged", "Round", "Simulation", "cohort_size", "simulate", "step_size"]
+__all__ = [
+    "Diverged",
+    "Round",
+    "Simulation",
+    "bits_depend_on_threads",
+    "cohort_size",
+    "simulate",
+    "step_size",
+]

@@ -12,7 +12,16 @@ from typing import Any
 
 import torch
 
-from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves, nbytes
+from trimtab.core import (
+    Algorithm,
+    Program,
+    State,
+    Vector,
+    leaves,
+    map_leaves,
+    nbytes,
+    plain_number,
+)
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.divergence import Moves, explain
@@ -74,8 +83,12 @@ class Simulation(Iterator[Round]):
         executor: str = "auto",
         memory: int | None = None,
     ) -> None:
+        _check_kinds(algorithm, problem)
         if executor != "auto" and executor not in EXECUTORS:
             raise ValueError(f"executor={executor!r}; pass auto, {', '.join(EXECUTORS)}.")
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise ValueError(f"seed={seed!r}; pass a whole number.")
+        seed, lost = index(seed), plain_number(lost)
         if not isinstance(lost, int | float) or not 0 <= lost < 1:
             raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
         self.problem, self.seed, self.lost = problem, seed, float(lost)
@@ -337,6 +350,7 @@ def cohort_size(S: int | float | None, N: int) -> int:
     """
     if S is None:
         return N
+    S = plain_number(S)
     if isinstance(S, float):
         if not 0 < S <= 1:
             raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
@@ -347,6 +361,20 @@ def cohort_size(S: int | float | None, N: int) -> int:
     if S > N:
         raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
     return S
+
+
+def _check_kinds(algorithm: Any, problem: Any) -> None:
+    """Refuse a name or a class in the place of an algorithm or a problem."""
+    if isinstance(algorithm, type | str) or not hasattr(algorithm, "init_server"):
+        shown = algorithm.__name__ if isinstance(algorithm, type) else repr(algorithm)
+        raise ValueError(f"{shown} is no algorithm; pass an instance, as Scaffold(eta_l=0.1, K=5).")
+    missing = [name for name in ("N", "d", "weights", "x0", "oracle") if not hasattr(problem, name)]
+    if missing or isinstance(problem, type):
+        shown = repr(problem) if isinstance(problem, str) else f"a {type(problem).__name__}"
+        raise ValueError(
+            f"{shown} is no problem; pass one that has N, d, weights, x0 and oracle, such as "
+            "trimtab.Supervised(…)."
+        )
 
 
 def _checked(cohort: Sequence[int], N: int) -> list[int]:
