@@ -231,7 +231,8 @@ def test_another_problem_is_refused_in_a_sentence_that_names_what_differs(
 def rewritten(path, **changes):
     with safe_open(path, framework="pt") as file:
         settings = json.loads(file.metadata()["trimtab"])
-    settings = {k: v for k, v in (settings | changes).items() if v is not None}
+    dropped = {name for name, value in changes.items() if value is None}
+    settings = {k: v for k, v in (settings | changes).items() if k not in dropped}
     save_file(load_file(path), path, {"trimtab": json.dumps(settings)})
 
 
@@ -262,6 +263,28 @@ def test_a_truncated_file_is_refused(refused, saved, kept):
     saved.write_bytes(saved.read_bytes()[:kept])
     with refused(f"{saved} is damaged", "delete this file"):
         Simulation.load(saved, SCAFFOLD, quadratic())
+
+
+@pytest.mark.parametrize("name", ["S", "problem", "clients"])
+def test_a_file_without_a_setting_is_damaged(refused, saved, name):
+    rewritten(saved, **{name: None})
+    with refused(f"{saved} is damaged", f"it has no {name}", "delete this file"):
+        Simulation.load(saved, SCAFFOLD, quadratic())
+
+
+@pytest.mark.parametrize("name", ["server.0", "server.1", "client."])
+def test_a_file_without_a_tensor_is_damaged(refused, saved, name):
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = {n: t for n, t in load_file(saved).items() if not n.startswith(name)}
+    save_file(tensors, saved, metadata)
+    with refused(f"{saved} is damaged", f"it has no {name}", "delete this file"):
+        Simulation.load(saved, SCAFFOLD, quadratic())
+
+
+def test_a_file_of_version_0_1_0_is_continued(saved):
+    rewritten(saved, problem=quadratic().old_fingerprint())
+    assert Simulation.load(saved, SCAFFOLD, quadratic()).r == 2
 
 
 def test_a_file_that_is_no_simulation_is_refused(refused, path):

@@ -55,7 +55,8 @@ def as_tensor(what: str, part: Any) -> Tensor:
         if part.is_complex() or part.layout is not torch.strided:
             kind = "complex" if part.is_complex() else "sparse"
             raise ValueError(f"{what} are {kind}; pass real numbers in a dense tensor.")
-        plain: Tensor = part.detach().as_subclass(Tensor)
+        as_is = type(part) is Tensor and not part.requires_grad
+        plain: Tensor = part if as_is else part.detach().as_subclass(Tensor)
         return plain.clone() if plain.is_inference() else plain
     try:
         if isinstance(part, list | tuple) and part and isinstance(part[0], Tensor):

@@ -78,10 +78,13 @@ class MeanLoss:
 
     def of_outputs(self, output: Tensor, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
-        before = version(data.y)
         with _Naming(data.who):
-            loss = self.loss(output, data.y)
-        if version(data.y) != before:
+            return self._of_outputs(output, data.y)
+
+    def _of_outputs(self, output: Tensor, y: Tensor) -> Tensor:
+        before = version(y)
+        loss = self.loss(output, y)
+        if version(y) != before:
             raise ValueError(changes_targets("the loss"))
         return loss
 
@@ -99,8 +102,9 @@ class MeanLoss:
             form = self.closed_form
             if form is not None:
                 return form.gradients(x, [(data.X, data.y, None)])[0]
+        own = self._own
         with torch.enable_grad():
-            return self._own.gradient(self._recorded(x, data, training))
+            return own.gradient(self._recorded(own, x, data, training))
 
     def full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the same, for large inputs piece by piece."""
@@ -124,22 +128,19 @@ class MeanLoss:
         parts = shares(self.loss, [piece.y for piece in pieces]) if len(pieces) > 1 else None
         if parts is None:
             pieces, parts = [data], [1.0]
-        total = torch.zeros_like(V)
+        own, total = self._own, torch.zeros_like(V)
         with torch.enable_grad():
             for piece, share in zip(pieces, parts, strict=True):
                 if share:
-                    loss = self._recorded(x, piece, training=False)
-                    total.add_(self._own.hessian_products(loss, V), alpha=share)
+                    loss = self._recorded(own, x, piece, training=False)
+                    total.add_(own.hessian_products(loss, V), alpha=share)
         return total
 
-    def _recorded(self, x: Vector, data: Data, training: bool) -> Tensor:
+    def _recorded(self, own: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
         """Return the loss as autograd records it."""
-        own = self._own
         own.mode(training)
-        with self.precision(x):
-            with _Naming(data.who):
-                output = own(x, data.X)
-            return self.of_outputs(output, data)
+        with self.precision(x), _Naming(data.who):
+            return self._of_outputs(own(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
         """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
