@@ -216,7 +216,9 @@ def test_a_record_that_a_loss_keeps_of_its_calls_does_not_count():
 
 
 @pytest.mark.parametrize(
-    "value", [torch.Generator(), logging.getLogger(__name__), object(), iter([1])], ids=str
+    "value",
+    [torch.Generator(), logging.getLogger(__name__), object(), iter([1])],
+    ids=lambda value: type(value).__name__,
 )
 def test_of_what_cannot_be_looked_into_nothing_is_said_but_in_a_warning(value):
     problem = problem_of(captured(value))

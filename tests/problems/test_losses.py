@@ -1,5 +1,6 @@
 """Losses: what is a mean, over what, in pieces as in one; and which of them are refused."""
 
+import re
 from functools import partial
 
 import pytest
@@ -19,6 +20,11 @@ IGNORED = torch.where(torch.arange(N) < 70, -100, Y)  # the first piece counts f
 WEIGHT = torch.tensor([1.0, 20.0, 0.1], dtype=torch.float64)
 REAL = randn(N, CLASSES, seed=3)
 PROBABLE = REAL.softmax(1)
+
+
+def named(loss):
+    """Return a name that is the same in every process."""
+    return re.sub(r" at 0x\w+", "", str(loss))
 
 
 def contrastive(output, y):
@@ -222,7 +228,7 @@ ELEMENTWISE = [
 ]
 
 
-@pytest.mark.parametrize("loss", ELEMENTWISE, ids=str)
+@pytest.mark.parametrize("loss", ELEMENTWISE, ids=named)
 @pytest.mark.parametrize("shapes", [((N,), 1), ((N, 1), 2), ((N, 2), 1)], ids=str)
 def test_an_elementwise_loss_needs_outputs_and_targets_of_one_shape(refused, loss, shapes):
     shape, outputs = shapes
@@ -356,3 +362,25 @@ def test_the_users_tensors_are_the_same_after_a_run():
     problem.evaluate(problem.x0())
     assert torch.equal(given, X)
     assert torch.equal(targets, Y)
+
+
+@pytest.mark.parametrize("outside", [1, None])
+def test_a_square_of_ones_own_does_not_broadcast(refused, outside):
+    """(n, 1) - (n,) is (n, n), without a word from PyTorch."""
+
+    def square(output, y):
+        return ((output - y) ** 2).mean()
+
+    y = REAL[:, 0]
+    module = nn.Linear(FEATURES, 1) if outside else nn.Sequential(nn.Linear(FEATURES, 1), _Flat())
+    good, bad = (y[:, None], y) if outside else (y, y[:, None])
+    with refused("broadcasts", "the same shape"):
+        _ = Supervised(module, square, [(X, bad)]).clients[0]
+    _ = Supervised(module, square, [(X, good)]).clients[0]
+    both = Supervised(module, lambda out, y: square(out.flatten(), y.flatten()), [(X, bad)])
+    _ = both.clients[0]
+
+
+class _Flat(nn.Module):
+    def forward(self, x):
+        return x.flatten()

@@ -178,7 +178,7 @@ def _value(who: str, loss: Loss, output: Any, y: Tensor) -> Tensor:
         ) from error
     if version(y) != before:
         raise ValueError(changes_targets("the loss"))
-    if any("target size" in text for text in said):
+    if any("target size" in text for text in said) or _broadcasts(loss, output, y, value):
         raise ValueError(
             f"the loss compares {shapes}, which PyTorch broadcasts; give both the same shape, "
             "e.g. with y.view_as(output)."
@@ -194,6 +194,18 @@ def _value(who: str, loss: Loss, output: Any, y: Tensor) -> Tensor:
             "over samples."
         )
     return value
+
+
+def _broadcasts(loss: Loss, output: Tensor, y: Tensor, value: Any) -> bool:
+    """Tell whether (n, 1) and (n,), made equal in shape, have another loss."""
+    flat = output.shape != y.shape and output.numel() == y.numel() == len(y) > 1
+    if not flat or recognise(loss) is not None:
+        return False
+    try:
+        other = float(loss(output.detach(), y.clone().view_as(output)))
+        return abs(other - float(value.detach())) > _SAME * abs(other)
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return False  # this loss wants the shapes as they are
 
 
 def _heard(run: Callable[[], Any]) -> tuple[Any, list[str]]:
