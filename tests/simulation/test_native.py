@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -344,3 +345,24 @@ def test_the_environment_variable_chooses(wanted):
     )
     level = None if wanted == "0" else native.LEVELS.index(wanted)
     assert done.stdout.split() == [str(level), str(level is not None)]
+
+
+@contextmanager
+def replaced():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("linear", "cross_entropy", "relu"):
+            patch.setattr(F, name, lambda *a, **k: torch.zeros(()))
+        yield
+
+
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, autocast, replaced])
+def test_the_self_check_looks_through_modes_and_replacements(mode):
+    native.works.cache_clear()
+    with mode():
+        found = [native.works(dtype) for dtype in (torch.float32, torch.float64)]
+    native.works.cache_clear()
+    assert found == [native.works(dtype) for dtype in (torch.float32, torch.float64)]
