@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from trimtab import Diagnosis, Quadratic, Supervised, compare, diagnose
 from trimtab.core import Oracle
-from trimtab.diagnosis.advice import named
+from trimtab.diagnosis.choice import named
 from trimtab.problems.builtin import concrete_problem, digits_problem, heart_problem
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist

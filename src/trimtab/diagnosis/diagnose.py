@@ -1,25 +1,41 @@
 """Diagnose a problem: measure its heterogeneity, predict, advise."""
 
 from collections.abc import Generator
-from dataclasses import replace
-from math import inf, sqrt
+from dataclasses import dataclass, replace
+from math import inf, isfinite, nan, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import laws, measure, plan, rows, theory, words
-from trimtab.diagnosis.advice import ALIKE, CHANGES, Diagnosis, named
-from trimtab.diagnosis.case import Case, find
+from trimtab.diagnosis import laws, measure, plan, points, rows, theory, words
+from trimtab.diagnosis.advice import Diagnosis
+from trimtab.diagnosis.case import Case, begin, find, leave_the_optimum
+from trimtab.diagnosis.choice import ALIKE, CHANGES, named, reach
 from trimtab.diagnosis.clock import Clock
-from trimtab.diagnosis.measure import Hessians
+from trimtab.diagnosis.measure import Gradients, Hessians
 from trimtab.diagnosis.panel import seat
+from trimtab.diagnosis.spectrum import Spectrum
+from trimtab.diagnosis.surrogate import Predicted, Surrogate
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.threads import one_thread
 
 Stage = tuple[str, float]
 """What is being done, and about how much of it all is over."""
+
+# The share of the time that is over when each stage has to end: what is cheap comes first.
+CURVATURE = 0.06  # a few products with the Hessian of f at the start
+LOOK = 0.16  # the first rounds on the problem
+OPTIMUM = 0.3
+NOISE = 0.35
+HESSIANS = 0.48
+HESSIANS_AT_START = 0.54
+POINTS = 0.57
+BASIS, MODEL, PREDICTIONS = 0.6, 0.64, 0.7
+TRIALS = 0.92
+BIAS = 0.96
 
 
 def diagnose(
@@ -75,15 +91,25 @@ def diagnosing(
     name: str = "problem",
 ) -> Generator[Stage, None, Diagnosis]:
     """Do what `diagnose` does; yield what is being done, for progress."""
+    clock = Clock(60 * minutes if _positive(minutes) else 0.0)
+    if problem.N < 2:
+        raise ValueError(
+            f"the problem has N={problem.N} client, and a diagnosis compares clients with each "
+            "other; pass a problem with two or more, or train this one with trimtab.Sgd."
+        )
     size = cohort_size(S, problem.N)
-    if not isinstance(minutes, int | float) or not 0 < minutes < inf:
+    if not _positive(minutes):
         raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
-    if eps is not None and not 0 < eps < inf:
+    if eps is not None and not _positive(eps):
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
     x0 = _start(problem, seed, x)
     with one_thread(when=getattr(problem, "executor", "loop") != "wide"):
-        found = yield from _steps(problem, x0, size, eps, cross_device, seed, minutes)
+        found = yield from _steps(problem, x0, size, eps, cross_device, seed, clock)
     return replace(found, name=name)
+
+
+def _positive(value: float) -> bool:
+    return isinstance(value, int | float) and 0 < value < inf
 
 
 def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
@@ -95,6 +121,41 @@ def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
     return x0.detach().clone()
 
 
+@dataclass
+class Measured:
+    """The numbers at the point where all is measured, and at the start."""
+
+    first: Gradients  # at the start,
+    steep: Spectrum  # with what a few products say of Hess there
+    here: Gradients
+    sigma: float
+    sigma_error: float
+    hessians: Hessians
+    start: Hessians | None  # None: there was no time
+    rows: list[dict[str, Any]]
+    B: float
+
+    @property
+    def L(self) -> float:
+        """The largest curvature that was seen anywhere."""
+        at_start = self.steep.norm if self.start is None else self.start.L
+        return max(self.hessians.L, at_start, 1e-30)
+
+    @property
+    def change(self) -> float:
+        """The factor by which curvature changes between start and end; NaN if not measured."""
+        if self.start is None or self.start.rough or self.hessians.rough:
+            return nan
+        low, high = sorted((self.start.L, self.hessians.L))
+        return high / max(low, 1e-30)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the clients' gradients agree on the way."""
+        on_the_way = self.rows[:-1] or self.rows
+        return all(row["zeta"] <= ALIKE * row["gradient"] for row in on_the_way)
+
+
 def _steps(
     problem: Problem,
     x0: Vector,
@@ -102,101 +163,210 @@ def _steps(
     eps: float | None,
     cross_device: bool,
     seed: int,
-    minutes: float,
+    clock: Clock,
 ) -> Generator[Stage, None, Diagnosis]:
-    clock = Clock(60 * minutes)
     yield "who is measured", 0.0
     panel = seat(problem, seed, clock)
-    yield "the optimum", 0.02
-    case = find(problem, panel, clock, x0, S, seed, eps)
-    yield "gradients", 0.3
-    here = measure.at_point(panel, case.best, panel.problem.N < problem.N)
-    yield "mini-batches", 0.35
-    square, error = measure.noise(panel.problem, panel.p, case.best, seed, clock.until(0.4))
-    sigma = sqrt(max(0.0, square))
-    hessians = start = yield from _hessians(case, case.best, 0.4, 0.6)
-    if clock.until(0.68)():
-        clock.note("The Hessians at the start were not looked at.")
-    elif not case.quadratic:
-        start = yield from _hessians(case, x0, 0.6, 0.68, worst=3)
-    points, B = rows.of_points(case, here, hessians, start)
+    yield "gradients at the start", 0.01
+    case = begin(problem, panel, clock, x0, S, seed, eps)
+    first = measure.at_point(panel, x0, panel.problem.N < problem.N)
+    yield "curvature at the start", 0.02
+    started = clock.spent
+    steep = points.along_gradient(panel, x0, first.mean)
+    case.pass_seconds = case.step_seconds = clock.spent - started
+    if case.short:
+        clock.note("The time sufficed for little more than a few rounds.")
+    elif not clock.over(CURVATURE):
+        steep = points.steepest(panel, x0, seed, clock.until(CURVATURE), first.mean)
+    L = max(steep.norm, 1e-30)
+    until = TRIALS if case.short else LOOK
+    chosen = yield from _told(plan.first_look(case, L, cross_device, until), CURVATURE)
+    found = yield from _measure(case, first, steep)
+    model, pull, predicted = yield from _model(case, found, cross_device)
+    if not case.short:
+        trials = plan.trials(
+            case,
+            predicted,
+            found.L if predicted else L,
+            chosen,
+            cross_device=cross_device,
+            alike=found.alike,
+            trusted=found.change <= CHANGES,
+            until=TRIALS,
+        )
+        chosen = yield from _told(trials, PREDICTIONS)
+    yield "bias and variance", TRIALS
+    return _diagnosis(case, found, model, pull, predicted, chosen, cross_device)
 
-    yield "the quadratic model", 0.68
-    moved = here.rows - here.mean
-    pull = laws.pull_of(panel, case.best, moved)
-    model, away = plan.build(case, hessians, moved, pull, sigma)
-    predicted = []
-    for one in () if model is None else plan.predictions(case, model, cross_device):
-        predicted.append(one)
-        at_least = 0.75 + 0.005 * len(predicted)
-        yield f"{named(one.algorithm)} with K = {one.K} on the model", at_least
-    alike = all(row["zeta"] <= ALIKE * row["gradient"] for row in points[:-1])
-    change = max(start.L, hessians.L) / max(min(start.L, hessians.L), 1e-30)
-    choice = plan.decide(
-        predicted, hessians, cross_device=cross_device, alike=alike, trusted=change <= CHANGES
-    )
-    yield "step sizes", 0.85
-    eta = plan.try_out(case, choice, max(hessians.L, start.L, 1e-30))
 
-    yield "bias and variance", 0.9
-    at = theory.Constants(
-        L=hessians.L,
-        mu=hessians.mu,
-        delta=hessians.delta,
-        G=here.G,
-        B=B,
+def _told(
+    steps: Generator[str, None, plan.Plan], begin: float
+) -> Generator[Stage, None, plan.Plan]:
+    """Say what is being tried, and return what came of it."""
+    while True:
+        try:
+            yield next(steps), begin
+        except StopIteration as done:
+            result: plan.Plan = done.value
+            return result
+
+
+def _measure(case: Case, first: Gradients, steep: Spectrum) -> Generator[Stage, None, Measured]:
+    """Measure at the optimum, or as near to it as the time allows."""
+    clock, panel = case.clock, case.panel
+    here, hessians, start = first, measure.by_mean_alone(panel, steep), None
+    square, error = nan, 0.0
+    if clock.over(LOOK + 0.5 * (OPTIMUM - LOOK)):
+        clock.note("There was no time to look for the optimum; all is measured at the start.")
+    else:
+        yield "the optimum", LOOK
+        find(case, clock.until(OPTIMUM))
+        yield "gradients", OPTIMUM
+        here = measure.at_point(panel, case.best, panel.problem.N < case.problem.N)
+    if not clock.over(NOISE):
+        yield "mini-batches", OPTIMUM
+        square, error = measure.noise(
+            panel.problem, panel.p, case.best, case.seed, clock.until(NOISE)
+        )
+    if clock.over(HESSIANS):
+        clock.note("There was no time for the Hessians of single clients.")
+    else:
+        hessians = yield from _hessians(case, case.best, NOISE, HESSIANS)
+        if case.quadratic or case.best is case.x0:
+            start = hessians
+        elif clock.over(HESSIANS_AT_START):
+            clock.note("The Hessians at the start were not looked at.")
+        else:
+            start = yield from _hessians(case, case.x0, HESSIANS, HESSIANS_AT_START, worst=3)
+    table, B = rows.of_points(case, first, here, hessians, start, POINTS)
+    sigma = sqrt(max(0.0, square)) if isfinite(square) else nan
+    return Measured(
+        first=first,
+        steep=steep,
+        here=here,
         sigma=sigma,
-        N=problem.N,
-        S=S,
-        eps=case.eps,
-        D=float(away.norm()),
-        F=max(case.f0 - case.least, case.eps),
+        sigma_error=error / (2 * sigma) if sigma > 0 else 0.0,
+        hessians=hessians,
+        start=start,
+        rows=table,
+        B=B,
     )
-    bias, variance = laws.stationary(case, here, hessians, model, pull, choice.K, eta, at)
-    errors = {"zeta": here.zeta_error, "sigma": error / (2 * sigma) if sigma else 0.0}
-    sure, doubts = words.how_sure(case, choice, change, hessians, predicted)
-    where = "optimum" if case.optimum else "best point found"
+
+
+def _model(
+    case: Case, found: Measured, cross_device: bool
+) -> Generator[Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
+    """Build the quadratic model and count rounds on it."""
+    predicted: list[Predicted] = []
+    if case.clock.over(BASIS) or case.best is case.x0:
+        case.clock.note("There was no time for the quadratic model.")
+        return None, None, predicted
+    yield "the quadratic model", POINTS
+    moved = found.here.rows - found.here.mean
+    size = float(moved.norm(dim=1).max()) / found.hessians.L or 1.0
+    leave_the_optimum(case, size, found.hessians.L)
+    pull = laws.pull_of(case.panel, case.best, moved)
+    model = plan.build(case, moved, pull, found.sigma > 0, (BASIS, MODEL))
+    for one in () if model is None else plan.predictions(case, model, cross_device, PREDICTIONS):
+        predicted.append(one)
+        yield f"{named(one.algorithm)} with K = {one.K} on the model", MODEL
+    return model, pull, predicted
+
+
+def _diagnosis(
+    case: Case,
+    found: Measured,
+    model: Surrogate | None,
+    pull: Vector | None,
+    predicted: list[Predicted],
+    chosen: plan.Plan,
+    cross_device: bool,
+) -> Diagnosis:
+    """Put together what was measured, what follows from it, and what is advised."""
+    clock, panel, problem = case.clock, case.panel, case.problem
+    here, hessians, choice = found.here, found.hessians, chosen.choice
+    at = _constants(case, found)
+    bias, variance = laws.stationary(case, here, hessians, model, pull, choice, at, BIAS)
+    holds = None if choice is None else reach(choice, predicted, case.eps)
+    sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
+    errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
+    looked = sum(hessians.measured)
+    exact = hessians.exact and panel.problem.N == problem.N
+    bounds = {} if exact else dict.fromkeys(("L", "delta"), "at least")
     return Diagnosis(
         N=problem.N,
         d=problem.d,
-        S=S,
+        S=case.S,
         eps=case.eps,
         G=here.G,
-        B=B,
+        B=found.B,
         delta=hessians.delta,
         L=hessians.L,
         mu=hessians.mu,
-        sigma=sigma,
+        sigma=found.sigma,
         zeta=here.zeta,
         second=hessians.second,
         weak=hessians.weak,
-        drift=laws.drift(case, eta, choice.K, pull),
+        drift=laws.drift(case, choice, pull),
         errors={name: value for name, value in errors.items() if value},
         least=case.least,
         optimum=case.optimum,
-        points=points,
+        points=found.rows,
         clients=rows.of_clients(panel, here, hessians),
-        rates=theory.rates(at, choice.K),
-        convexity=at.convexity,
-        knee={
-            "I": theory.knee(at.L, at.delta, at.mu, "I"),
-            "II": theory.knee(at.L, at.delta, at.mu, "II"),
-        },
+        rates={} if at is None else theory.rates(at, 1 if choice is None else choice.K),
+        convexity="not known" if at is None else at.convexity,
+        knee={} if at is None else theory.knees(at),
         bias=bias,
-        bias_by_K=laws.by_K(bias, model, eta, choice.K),
+        bias_by_K=laws.by_K(bias, model, choice),
         variance=variance,
         predicted=predicted,
-        algorithm=choice.algorithm,
-        K=choice.K,
-        eta_l=eta,
-        eta_g=1.0,
-        reasons=words.reasons(choice, at, here.zeta, bias, predicted, where),
+        algorithm=None if choice is None else choice.algorithm,
+        K=None if choice is None else choice.K,
+        eta_l=None if choice is None else choice.eta,
+        eta_g=None if choice is None else 1.0,
+        reasons=words.reasons(case, chosen, here.zeta, bias, hessians, predicted),
         sure=sure,
         doubts=doubts,
         cut=clock.cut,
         seconds=clock.spent,
         cross_device=cross_device,
         spectra={panel.clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
+        where=case.where,
+        norm=hessians.norm,
+        why_not=chosen.why_not,
+        bounds=bounds | ({} if hessians.mu_exact else {"mu": "at most"}),
+        rough=hessians.rough,
+        measured_on=looked,
+        trials=[
+            {"algorithm": o.algorithm, "K": o.K, "eta": o.eta, "losses": o.losses}
+            for o in chosen.lanes
+            if o.losses
+        ],
+        f_start=chosen.f_start,
+        holds=None if holds is None else holds.eps,
+        accuracy=words.accuracy(choice, holds),
+        about_K=words.about_K(choice, at, case.eps),
+    )
+
+
+def _constants(case: Case, found: Measured) -> theory.Constants | None:
+    """Return what the rates of theory depend on; None if not all of it was measured."""
+    hessians = found.hessians
+    needed = (hessians.delta, hessians.mu, found.B, found.sigma)
+    if hessians.rough or not all(map(isfinite, needed)) or not hessians.L > 0:
+        return None
+    return theory.Constants(
+        L=hessians.L,
+        mu=hessians.mu,
+        delta=hessians.delta,
+        G=found.here.G,
+        B=found.B,
+        sigma=found.sigma,
+        N=case.problem.N,
+        S=case.S,
+        eps=case.eps,
+        D=float((case.start - case.best).norm()),
+        F=max(case.f0 - case.least, case.eps),
     )
 
 
@@ -207,8 +377,9 @@ def _hessians(
     yield "Hessians", begin
     enough, half = case.clock.until(end), case.clock.until((begin + end) / 2)
     matrices = measure.full_hessians(case.panel, x, half)
-    if matrices is not None:
-        return measure.by_matrices(case.panel, matrices)
+    whole = None if matrices is None else measure.by_matrices(case.panel, matrices, enough)
+    if whole is not None:
+        return whole
     found: Hessians | None = None
     for item in measure.by_products(case.panel, x, case.seed, case.clock, enough, worst):
         if isinstance(item, Hessians):
@@ -216,9 +387,10 @@ def _hessians(
         else:
             yield item, begin
     assert found is not None
-    if x is case.best:
+    if x is case.best and not enough():
         yield "the mean Hessian", (begin + end) / 2
         found.matrix = measure.full_hessian(case.panel, x, enough)
         if found.matrix is not None:
             found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
+            found.mu_exact = True
     return found
