@@ -141,6 +141,51 @@ def test_when_nobody_gets_there_the_nearest_is_advised():
     assert (chosen.algorithm, chosen.rounds) == ("fedavg", None)
 
 
+# -- for which accuracy
+
+
+@pytest.fixture(scope="module")
+def nearly_alike():
+    """Quadratics with L/delta about 14 on which FedAvg gets near x* in a round, and not nearer."""
+    draw = torch.Generator().manual_seed(11)
+    Z, E, b = (
+        torch.randn(*shape, generator=draw, dtype=torch.float64)
+        for shape in ((14, 14), (9, 14, 14), (9, 14))
+    )
+    Q = torch.linalg.qr(Z).Q
+    A = Q @ torch.diag(torch.linspace(0.3, 6, 14).double()) @ Q.T + 0.04 * (E + E.mT)
+    return Quadratic(A, 3 * b)
+
+
+def test_it_is_said_for_which_accuracy_the_advice_holds(nearly_alike):
+    found = diagnose(nearly_alike)
+    mine = next(o for o in found.predicted if (o.algorithm, o.K) == (found.algorithm, found.K))
+    fewest = [min(o.finer[j] or 10**9 for o in found.predicted) for j in range(2)]
+    beyond = [n is None or n > 1.3 * least for n, least in zip(mine.finer, fewest, strict=True)]
+    assert any(beyond)
+    assert found.holds == pytest.approx(found.eps * (0.1 if not beyond[0] else 1))
+    assert f"It holds for f - f* = {found.holds:.2g}; for " in str(found)
+    assert "not beyond" in found.sure
+
+
+def test_to_a_hundredth_of_it_scaffold_is_advised_with_the_smallest_good_K(nearly_alike):
+    coarse = diagnose(nearly_alike)
+    fine = diagnose(nearly_alike, eps=coarse.eps / 100)
+    assert fine.algorithm == "scaffold"
+    rounds = {o.K: o.rounds for o in fine.predicted if o.algorithm == "scaffold" and o.rounds}
+    assert min(K for K, n in rounds.items() if n <= 1.15 * min(rounds.values())) == fine.K
+    *_, last = islice(simulate(fine.advised(), nearly_alike), 2 * rounds[fine.K])
+    assert nearly_alike.evaluate(last.x)["gap"] <= fine.eps
+
+
+def test_two_numbers_of_local_steps_are_never_left_unexplained(nearly_alike):
+    found = diagnose(nearly_alike)
+    assert 2 * found.knee["II"] < found.K
+    assert f"K = {found.K}" in found.about_K
+    assert "in the long run" in found.about_K
+    assert "local steps pay up to" not in str(found)
+
+
 # -- the edges
 
 

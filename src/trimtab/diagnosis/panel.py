@@ -20,7 +20,7 @@ ROOM = 100_000_000  # numbers in the gradients of all clients that are measured
 PASSES = 1500  # gradients of all data that the time should allow
 FEW = 16  # samples of a client that are measured at least
 TIMING = 0.005  # of the time: no further gradient is timed if one takes more than that
-ROWS = 32  # products with a Hessian between two looks at the clock
+ROWS = 16  # products with a Hessian between two looks at the clock
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def first_look(
     case: Case, L: float, cross_device: bool, until: float
 ) -> Generator[str, None, Plan]:
     """Try one and several local steps on the problem, for all that is known so early."""
-    trial = Trial(case, until)
+    trial = Trial(case, until, careful=True)
     lanes = _affordable(trial, _candidates(None, (), L, cross_device))
     most = MOST if case.short else LOOK
     return (yield from _raced(trial, lanes, None, most, alike=False))
@@ -94,7 +94,8 @@ def trials(
     until: float,
 ) -> Generator[str, None, Plan]:
     """Run the best of the model, and what could prove it wrong, on the problem; choose."""
-    trial = Trial(case, until)
+    thinned = case.panel.halves is not None
+    trial = Trial(case, until, careful=thinned or not trusted or not predicted)
     some = [one for one in predicted if trial.affords(one.K + 1)]
     if len(some) < len(predicted):
         case.clock.note("There was no time to try more local steps than were tried.")
@@ -130,7 +131,7 @@ def _affordable(trial: Trial, lanes: Sequence[Lane]) -> list[Lane]:
 
 def _compared(lanes: Sequence[Lane]) -> bool:
     """Tell whether one local step and several were both tried."""
-    return {lane.K > 1 for lane in lanes if lane.tried or lane.failed} == {False, True}
+    return {lane.K > 1 for lane in lanes if lane.compared or lane.failed} == {False, True}
 
 
 def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: Lane | None) -> Plan:
@@ -138,7 +139,7 @@ def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: La
     if not _compared(lanes):
         best = None
         why_not = f"there was no time for {LEAST} rounds with one local step and with several"
-    elif best is None and any(lane.tried for lane in lanes):
+    elif best is None and any(lane.compared for lane in lanes):
         why_not = "no candidate lowered f in the rounds there was time for"
     elif best is None:
         why_not = "f rose in the first rounds with every step size that was tried"

@@ -13,8 +13,8 @@ from trimtab.diagnosis.choice import LIKE, make, named
 from trimtab.diagnosis.surrogate import NEAR
 from trimtab.simulation import Diverged, Simulation, simulate
 
-LEAST = 5  # a candidate counts as tried after >= 5 rounds, or when it reached the goal
-FIRST = 3  # f may rise in the first 3 rounds, since cohorts differ
+LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
+FIRST = 3  # whether f rises is asked from the third round on, since cohorts differ
 MOST = 60  # rounds of a candidate, at most
 RACE = 0.65  # of the time of a trial: the rest is for other step sizes of the winner
 TRIES = 7  # step sizes of a candidate: a step that makes f rise is halved, or cut to an eighth
@@ -22,10 +22,9 @@ DOUBLINGS = 4  # of a step size that did well, while that is better
 ROOM = 0.6  # of the time of a race: the rest is for steps that have to be halved
 RISEN = 0.25  # of the way down: f rises if it climbs back further than that
 FAR = 3.0  # times the start's f - f*: f exploded if it rose by more than that
-LONG = 10  # after < 10 rounds the smaller of two good step sizes is advised: it may rise later
-CAREFUL = 0.4  # of the way down of the whole step: enough for half of it, when rounds are few
-CLEARLY = 1.05  # a step size is better if f falls by >= 1.05 x as much
 AS_GOOD = 0.8  # of the best's way down: a candidate that got so far is about as good
+SLOW = 0.3  # of the way down of the whole step: half of it is very slow if it gets no further
+LONG = 30  # rounds: a step that was tried for less may turn out too large later
 NOT_BAD = 0.5  # of FedAvg's way down: enough for SCAFFOLD, whose controls pay later
 
 
@@ -39,13 +38,15 @@ class Lane:
     losses: list[float] = field(default_factory=list)
     tries: int = TRIES  # step sizes that may still be tried
     failed: bool = False  # f rose with every step size
+    compared: bool = False  # it ran as long as it takes to tell: >= LEAST rounds, or the whole race
+    there: bool = False  # it reached the goal
     slowest: float = 0.0  # seconds of a round and a look at f
     sim: Simulation | None = field(default=None, repr=False)
 
     @property
     def tried(self) -> bool:
         """Whether it ran for enough rounds without f rising."""
-        return not self.failed and len(self.losses) >= LEAST
+        return self.compared and (self.there or len(self.losses) >= LEAST)
 
     def reached(self, goal: float) -> float:
         """Return the first round with f <= goal, or infinity."""
@@ -55,8 +56,8 @@ class Lane:
 class Trial:
     """Rounds of several candidates on the clients that are measured."""
 
-    def __init__(self, case: Case, until: float) -> None:
-        self.case, self.until = case, until
+    def __init__(self, case: Case, until: float, careful: bool) -> None:
+        self.case, self.until, self.careful = case, until, careful
         over = 1 - case.clock.left(1.0) / case.clock.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
@@ -68,16 +69,20 @@ class Trial:
 
     def race(self, lanes: Sequence[Lane], most: int, until: float) -> Iterator[str]:
         """Run a round of each lane in turn until somebody reaches the goal, or the time is over."""
-        end = most
+        end, r = most, 0
         for r in range(1, most + 1):
             yield from self._up_to(r, lanes, until)
             if end == most and any(lane.reached(self.goal) <= r for lane in lanes):
-                end = min(most, max(LEAST, floor(NEAR * r)))
+                end = min(most, max(FIRST, floor(NEAR * r)))
             if r >= end or all(len(lane.losses) < r for lane in lanes):
                 break
-        yield from self._up_to(min(LEAST, most), lanes, self.until)  # those that started again
+        if r < end:  # the time was over: those that started again may catch up
+            yield from self._up_to(min(LEAST, most), lanes, self.until)
+        whole = r if r == end else LEAST
         for lane in lanes:
             lane.sim = None
+            lane.there = lane.reached(self.goal) < inf
+            lane.compared = not lane.failed and len(lane.losses) >= min(whole, LEAST)
             for loss in lane.losses:
                 self.case.found(loss)
 
@@ -174,23 +179,28 @@ def _first(trial: Trial, tried: Sequence[Lane], fewest: float) -> Lane:
 def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, list[Lane]]]:
     """Try half and twice the step size for as many rounds; return the best, and what was tried."""
     tried: list[Lane] = []
-    careful = len(lane.losses) < LONG and lane.reached(trial.goal) == inf
-    for factor in (0.5, *[2.0] * (0 if careful else DOUBLINGS)):
+    for factor in (0.5, *[2.0] * DOUBLINGS):
         other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
         yield from trial.race([other], len(lane.losses), trial.until)
         tried.append(other)
-        better = other.tried and _better(trial, other, lane, CAREFUL if careful else CLEARLY)
+        better = other.tried and _better(trial, other, lane)
         lane = other if better else lane
         if better == (factor < 1):
             break
     return lane, tried
 
 
-def _better(trial: Trial, one: Lane, other: Lane, clearly: float) -> bool:
-    """Tell whether one needs fewer rounds than the other, or got far enough down."""
+def _better(trial: Trial, one: Lane, other: Lane) -> bool:
+    """Tell whether one needs fewer rounds; if neither arrives, the smaller step has the benefit.
+
+    A step at the edge of stability does well for some rounds, and then no longer: where the model
+    cannot be trusted, half of it is preferred unless it is very slow.
+    """
     there, then = one.reached(trial.goal), other.reached(trial.goal)
-    if there != then:
+    if there != then or there < inf:
         return there < then
     r = min(len(one.losses), len(other.losses))
     down = [trial.f_start - lane.losses[r - 1] for lane in (one, other)]
-    return there == inf and down[0] > clearly * down[1]
+    if one.eta > other.eta:
+        return not trial.careful and down[0] > down[1] / AS_GOOD
+    return down[0] > (SLOW if trial.careful else AS_GOOD) * down[1]

@@ -24,13 +24,19 @@ def reasons(
     limit = bias["limit"] if bias["limit"] is not None else bias["heterogeneity"]
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
     little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
-    why = {
-        "mimelite": "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used "
-        f"again; MimeLite needs no state. {apart}",
-        "fedavg": f"{apart}{stop}{little}: FedAvg suffices, and keeps no state",
-        "scaffold": f"{apart}{stop}",
-        "sgd": f"{apart}, and local steps do not pay",
-    }[plan.choice.algorithm]
+    if plan.choice.algorithm == "mimelite":
+        why = (
+            "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
+            f"MimeLite needs no state. {apart}"
+        )
+    elif plan.favourite is None:
+        why = f"{apart}; it got furthest down in the rounds that were tried"
+    elif plan.choice.algorithm == "fedavg":
+        why = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
+    elif plan.choice.algorithm == "sgd":
+        why = f"{apart}, and local steps do not pay"
+    else:
+        why = f"{apart}{stop}"
     told = [f"{why}; {_hessians(hessians)}."]
     race = _race(predicted, plan.choice.algorithm)
     return [*told, *([race] if race else []), *_rounds(case, plan)]
@@ -58,7 +64,7 @@ def _race(predicted: list[Predicted], first: str) -> str:
 
 def _rounds(case: Case, plan: Plan) -> list[str]:
     """Say what the rounds on the problem itself showed."""
-    tried = sorted((lane for lane in plan.lanes if lane.tried), key=lambda o: o is not plan.best)
+    tried = sorted((lane for lane in plan.lanes if lane.compared), key=lambda o: o is not plan.best)
     told = [f"{lane_name(o)} to {o.losses[-1]:.4g} in {len(o.losses)} rounds" for o in tried]
     where = "" if case.panel.halves is None else " on the samples that were measured"
     return [f"Tried{where}: f went from {plan.f_start:.4g} with {', '.join(told)}."] if told else []
