@@ -313,6 +313,11 @@ def test_whole_hessians_look_at_the_clock_between_products():
     assert panel.products_in_time(0, problem.x0(), torch.eye(40).double(), after(1)) is None
 
 
+def test_large_matrices_are_decomposed_only_if_there_is_time():
+    assert Clock(60.0).decomposes(1000, 0.5)
+    assert not Clock(0.5).decomposes(1000, 0.5)
+
+
 def test_the_curvature_along_the_gradient_says_how_steep_f_is():
     problem = quadratics()
     panel = seat(problem, 0, Clock(60.0))

@@ -394,10 +394,10 @@ def _hessians(
         else:
             yield item, begin
     assert found is not None
-    if x is case.best and not enough():
+    if x is case.best and case.clock.decomposes(case.problem.d, end):
         yield "the mean Hessian", (begin + end) / 2
         found.matrix = measure.full_hessian(case.panel, x, enough)
-        if found.matrix is not None:
+        if found.matrix is not None and case.clock.decomposes(case.problem.d, 1.0):
             found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
             found.mu_exact = True
     return found

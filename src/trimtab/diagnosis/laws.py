@@ -44,6 +44,8 @@ def stationary(
         return bias, variance
     if pull is None or choice is None or choice.eta is None or case.clock.over(until):
         return bias, variance
+    if hessians.matrix is not None and not case.clock.decomposes(case.problem.d, 1.0):
+        return bias, variance
     eta, K = choice.eta, choice.K
     bias["heterogeneity"] = eta * (K - 1) / 2 * _solved(case, hessians, pull)
     if model is not None:

@@ -23,7 +23,7 @@ def of_points(
     """Return a row for each point, the best last; and the largest B seen, NaN if none was."""
     panel, problem = case.panel, case.panel.problem
     if case.best is case.x0:
-        return [_row("start", case.f0, here, None, best)], measure.constant_B(problem) or nan
+        return [_row("start", case.f0, here, None, best)], nan
     tried: list[tuple[str, float, Gradients, Hessians | None]] = [("start", case.f0, first, start)]
     if not case.clock.over(until):
         steep = max(best.L, start.L if start is not None else 0.0)
@@ -38,7 +38,7 @@ def of_points(
         for (where, loss, there, hessians), ratio in zip(tried, ratios, strict=True)
     ]
     rows.append(_row(case.where, problem.loss(case.best), here, None, best))
-    constant = measure.constant_B(problem)
+    constant = measure.constant_B(problem) if case.clock.decomposes(problem.d, until) else None
     return rows, max(ratios) if constant is None else constant
 
 

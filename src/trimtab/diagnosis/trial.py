@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
-from trimtab.diagnosis.case import Case
+from trimtab.diagnosis.case import SHARE, Case
 from trimtab.diagnosis.choice import LIKE, make, named
 from trimtab.diagnosis.surrogate import NEAR
 from trimtab.simulation import Diverged, Simulation, simulate
@@ -58,14 +58,11 @@ class Trial:
 
     def __init__(self, case: Case, until: float, careful: bool) -> None:
         self.case, self.until, self.careful = case, until, careful
+        known = case.best is not case.x0  # else the optimum was not looked for
+        self.goal = case.least + case.eps if known else -inf
         over = 1 - case.clock.left(1.0) / case.clock.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
-
-    @property
-    def goal(self) -> float:
-        """The f that is wanted; out of reach as long as the optimum was not looked for."""
-        return self.case.least + self.case.eps if self.case.best is not self.case.x0 else -inf
 
     def race(self, lanes: Sequence[Lane], most: int, until: float) -> Iterator[str]:
         """Run a round of each lane in turn until somebody reaches the goal, or the time is over."""
@@ -141,22 +138,24 @@ def winner(
 
     The first to reach the goal wins, or one that is simpler and hardly later. If there was no time
     to reach it, the favourite (the model's choice) stands unless another got much further down.
-    alike: whether the clients' gradients agree on the way, so that FedAvg does not stop early.
+    Without one, the first to come near the least f of all wins; but FedAvg, which is often ahead
+    early, gives way to SCAFFOLD unless the clients are alike, so that it does not stop early.
     """
     tried = [lane for lane in lanes if lane.tried]
-    fewest = min((lane.reached(trial.goal) for lane in tried), default=inf)
-    if fewest < inf:
-        return _first(trial, tried, fewest)
+    if any(lane.reached(trial.goal) < inf for lane in tried):
+        return _first(tried, trial.goal)
     r = min((len(lane.losses) for lane in tried), default=0)
 
     def down(lane: Lane) -> float:
         return trial.f_start - lane.losses[r - 1]
 
-    best = max(tried, key=down, default=None)
-    if best is None or not down(best) > 0:
+    furthest = max(map(down, tried), default=0.0)
+    if not furthest > 0:
         return None
-    if favourite in tried and down(favourite) >= AS_GOOD * down(best):
+    if favourite in tried and down(favourite) >= AS_GOOD * furthest:
         return favourite
+    low = min(min(lane.losses[:r]) for lane in tried)
+    best = _first(tried, low + SHARE * (trial.f_start - low))
     if best.algorithm == "fedavg" and not alike:
         for lane in tried:
             same = (lane.algorithm, lane.K) == ("scaffold", best.K)
@@ -165,15 +164,16 @@ def winner(
     return best
 
 
-def _first(trial: Trial, tried: Sequence[Lane], fewest: float) -> Lane:
+def _first(tried: Sequence[Lane], goal: float) -> Lane:
     """Return the simplest that is about as early as the first, with the fewest local steps."""
+    fewest = min(lane.reached(goal) for lane in tried)
     for name in ("sgd", "mimelite", "fedavg", "scaffold"):
         mine = [lane for lane in tried if lane.algorithm == name]
-        first = min((lane.reached(trial.goal) for lane in mine), default=inf)
+        first = min((lane.reached(goal) for lane in mine), default=inf)
         if first <= LIKE * fewest:
             break
-    good = [lane for lane in mine if lane.reached(trial.goal) <= NEAR * first]
-    return min(good, key=lambda lane: (lane.K, lane.reached(trial.goal), lane.eta))
+    good = [lane for lane in mine if lane.reached(goal) <= NEAR * first]
+    return min(good, key=lambda lane: (lane.K, lane.reached(goal), lane.eta))
 
 
 def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, list[Lane]]]:
@@ -193,14 +193,15 @@ def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, li
 def _better(trial: Trial, one: Lane, other: Lane) -> bool:
     """Tell whether one needs fewer rounds; if neither arrives, the smaller step has the benefit.
 
-    A step at the edge of stability does well for some rounds, and then no longer: where the model
-    cannot be trusted, half of it is preferred unless it is very slow.
+    A step at the edge of stability does well for some rounds, and then no longer: after few rounds,
+    and where the model cannot be trusted, half of it is preferred unless it is very slow.
     """
     there, then = one.reached(trial.goal), other.reached(trial.goal)
     if there != then or there < inf:
         return there < then
     r = min(len(one.losses), len(other.losses))
     down = [trial.f_start - lane.losses[r - 1] for lane in (one, other)]
+    careful = trial.careful and r < LONG
     if one.eta > other.eta:
-        return not trial.careful and down[0] > down[1] / AS_GOOD
-    return down[0] > (SLOW if trial.careful else AS_GOOD) * down[1]
+        return not careful and down[0] > down[1] / AS_GOOD
+    return careful and down[0] > SLOW * down[1]
