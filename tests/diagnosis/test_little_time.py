@@ -15,7 +15,7 @@ from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.clock import Clock
 from trimtab.diagnosis.panel import Panel, seat
 from trimtab.diagnosis.spectrum import Spectrum
-from trimtab.diagnosis.trial import LEAST, Lane, Trial, winner
+from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
 
@@ -227,6 +227,19 @@ def test_who_reaches_the_goal_first_wins_and_ties_go_to_fewer_steps(trial):
 def test_nothing_is_advised_that_did_not_lower_f(trial):
     lanes = lanes_of(trial, ("sgd", 1, falling(10)), ("scaffold", 16, falling(11)))
     assert winner(trial, lanes, lanes[0], alike=False) is None
+
+
+def test_after_few_rounds_half_the_step_is_preferred_and_after_many_the_better_one(trial):
+    def better(rounds, careful):
+        whole, half = lanes_of(
+            trial, ("sgd", 1, falling(2, rounds)), ("sgd", 1, falling(5, rounds))
+        )
+        whole.eta, trial.careful = 0.2, careful
+        return _better(trial, half, whole), _better(trial, whole, half)
+
+    assert better(10, careful=True) == (True, False)
+    assert better(40, careful=True) == (False, True)
+    assert better(10, careful=False) == (False, True)
 
 
 def test_a_step_that_explodes_is_cut_until_f_falls(trial):

@@ -15,7 +15,7 @@ from trimtab.simulation import Diverged, Simulation, simulate
 
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
 FIRST = 3  # whether f rises is asked from the third round on, since cohorts differ
-MOST = 60  # rounds of a candidate, at most
+MOST = 100  # rounds of a candidate, at most
 RACE = 0.65  # of the time of a trial: the rest is for other step sizes of the winner
 TRIES = 7  # step sizes of a candidate: a step that makes f rise is halved, or cut to an eighth
 DOUBLINGS = 4  # of a step size that did well, while that is better
@@ -200,8 +200,9 @@ def _better(trial: Trial, one: Lane, other: Lane) -> bool:
     if there != then or there < inf:
         return there < then
     r = min(len(one.losses), len(other.losses))
-    down = [trial.f_start - lane.losses[r - 1] for lane in (one, other)]
-    careful = trial.careful and r < LONG
-    if one.eta > other.eta:
-        return not careful and down[0] > down[1] / AS_GOOD
-    return careful and down[0] > SLOW * down[1]
+    ends = [lane.losses[r - 1] for lane in (one, other)]
+    if not trial.careful or r >= LONG:
+        low = min(trial.case.least, *ends)
+        return ends[0] - low < AS_GOOD * (ends[1] - low)
+    down = [trial.f_start - end for end in ends]
+    return one.eta < other.eta and down[0] > SLOW * down[1]
