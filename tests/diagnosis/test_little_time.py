@@ -142,6 +142,7 @@ def test_with_hardly_any_time_there_is_no_advice_and_with_more_there_is(in_passe
     assert little.algorithm is None
     assert "no time for" in little.advice
     assert more.algorithm is not None
+    assert more.eps == pytest.approx(0.01 * (more.f_start - more.least))
 
 
 def test_a_page_without_advice_has_no_imperative(in_passes, tmp_path):

@@ -67,6 +67,8 @@ class Case:
         """Remember a value of f that was seen in a run, if it is the least so far."""
         if loss < self.least and not self.optimum:
             self.least = loss
+            if self.best is self.x0:  # nobody has looked for the optimum
+                self.eps = self.wanted or SHARE * (self.f0 - loss)
 
 
 def begin(

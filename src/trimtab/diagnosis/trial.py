@@ -120,9 +120,10 @@ class Trial:
             lane.eta = lane.eta / (8 if far else 2) if not lane.failed else lane.eta
 
     def _far(self, loss: float) -> bool:
-        """Tell whether f exploded."""
-        down = self.f_start - self.case.least
-        return not isfinite(loss) or loss > self.f_start + FAR * max(down, self.case.eps)
+        """Tell whether f exploded; before f* is known, f itself gives the scale."""
+        known = self.f_start - self.case.least
+        scale = known if self.goal > -inf else max(known, abs(self.f_start))
+        return not isfinite(loss) or loss > self.f_start + FAR * max(scale, self.case.eps)
 
     def _rises(self, losses: list[float]) -> bool:
         """Tell whether f rises; only after a few rounds, since cohorts differ."""
