@@ -109,6 +109,7 @@ def no_contradiction(found):
         assert found.L * slack >= max(found.norm, found.delta - found.norm)
         if found.weak == 0 and found.mu >= 0:
             assert found.L * slack >= found.delta
+    assert all(getattr(found, name) == getattr(found, name) for name in found.bounds)
     if found.measured_on < found.N:
         assert found.bounds["L"] == "at least"
         assert "L      >= " in str(found)

@@ -298,8 +298,6 @@ def _diagnosis(
     sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
     errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
     looked = sum(hessians.measured)
-    exact = hessians.exact and panel.problem.N == problem.N
-    bounds = {} if exact else dict.fromkeys(("L", "delta"), "at least")
     return Diagnosis(
         N=problem.N,
         d=problem.d,
@@ -341,7 +339,7 @@ def _diagnosis(
         where=case.where,
         norm=hessians.norm,
         why_not=chosen.why_not,
-        bounds=bounds | ({} if hessians.mu_exact else {"mu": "at most"}),
+        bounds=_bounds(hessians, all_clients=panel.problem.N == problem.N),
         rough=hessians.rough,
         measured_on=looked,
         trials=[
@@ -354,6 +352,13 @@ def _diagnosis(
         accuracy=words.accuracy(choice, holds),
         about_K=words.about_K(choice, at, case.eps),
     )
+
+
+def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
+    """Return which numbers are bounds only: those of some clients, or of a process cut short."""
+    found = {} if hessians.exact and all_clients else {"L": "at least", "delta": "at least"}
+    found |= {} if hessians.mu_exact else {"mu": "at most"}
+    return {name: bound for name, bound in found.items() if isfinite(getattr(hessians, name))}
 
 
 def _constants(case: Case, found: Measured) -> theory.Constants | None:
