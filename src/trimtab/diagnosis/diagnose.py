@@ -1,43 +1,24 @@
 """Diagnose a problem: measure its heterogeneity, predict, advise."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
-from math import inf, isfinite, nan, sqrt
-from typing import Any
+from dataclasses import replace
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import laws, measure, plan, points, rows, theory, words
+from trimtab.diagnosis import laws, measure, plan, points, rows, stages, theory, words
 from trimtab.diagnosis.advice import Diagnosis
-from trimtab.diagnosis.case import SHORT, Case, begin, find, leave_the_optimum
-from trimtab.diagnosis.choice import ALIKE, CHANGES, named, reach
+from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
+from trimtab.diagnosis.choice import CHANGES, named, reach
 from trimtab.diagnosis.clock import Clock
-from trimtab.diagnosis.measure import Gradients, Hessians
+from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.panel import seat
-from trimtab.diagnosis.spectrum import Spectrum
 from trimtab.diagnosis.surrogate import Predicted, Surrogate
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.threads import one_thread
-
-Stage = tuple[str, float]
-"""What is being done, and about how much of it all is over."""
-
-TIMINGS = 5  # gradients that are timed
-
-# The share of the time that is over when each stage has to end: what is cheap comes first.
-CURVATURE = 0.05  # a few products with the Hessian of f at the start
-LOOK = 0.12  # the first rounds on the problem
-OPTIMUM = 0.22
-NOISE = 0.26
-HESSIANS = 0.36
-HESSIANS_AT_START = 0.4
-POINTS = 0.43
-BASIS, MODEL, PREDICTIONS = 0.46, 0.51, 0.57
-TRIALS = 0.93
-BIAS = 0.96
 
 
 def diagnose(
@@ -91,7 +72,7 @@ def diagnosing(
     seed: int = 0,
     minutes: float = 5,
     name: str = "problem",
-) -> Generator[Stage, None, Diagnosis]:
+) -> Generator[stages.Stage, None, Diagnosis]:
     """Do what `diagnose` does; yield what is being done, for progress."""
     clock = Clock(60 * minutes if _positive(minutes) else 0.0)
     if problem.N < 2:
@@ -123,41 +104,6 @@ def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
     return x0.detach().clone()
 
 
-@dataclass
-class Measured:
-    """The numbers at the point where all is measured, and at the start."""
-
-    first: Gradients  # at the start,
-    steep: Spectrum  # with what a few products say of Hess there
-    here: Gradients
-    sigma: float
-    sigma_error: float
-    hessians: Hessians
-    start: Hessians | None  # None: there was no time
-    rows: list[dict[str, Any]]
-    B: float
-
-    @property
-    def L(self) -> float:
-        """The largest curvature that was seen anywhere."""
-        at_start = self.steep.norm if self.start is None else self.start.L
-        return max(self.hessians.L, at_start, 1e-30)
-
-    @property
-    def change(self) -> float:
-        """The factor by which curvature changes between start and end; NaN if not measured."""
-        if self.start is None or self.start.rough or self.hessians.rough:
-            return nan
-        low, high = sorted((self.start.L, self.hessians.L))
-        return high / max(low, 1e-30)
-
-    @property
-    def alike(self) -> bool:
-        """Whether the clients' gradients agree on the way."""
-        on_the_way = self.rows[:-1] or self.rows
-        return all(row["zeta"] <= ALIKE * row["gradient"] for row in on_the_way)
-
-
 def _steps(
     problem: Problem,
     x0: Vector,
@@ -166,7 +112,7 @@ def _steps(
     cross_device: bool,
     seed: int,
     clock: Clock,
-) -> Generator[Stage, None, Diagnosis]:
+) -> Generator[stages.Stage, None, Diagnosis]:
     yield "who is measured", 0.0
     panel = seat(problem, seed, clock)
     yield "gradients at the start", 0.01
@@ -174,7 +120,7 @@ def _steps(
     first = measure.at_point(panel, x0, panel.problem.N < problem.N)
     yield "curvature at the start", 0.02
     seconds = []
-    for _ in range(TIMINGS):  # others use the machine too: the least is what a gradient takes
+    for _ in range(stages.TIMINGS):  # others use the machine too: the least counts
         started = clock.spent
         steep = points.along_gradient(panel, x0, first.mean)
         seconds.append(clock.spent - started)
@@ -183,12 +129,12 @@ def _steps(
     case.pass_seconds = case.step_seconds = min(seconds)
     if case.short:
         clock.note("The time sufficed for little more than a few rounds.")
-    elif not clock.over(CURVATURE):
-        steep = points.steepest(panel, x0, seed, clock.until(CURVATURE), first.mean)
+    elif not clock.over(stages.CURVATURE):
+        steep = points.steepest(panel, x0, seed, clock.until(stages.CURVATURE), first.mean)
     L = max(steep.norm, 1e-30)
-    until = TRIALS if case.short else LOOK
-    chosen = yield from _told(plan.first_look(case, L, cross_device, until), CURVATURE)
-    found = yield from _measure(case, first, steep)
+    until = stages.TRIALS if case.short else stages.LOOK
+    chosen = yield from _told(plan.first_look(case, L, cross_device, until), stages.CURVATURE)
+    found = yield from stages.measure_all(case, first, steep)
     model, pull, predicted = yield from _model(case, found, cross_device)
     if not case.short:
         trials = plan.trials(
@@ -199,16 +145,16 @@ def _steps(
             cross_device=cross_device,
             alike=found.alike,
             trusted=found.change <= CHANGES,
-            until=TRIALS,
+            until=stages.TRIALS,
         )
-        chosen = yield from _told(trials, PREDICTIONS)
-    yield "bias and variance", TRIALS
+        chosen = yield from _told(trials, stages.PREDICTIONS)
+    yield "bias and variance", stages.TRIALS
     return _diagnosis(case, found, model, pull, predicted, chosen, cross_device)
 
 
 def _told(
     steps: Generator[str, None, plan.Plan], begin: float
-) -> Generator[Stage, None, plan.Plan]:
+) -> Generator[stages.Stage, None, plan.Plan]:
     """Say what is being tried, and return what came of it."""
     while True:
         try:
@@ -218,71 +164,31 @@ def _told(
             return result
 
 
-def _measure(case: Case, first: Gradients, steep: Spectrum) -> Generator[Stage, None, Measured]:
-    """Measure at the optimum, or as near to it as the time allows."""
-    clock, panel = case.clock, case.panel
-    here, hessians, start = first, measure.by_mean_alone(panel, steep), None
-    square, error = nan, 0.0
-    if case.short or clock.over(LOOK + 0.5 * (OPTIMUM - LOOK)):
-        clock.note("There was no time to look for the optimum; all is measured at the start.")
-    else:
-        yield "the optimum", LOOK
-        find(case, clock.until(OPTIMUM))
-        yield "gradients", OPTIMUM
-        here = measure.at_point(panel, case.best, panel.problem.N < case.problem.N)
-    if not case.short and not clock.over(NOISE):
-        yield "mini-batches", OPTIMUM
-        square, error = measure.noise(
-            panel.problem, panel.p, case.best, case.seed, clock.until(NOISE)
-        )
-    if case.short or clock.over(HESSIANS):
-        clock.note("There was no time for the Hessians of single clients.")
-    else:
-        hessians = yield from _hessians(case, case.best, NOISE, HESSIANS)
-        if case.quadratic or case.best is case.x0:
-            start = hessians
-        elif clock.over(HESSIANS_AT_START):
-            clock.note("The Hessians at the start were not looked at.")
-        else:
-            start = yield from _hessians(case, case.x0, HESSIANS, HESSIANS_AT_START, worst=3)
-    table, B = rows.of_points(case, first, here, hessians, start, POINTS)
-    sigma = sqrt(max(0.0, square)) if isfinite(square) else nan
-    return Measured(
-        first=first,
-        steep=steep,
-        here=here,
-        sigma=sigma,
-        sigma_error=error / (2 * sigma) if sigma > 0 else 0.0,
-        hessians=hessians,
-        start=start,
-        rows=table,
-        B=B,
-    )
-
-
 def _model(
-    case: Case, found: Measured, cross_device: bool
-) -> Generator[Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
+    case: Case, found: stages.Measured, cross_device: bool
+) -> Generator[stages.Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
     """Build the quadratic model and count rounds on it."""
     predicted: list[Predicted] = []
-    if case.clock.over(BASIS) or case.best is case.x0:
+    if case.clock.over(stages.BASIS) or case.best is case.x0:
         case.clock.note("There was no time for the quadratic model.")
         return None, None, predicted
-    yield "the quadratic model", POINTS
+    yield "the quadratic model", stages.POINTS
     moved = found.here.rows - found.here.mean
     size = float(moved.norm(dim=1).max()) / found.hessians.L or 1.0
     leave_the_optimum(case, size, found.hessians.L)
     pull = laws.pull_of(case.panel, case.best, moved)
-    model = plan.build(case, moved, pull, found.sigma > 0, (BASIS, MODEL))
-    for one in () if model is None else plan.predictions(case, model, cross_device, PREDICTIONS):
+    model = plan.build(case, moved, pull, found.sigma > 0, (stages.BASIS, stages.MODEL))
+    for one in (
+        () if model is None else plan.predictions(case, model, cross_device, stages.PREDICTIONS)
+    ):
         predicted.append(one)
-        yield f"{named(one.algorithm)} with K = {one.K} on the model", MODEL
+        yield f"{named(one.algorithm)} with K = {one.K} on the model", stages.MODEL
     return model, pull, predicted
 
 
 def _diagnosis(
     case: Case,
-    found: Measured,
+    found: stages.Measured,
     model: Surrogate | None,
     pull: Vector | None,
     predicted: list[Predicted],
@@ -293,7 +199,7 @@ def _diagnosis(
     clock, panel, problem = case.clock, case.panel, case.problem
     here, hessians, choice = found.here, found.hessians, chosen.choice
     at = _constants(case, found)
-    bias, variance = laws.stationary(case, here, hessians, model, pull, choice, at, BIAS)
+    bias, variance = laws.stationary(case, here, hessians, model, pull, choice, at, stages.BIAS)
     holds = None if choice is None else reach(choice, predicted, case.eps)
     sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
     errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
@@ -361,7 +267,7 @@ def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
     return {name: bound for name, bound in found.items() if isfinite(getattr(hessians, name))}
 
 
-def _constants(case: Case, found: Measured) -> theory.Constants | None:
+def _constants(case: Case, found: stages.Measured) -> theory.Constants | None:
     """Return what the rates of theory depend on; None if not all of it was measured."""
     hessians = found.hessians
     needed = (hessians.delta, hessians.mu, found.B, found.sigma)
@@ -380,29 +286,3 @@ def _constants(case: Case, found: Measured) -> theory.Constants | None:
         D=float((case.start - case.best).norm()),
         F=max(case.f0 - case.least, case.eps),
     )
-
-
-def _hessians(
-    case: Case, x: Vector, begin: float, end: float, worst: int = measure.WORST
-) -> Generator[Stage, None, Hessians]:
-    """Measure the Hessians at x: all eigenvalues if d is small, else the extreme ones."""
-    yield "Hessians", begin
-    enough, half = case.clock.until(end), case.clock.until((begin + end) / 2)
-    matrices = measure.full_hessians(case.panel, x, half)
-    whole = None if matrices is None else measure.by_matrices(case.panel, matrices, enough)
-    if whole is not None:
-        return whole
-    found: Hessians | None = None
-    for item in measure.by_products(case.panel, x, case.seed, case.clock, enough, worst):
-        if isinstance(item, Hessians):
-            found = item
-        else:
-            yield item, begin
-    assert found is not None
-    if x is case.best and case.clock.decomposes(case.problem.d, end):
-        yield "the mean Hessian", (begin + end) / 2
-        found.matrix = measure.full_hessian(case.panel, x, enough)
-        if found.matrix is not None and case.clock.decomposes(case.problem.d, 1.0):
-            found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
-            found.mu_exact = True
-    return found
