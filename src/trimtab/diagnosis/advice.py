@@ -1,25 +1,22 @@
-"""From numbers to advice: which algorithm, which K, which step sizes, why, and how sure."""
+"""What a diagnosis found: numbers, predictions, and advice or why there is none."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite, nan
 from typing import Any
 
-from trimtab.algorithms import ALGORITHMS, FedAvg, MimeLite, Momentum, Scaffold, Sgd
 from trimtab.core import Algorithm
-from trimtab.diagnosis.surrogate import BETA, NEAR, Predicted
+from trimtab.diagnosis.choice import make, named
+from trimtab.diagnosis.surrogate import BETA, Predicted
 from trimtab.record import plain
-
-LIKE = 1.1  # as good: a simpler algorithm is advised if it needs at most this much more rounds
-ALIKE = 1.0  # zeta against |grad f| up to which clients count as alike on the way
-CHANGES = 3.0  # factor by which curvature may change on the way before the model is doubted
 
 
 @dataclass
 class Diagnosis:
     """What was measured, what theory predicts from it, and what to do.
 
-    Scalars are at the optimum, or at the best point found where there is none. `print` shows it.
+    Scalars are at the optimum, or at the best point found where there is none; NaN stands for what
+    there was no time to measure. Without advice, algorithm, K and step sizes are None. `print`
+    shows it.
     """
 
     N: int
@@ -51,10 +48,10 @@ class Diagnosis:
     variance: dict[str, float | None]  # trace of the stationary covariance
     predicted: list[Predicted]
     # -- advised
-    algorithm: str
-    K: int
-    eta_l: float
-    eta_g: float
+    algorithm: str | None
+    K: int | None
+    eta_l: float | None
+    eta_g: float | None
     reasons: list[str]
     sure: str
     doubts: list[str]
@@ -63,14 +60,32 @@ class Diagnosis:
     cross_device: bool = False
     spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
     name: str = "problem"
+    where: str = "optimum"  # where the scalars were measured
+    norm: float = nan  # |Hess|, the largest |eigenvalue| of the mean Hessian
+    why_not: str = ""  # why there is no advice
+    bounds: dict[str, str] = field(default_factory=dict)  # "at least", "at most", where only that
+    rough: bool = False  # whether L and delta were cut so short that their ratio says nothing
+    measured_on: int = 0  # clients whose Hessians were looked at one by one
+    trials: list[dict[str, Any]] = field(default_factory=list)  # f after each round, from f_start
+    f_start: float = nan
+    holds: float | None = None  # the least f - f* for which the advice holds on the model
+    accuracy: str = ""  # the same in a sentence, with what changes beyond it
+    about_K: str = ""  # why K and the knee differ, where they do
 
     @property
     def advice(self) -> str:
         """The first sentence."""
+        if self.algorithm is None:
+            return f"No advice: {self.why_not}; run `trimtab compare`."
         return f"Use {named(self.algorithm)} with {self._settings()}."
 
     def advised(self) -> Algorithm:
-        """Return the advised algorithm, ready for `simulate`."""
+        """Return the advised algorithm, ready for `simulate`; a ValueError if there is none."""
+        if self.algorithm is None or self.K is None or self.eta_l is None:
+            raise ValueError(
+                f"diagnose has no advice for {self.name}, because {self.why_not}; "
+                "run `trimtab compare`, or pass more minutes."
+            )
         return make(self.algorithm, self.K, self.eta_l)
 
     def _settings(self) -> str:
@@ -90,15 +105,17 @@ class Diagnosis:
         return content
 
     def __str__(self) -> str:
-        where = "at the optimum" if self.optimum else "at the best point found"
-        lines = [self.advice, " ".join(self.reasons), f"How sure: {self.sure}"]
+        lines = [self.advice, " ".join(self.reasons)]
+        lines += [sentence for sentence in (self.accuracy, self.about_K) if sentence]
+        lines += [f"How sure: {self.sure}"]
         lines += [f"  - {doubt}" for doubt in self.doubts]
-        lines += ["", f"Measured {where}, N = {self.N}, d = {self.d}, S = {self.S}:"]
+        lines += ["", f"Measured at the {self.where}, N = {self.N}, d = {self.d}, S = {self.S}:"]
         lines += [f"  {row}" for row in self._measured()]
-        lines += [
-            "",
-            f"Predicted by theory ({self.convexity}), relative, to f - f* = {self.eps:.3g}:",
-        ]
+        if self.rates:
+            lines += [
+                "",
+                f"Predicted by theory ({self.convexity}), relative, to f - f* = {self.eps:.3g}:",
+            ]
         lines += [f"  {row}" for row in self._predicted()]
         lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
         lines += [f"  {_client(row)}" for row in self.clients[:5]]
@@ -109,32 +126,39 @@ class Diagnosis:
 
     def _measured(self) -> list[str]:
         def said(name: str, meaning: str) -> str:
-            error = self.errors.get(name, 0.0)
-            value = f"{getattr(self, name):.3g}" + (f" ± {error:.1g}" if error else "")
-            return f"{name:<7}{value:<18}{meaning}"
+            error, value = self.errors.get(name, 0.0), getattr(self, name)
+            if not isfinite(value):
+                return f"{name:<7}{'not measured':<18}{meaning}"
+            sign = {"at least": ">= ", "at most": "<= "}.get(self.bounds.get(name, ""), "")
+            shown = f"{sign}{value:.3g}" + (f" ± {error:.1g}" if error else "")
+            return f"{name:<7}{shown:<18}{meaning}"
 
         weak = "strong convexity" if self.mu > 0 else "least eigenvalue of Hess: not convex there"
-        return [
+        ratio = f"; delta/L = {self.delta / self.L:.2g}" if self.L and not self.rough else ""
+        local = f" at eta_l = {self.eta_l:.3g}, K = {self.K}" if self.eta_l is not None else ""
+        rows = [
             said("zeta", "how far the clients' gradients are apart"),
             said("G", "gradient dissimilarity of (A1)"),
             said("B", "its other constant, the largest over the points tried"),
-            said("delta", f"Hessian dissimilarity of (A2); delta/L = {self.delta / self.L:.2g}"),
+            said("delta", f"Hessian dissimilarity of (A2){ratio}"),
             said("second", "second-order heterogeneity"),
             said("L", "smoothness, the steepest client"),
-            said("mu", weak if abs(self.mu) > 1e-6 * self.L else "no strong convexity"),
+            said("mu", weak if not abs(self.mu) <= 1e-6 * self.L else "no strong convexity"),
             said("sigma", "noise of a mini-batch gradient"),
-            said(
-                "drift", f"average drift of local steps at eta_l = {self.eta_l:.3g}, K = {self.K}"
-            ),
+            said("drift", f"average drift of local steps{local}"),
         ]
+        if self.bounds and self.measured_on < self.N:
+            rows.append(f"(Hessians of {self.measured_on} of {self.N} clients one by one)")
+        return rows
 
     def _predicted(self) -> list[str]:
         rows = []
         for name, rate in self.rates.items():
             most = max(rate, key=lambda term: rate[term])
             rows.append(f"{named(name):<24}{sum(rate.values()):>9.3g} rounds, most for {most}")
-        knees = ", ".join(f"option {o}: {_count(k)}" for o, k in self.knee.items())
-        rows.append(f"more local steps pay up to K of about ({knees})")
+        if self.knee:
+            knees = ", ".join(f"option {o}: {_count(k)}" for o, k in self.knee.items())
+            rows.append(f"SCAFFOLD's local steps save rounds, in the long run, up to K ({knees})")
         b, v = self.bias, self.variance
         if b.get("heterogeneity") is not None:
             rows.append(
@@ -157,84 +181,6 @@ class Diagnosis:
         return rows
 
 
-def make(name: str, K: int, eta: float) -> Algorithm:
-    """Return an algorithm with K local steps of size eta, and eta_g = 1.
-
-    >>> make("fedavg", 5, 0.1)
-    FedAvg(eta_l=0.1, K=5, eta_g=1.0)
-    """
-    if name == "sgd":
-        return Sgd(eta=eta)
-    if name == "mimelite":
-        return MimeLite(eta=eta, K=K, base=Momentum(BETA))
-    return Scaffold(eta_l=eta, K=K) if name == "scaffold" else FedAvg(eta_l=eta, K=K)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """An algorithm with K and step size, and its rounds on the model."""
-
-    algorithm: str
-    K: int
-    eta: float | None
-    rounds: int | None
-
-
-def choose(
-    predicted: Sequence[Predicted], *, cross_device: bool, alike: bool, trusted: bool
-) -> Choice:
-    """Choose by the rounds predicted on the model; ties go to what is simpler, and to fewer steps.
-
-    alike: whether the clients' gradients agree on the way. trusted: whether the model's curvature
-    holds on the way. FedAvg counts as good as Scaffold only if one of them is so.
-
-    >>> tried = [Predicted("fedavg", 4, 20, 0.3, 0), Predicted("scaffold", 4, 10, 0.3, 0)]
-    >>> choose(tried, cross_device=False, alike=False, trusted=True).algorithm
-    'scaffold'
-    """
-    if cross_device:
-        return _pick([one for one in predicted if one.algorithm == "mimelite"])
-    usual = [one for one in predicted if one.algorithm != "mimelite"]
-    least = {name: _least(usual, name) for name in ("sgd", "fedavg", "scaffold")}
-    best = min(least.values())
-    if best == inf:  # nobody gets there: who comes nearest
-        near = min(usual, key=lambda one: one.gap)
-        return Choice(near.algorithm, near.K, near.eta, None)
-    if least["sgd"] <= LIKE * best:
-        return _pick([one for one in usual if one.algorithm == "sgd"])
-    if least["fedavg"] <= LIKE * best and (alike or trusted):
-        return _pick([one for one in usual if one.algorithm == "fedavg"])
-    name = "scaffold" if least["scaffold"] < inf else "fedavg"
-    return _pick([one for one in usual if one.algorithm == name])
-
-
-def _pick(tried: Sequence[Predicted]) -> Choice:
-    """Return the smallest K whose rounds are near the fewest."""
-    there = [one for one in tried if one.rounds is not None]
-    if not there:
-        near = min(tried, key=lambda one: one.gap)
-        return Choice(near.algorithm, near.K, near.eta, None)
-    fewest = min(one.rounds for one in there if one.rounds is not None)
-    good = [one for one in there if one.rounds is not None and one.rounds <= NEAR * fewest]
-    one = min(good, key=lambda one: one.K)
-    return Choice(one.algorithm, one.K, one.eta, one.rounds)
-
-
-def _least(tried: Sequence[Predicted], name: str) -> float:
-    return min((one.rounds for one in tried if one.algorithm == name and one.rounds), default=inf)
-
-
-def named(name: str) -> str:
-    """Return an algorithm's class name for its lower-case one, with what follows it.
-
-    >>> named("scaffold on quadratics")
-    'Scaffold on quadratics'
-    """
-    first, _, rest = name.partition(" ")
-    shown = ALGORITHMS[first].__name__ if first in ALGORITHMS else first
-    return f"{shown} {rest}".strip()
-
-
 def _count(K: float) -> str:
     return f"{K:.0f}" if isfinite(K) else "any number"
 
@@ -249,5 +195,6 @@ def _rounds(one: Predicted) -> str:
 
 def _client(row: dict[str, Any]) -> str:
     about = "" if row["measured"] else "about "
+    hessian = f"{about}{row['hessian']:.3g}" if isfinite(row["hessian"]) else "not measured"
     mark = f"  <- {row['outlier']}" if row["outlier"] else ""
-    return f"{row['client']:>5}: {row['gradient']:.3g}, {about}{row['hessian']:.3g}{mark}"
+    return f"{row['client']:>5}: {row['gradient']:.3g}, {hessian}{mark}"

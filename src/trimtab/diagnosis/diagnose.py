@@ -2,24 +2,23 @@
 
 from collections.abc import Generator
 from dataclasses import replace
-from math import inf, sqrt
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import laws, measure, plan, rows, theory, words
-from trimtab.diagnosis.advice import ALIKE, CHANGES, Diagnosis, named
-from trimtab.diagnosis.case import Case, find
+from trimtab.diagnosis import laws, measure, plan, points, rows, stages, theory, words
+from trimtab.diagnosis.advice import Diagnosis
+from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
+from trimtab.diagnosis.choice import CHANGES, named, reach
 from trimtab.diagnosis.clock import Clock
 from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.panel import seat
+from trimtab.diagnosis.surrogate import Predicted, Surrogate
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.threads import one_thread
-
-Stage = tuple[str, float]
-"""What is being done, and about how much of it all is over."""
 
 
 def diagnose(
@@ -73,17 +72,27 @@ def diagnosing(
     seed: int = 0,
     minutes: float = 5,
     name: str = "problem",
-) -> Generator[Stage, None, Diagnosis]:
+) -> Generator[stages.Stage, None, Diagnosis]:
     """Do what `diagnose` does; yield what is being done, for progress."""
+    clock = Clock(60 * minutes if _positive(minutes) else 0.0)
+    if problem.N < 2:
+        raise ValueError(
+            f"the problem has N={problem.N} client, and a diagnosis compares clients with each "
+            "other; pass a problem with two or more, or train this one with trimtab.Sgd."
+        )
     size = cohort_size(S, problem.N)
-    if not isinstance(minutes, int | float) or not 0 < minutes < inf:
+    if not _positive(minutes):
         raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
-    if eps is not None and not 0 < eps < inf:
+    if eps is not None and not _positive(eps):
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
     x0 = _start(problem, seed, x)
     with one_thread(when=getattr(problem, "executor", "loop") != "wide"):
-        found = yield from _steps(problem, x0, size, eps, cross_device, seed, minutes)
+        found = yield from _steps(problem, x0, size, eps, cross_device, seed, clock)
     return replace(found, name=name)
+
+
+def _positive(value: float) -> bool:
+    return isinstance(value, int | float) and 0 < value < inf
 
 
 def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
@@ -102,123 +111,178 @@ def _steps(
     eps: float | None,
     cross_device: bool,
     seed: int,
-    minutes: float,
-) -> Generator[Stage, None, Diagnosis]:
-    clock = Clock(60 * minutes)
+    clock: Clock,
+) -> Generator[stages.Stage, None, Diagnosis]:
     yield "who is measured", 0.0
     panel = seat(problem, seed, clock)
-    yield "the optimum", 0.02
-    case = find(problem, panel, clock, x0, S, seed, eps)
-    yield "gradients", 0.3
-    here = measure.at_point(panel, case.best, panel.problem.N < problem.N)
-    yield "mini-batches", 0.35
-    square, error = measure.noise(panel.problem, panel.p, case.best, seed, clock.until(0.4))
-    sigma = sqrt(max(0.0, square))
-    hessians = start = yield from _hessians(case, case.best, 0.4, 0.6)
-    if clock.until(0.68)():
-        clock.note("The Hessians at the start were not looked at.")
-    elif not case.quadratic:
-        start = yield from _hessians(case, x0, 0.6, 0.68, worst=3)
-    points, B = rows.of_points(case, here, hessians, start)
+    yield "gradients at the start", 0.01
+    case = begin(problem, panel, clock, x0, S, seed, eps)
+    first = measure.at_point(panel, x0, panel.problem.N < problem.N)
+    yield "curvature at the start", 0.02
+    seconds = []
+    for _ in range(stages.TIMINGS):  # others use the machine too: the least counts
+        started = clock.spent
+        steep = points.along_gradient(panel, x0, first.mean)
+        seconds.append(clock.spent - started)
+        if sum(seconds) * SHORT > clock.seconds:
+            break
+    case.pass_seconds = case.step_seconds = min(seconds)
+    if case.short:
+        clock.note("The time sufficed for little more than a few rounds.")
+    elif not clock.over(stages.CURVATURE):
+        steep = points.steepest(panel, x0, seed, clock.until(stages.CURVATURE), first.mean)
+    L = max(steep.norm, 1e-30)
+    until = stages.TRIALS if case.short else stages.LOOK
+    chosen = yield from _told(plan.first_look(case, L, cross_device, until), stages.CURVATURE)
+    found = yield from stages.measure_all(case, first, steep)
+    model, pull, predicted = yield from _model(case, found, cross_device)
+    if not case.short:
+        trials = plan.trials(
+            case,
+            predicted,
+            found.L if predicted else L,
+            chosen,
+            cross_device=cross_device,
+            alike=found.alike,
+            trusted=found.change <= CHANGES,
+            until=stages.TRIALS,
+        )
+        chosen = yield from _told(trials, stages.PREDICTIONS)
+    yield "bias and variance", stages.TRIALS
+    return _diagnosis(case, found, model, pull, predicted, chosen, cross_device)
 
-    yield "the quadratic model", 0.68
-    moved = here.rows - here.mean
-    pull = laws.pull_of(panel, case.best, moved)
-    model, away = plan.build(case, hessians, moved, pull, sigma)
-    predicted = []
-    for one in () if model is None else plan.predictions(case, model, cross_device):
+
+def _told(
+    steps: Generator[str, None, plan.Plan], begin: float
+) -> Generator[stages.Stage, None, plan.Plan]:
+    """Say what is being tried, and return what came of it."""
+    while True:
+        try:
+            yield next(steps), begin
+        except StopIteration as done:
+            result: plan.Plan = done.value
+            return result
+
+
+def _model(
+    case: Case, found: stages.Measured, cross_device: bool
+) -> Generator[stages.Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
+    """Build the quadratic model and count rounds on it."""
+    predicted: list[Predicted] = []
+    if case.clock.over(stages.BASIS) or case.best is case.x0:
+        case.clock.note("There was no time for the quadratic model.")
+        return None, None, predicted
+    yield "the quadratic model", stages.POINTS
+    moved = found.here.rows - found.here.mean
+    size = float(moved.norm(dim=1).max()) / found.hessians.L or 1.0
+    leave_the_optimum(case, size, found.hessians.L)
+    pull = laws.pull_of(case.panel, case.best, moved)
+    model = plan.build(case, moved, pull, found.sigma > 0, (stages.BASIS, stages.MODEL))
+    for one in (
+        () if model is None else plan.predictions(case, model, cross_device, stages.PREDICTIONS)
+    ):
         predicted.append(one)
-        at_least = 0.75 + 0.005 * len(predicted)
-        yield f"{named(one.algorithm)} with K = {one.K} on the model", at_least
-    alike = all(row["zeta"] <= ALIKE * row["gradient"] for row in points[:-1])
-    change = max(start.L, hessians.L) / max(min(start.L, hessians.L), 1e-30)
-    choice = plan.decide(
-        predicted, hessians, cross_device=cross_device, alike=alike, trusted=change <= CHANGES
-    )
-    yield "step sizes", 0.85
-    eta = plan.try_out(case, choice, max(hessians.L, start.L, 1e-30))
+        yield f"{named(one.algorithm)} with K = {one.K} on the model", stages.MODEL
+    return model, pull, predicted
 
-    yield "bias and variance", 0.9
-    at = theory.Constants(
-        L=hessians.L,
-        mu=hessians.mu,
-        delta=hessians.delta,
-        G=here.G,
-        B=B,
-        sigma=sigma,
-        N=problem.N,
-        S=S,
-        eps=case.eps,
-        D=float(away.norm()),
-        F=max(case.f0 - case.least, case.eps),
-    )
-    bias, variance = laws.stationary(case, here, hessians, model, pull, choice.K, eta, at)
-    errors = {"zeta": here.zeta_error, "sigma": error / (2 * sigma) if sigma else 0.0}
-    sure, doubts = words.how_sure(case, choice, change, hessians, predicted)
-    where = "optimum" if case.optimum else "best point found"
+
+def _diagnosis(
+    case: Case,
+    found: stages.Measured,
+    model: Surrogate | None,
+    pull: Vector | None,
+    predicted: list[Predicted],
+    chosen: plan.Plan,
+    cross_device: bool,
+) -> Diagnosis:
+    """Put together what was measured, what follows from it, and what is advised."""
+    clock, panel, problem = case.clock, case.panel, case.problem
+    here, hessians, choice = found.here, found.hessians, chosen.choice
+    at = _constants(case, found)
+    bias, variance = laws.stationary(case, here, hessians, model, pull, choice, at, stages.BIAS)
+    holds = None if choice is None else reach(choice, predicted, case.eps)
+    sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
+    errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
+    looked = sum(hessians.measured)
     return Diagnosis(
         N=problem.N,
         d=problem.d,
-        S=S,
+        S=case.S,
         eps=case.eps,
         G=here.G,
-        B=B,
+        B=found.B,
         delta=hessians.delta,
         L=hessians.L,
         mu=hessians.mu,
-        sigma=sigma,
+        sigma=found.sigma,
         zeta=here.zeta,
         second=hessians.second,
         weak=hessians.weak,
-        drift=laws.drift(case, eta, choice.K, pull),
+        drift=laws.drift(case, choice, pull),
         errors={name: value for name, value in errors.items() if value},
         least=case.least,
         optimum=case.optimum,
-        points=points,
+        points=found.rows,
         clients=rows.of_clients(panel, here, hessians),
-        rates=theory.rates(at, choice.K),
-        convexity=at.convexity,
-        knee={
-            "I": theory.knee(at.L, at.delta, at.mu, "I"),
-            "II": theory.knee(at.L, at.delta, at.mu, "II"),
-        },
+        rates={} if at is None else theory.rates(at, 1 if choice is None else choice.K),
+        convexity="not known" if at is None else at.convexity,
+        knee={} if at is None else theory.knees(at),
         bias=bias,
-        bias_by_K=laws.by_K(bias, model, eta, choice.K),
+        bias_by_K=laws.by_K(bias, model, choice),
         variance=variance,
         predicted=predicted,
-        algorithm=choice.algorithm,
-        K=choice.K,
-        eta_l=eta,
-        eta_g=1.0,
-        reasons=words.reasons(choice, at, here.zeta, bias, predicted, where),
+        algorithm=None if choice is None else choice.algorithm,
+        K=None if choice is None else choice.K,
+        eta_l=None if choice is None else choice.eta,
+        eta_g=None if choice is None else 1.0,
+        reasons=words.reasons(case, chosen, here.zeta, bias, hessians, predicted),
         sure=sure,
         doubts=doubts,
         cut=clock.cut,
         seconds=clock.spent,
         cross_device=cross_device,
         spectra={panel.clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
+        where=case.where,
+        norm=hessians.norm,
+        why_not=chosen.why_not,
+        bounds=_bounds(hessians, all_clients=panel.problem.N == problem.N),
+        rough=hessians.rough,
+        measured_on=looked,
+        trials=[
+            {"algorithm": o.algorithm, "K": o.K, "eta": o.eta, "losses": o.losses}
+            for o in chosen.lanes
+            if o.losses
+        ],
+        f_start=chosen.f_start,
+        holds=None if holds is None else holds.eps,
+        accuracy=words.accuracy(choice, holds),
+        about_K=words.about_K(choice, at, case.eps),
     )
 
 
-def _hessians(
-    case: Case, x: Vector, begin: float, end: float, worst: int = measure.WORST
-) -> Generator[Stage, None, Hessians]:
-    """Measure the Hessians at x: all eigenvalues if d is small, else the extreme ones."""
-    yield "Hessians", begin
-    enough, half = case.clock.until(end), case.clock.until((begin + end) / 2)
-    matrices = measure.full_hessians(case.panel, x, half)
-    if matrices is not None:
-        return measure.by_matrices(case.panel, matrices)
-    found: Hessians | None = None
-    for item in measure.by_products(case.panel, x, case.seed, case.clock, enough, worst):
-        if isinstance(item, Hessians):
-            found = item
-        else:
-            yield item, begin
-    assert found is not None
-    if x is case.best:
-        yield "the mean Hessian", (begin + end) / 2
-        found.matrix = measure.full_hessian(case.panel, x, enough)
-        if found.matrix is not None:
-            found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
-    return found
+def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
+    """Return which numbers are bounds only: those of some clients, or of a process cut short."""
+    found = {} if hessians.exact and all_clients else {"L": "at least", "delta": "at least"}
+    found |= {} if hessians.mu_exact else {"mu": "at most"}
+    return {name: bound for name, bound in found.items() if isfinite(getattr(hessians, name))}
+
+
+def _constants(case: Case, found: stages.Measured) -> theory.Constants | None:
+    """Return what the rates of theory depend on; None if not all of it was measured."""
+    hessians = found.hessians
+    needed = (hessians.delta, hessians.mu, found.B, found.sigma)
+    if hessians.rough or not all(map(isfinite, needed)) or not hessians.L > 0:
+        return None
+    return theory.Constants(
+        L=hessians.L,
+        mu=hessians.mu,
+        delta=hessians.delta,
+        G=found.here.G,
+        B=found.B,
+        sigma=found.sigma,
+        N=case.problem.N,
+        S=case.S,
+        eps=case.eps,
+        D=float((case.start - case.best).norm()),
+        F=max(case.f0 - case.least, case.eps),
+    )

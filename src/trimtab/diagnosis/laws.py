@@ -1,11 +1,14 @@
 """Bias, variance and drift at a step size and K, from what was measured."""
 
+from math import nan
+
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis import measure, stochastic, surrogate, theory
 from trimtab.diagnosis.case import Case
+from trimtab.diagnosis.choice import Choice
 from trimtab.diagnosis.measure import Gradients, Hessians
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.spectrum import conjugate_gradients
@@ -28,17 +31,22 @@ def stationary(
     here: Gradients,
     hessians: Hessians,
     model: Surrogate | None,
-    pull: Vector,
-    K: int,
-    eta: float,
-    at: theory.Constants,
+    pull: Vector | None,
+    choice: Choice | None,
+    at: theory.Constants | None,
+    until: float,
 ) -> tuple[Law, Law]:
-    """Return FedAvg's and Scaffold's bias at (eta, K), and the traces of their covariances."""
+    """Return FedAvg's and Scaffold's bias as advised, and the traces of their covariances."""
     names = ("heterogeneity", "stochastic", "scaffold", "limit", "richardson_romberg")
     bias: Law = dict.fromkeys(names)
     variance: Law = dict.fromkeys(("fedavg", "scaffold"))
-    if at.convexity == "non-convex" or not case.optimum:
+    if at is None or at.convexity == "non-convex" or not case.optimum:
         return bias, variance
+    if pull is None or choice is None or choice.eta is None or case.clock.over(until):
+        return bias, variance
+    if hessians.matrix is not None and not case.clock.decomposes(case.problem.d, 1.0):
+        return bias, variance
+    eta, K = choice.eta, choice.K
     bias["heterogeneity"] = eta * (K - 1) / 2 * _solved(case, hessians, pull)
     if model is not None:
         limit, twice = (surrogate.fedavg_limit(model, step, K) for step in (eta, 2 * eta))
@@ -54,11 +62,12 @@ def stationary(
     return _with_noise(case, here, hessians.matrix, K, eta, at, bias)
 
 
-def by_K(bias: Law, model: Surrogate | None, eta: float, K: int) -> list[Law]:
+def by_K(bias: Law, model: Surrogate | None, choice: Choice | None) -> list[Law]:
     """Return FedAvg's bias for other K at the same step size: first order, and on the model."""
     first = bias["heterogeneity"]
-    if first is None or K == 1:
+    if first is None or choice is None or choice.eta is None or choice.K == 1:
         return []
+    eta, K = choice.eta, choice.K
     rows: list[Law] = []
     for other in KS:
         limit = None if model is None else surrogate.fedavg_limit(model, eta, other)
@@ -74,7 +83,7 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
         steep = values > 1e-6 * hessians.L
         return float(((U.T @ pull.double().cpu())[steep] / values[steep]).norm())
     found, left = conjugate_gradients(
-        lambda v: case.panel.mean_products(case.best, v), pull, enough=case.clock.until(0.95)
+        lambda v: case.panel.mean_products(case.best, v), pull, enough=case.clock.until(0.97)
     )
     if left > 0.05:
         case.clock.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
@@ -118,9 +127,15 @@ def _with_noise(
     return bias, variance
 
 
-def drift(case: Case, eta: float, K: int, pull: Vector) -> float:
-    """Return |x* - mean_c y_c|/(eta K) after K local steps on all data, started at x*."""
+def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
+    """Return |x* - mean_c y_c|/(eta K) after K local steps on all data, started at x*.
+
+    NaN without advice, or without time.
+    """
+    if choice is None or choice.eta is None or pull is None or case.clock.over(1.0):
+        return nan
     panel, x, enough = case.panel, case.best, case.clock.until(1.0)
+    eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
     for i in range(panel.problem.N):
         y = x

@@ -7,7 +7,7 @@ delta = the largest |eigenvalue| of any Hess_i - Hess; L that of any Hess_i.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ SMALL = 300  # and those of all clients
 PROBES, FEW = 8, 2  # random vectors that rank the clients; few where d is above
 LARGE = 100_000
 WORST = 12  # clients whose Hessians Lanczos looks at, at least
+FLAT = 1e-6  # of L: an eigenvalue above -FLAT L counts as not negative
 STEADY = 0.02  # relative standard error at which no more mini-batches are drawn
 
 
@@ -92,18 +93,18 @@ def noise(
 ) -> tuple[float, float]:
     """Return sigma^2 = sum p_i E|g_i(x, k) - grad f_i(x)|^2 and its standard error.
 
-    Half the squared distance of two independent mini-batch gradients is unbiased for it.
+    Half the squared distance of two independent mini-batch gradients is unbiased for it. NaN if
+    there is no time to draw a pair for every client.
     """
     means: list[float] = []
     for pair in range(1000):
         total = 0.0
         for i in range(problem.N):
+            if enough():
+                return (sum(means) / len(means), _error(means)) if means else (nan, 0.0)
             total += float(p[i]) * float(pair_of(problem, i, x, seed, pair).double().square().sum())
-            if enough() and means:
-                break
-        else:
-            means.append(total)
-        if total == 0 or (enough() and means):
+        means.append(total)
+        if total == 0:
             break
         if len(means) >= 8 and _error(means) <= STEADY * sum(means) / len(means):
             break
@@ -129,7 +130,11 @@ def _error(values: list[float]) -> float:
 
 @dataclass
 class Hessians:
-    """What is known of the Hessians at one point."""
+    """What is known of the Hessians at one point; NaN stands for what was not measured.
+
+    L is at least |Hess| and at least delta - |Hess|, and at least delta where all are positive
+    semi-definite, since |Hess_i - Hess| <= |Hess_i| + |Hess|: no two numbers contradict each other.
+    """
 
     L: float
     mu: float  # the least eigenvalue of Hess: strong convexity, or below 0 how non-convex f is
@@ -140,6 +145,17 @@ class Hessians:
     measured: tuple[bool, ...]  # or, where False, an estimate from random vectors
     spectra: dict[int, Spectrum] = field(default_factory=dict)  # of Hess_i - Hess
     matrix: Tensor | None = None  # Hess, if d is at most 2,000
+    norm: float = nan  # |Hess|
+    exact: bool = True  # else L and delta are lower bounds: not every client's was found
+    mu_exact: bool = True  # else mu is an upper bound
+    rough: bool = False  # whether Lanczos was cut so short that L and delta say little
+
+    def __post_init__(self) -> None:
+        if isfinite(self.delta):
+            least = (
+                self.delta if min(self.weak, self.mu) >= -FLAT * self.L else self.delta - self.norm
+            )
+            self.L = max(self.L, self.norm, least, self.delta / 2)
 
 
 def full_hessians(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor | None:
@@ -149,10 +165,10 @@ def full_hessians(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor
         return None
     eye, found = torch.eye(d).to(x), []
     for i in range(panel.problem.N):
-        H = panel.products(i, x, eye).double()
-        found.append((H + H.T) / 2)
-        if enough():
+        H = panel.products_in_time(i, x, eye, enough)
+        if H is None or enough():
             return None
+        found.append((H + H.T).double() / 2)
     return torch.stack(found)
 
 
@@ -163,18 +179,25 @@ def full_hessian(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor 
         return None
     H, eye = torch.zeros(d, d, dtype=torch.float64), torch.eye(d).to(x)
     for i in range(panel.problem.N):
-        H.add_(panel.products(i, x, eye).double().cpu(), alpha=float(panel.p[i]))
-        if enough() and i + 1 < panel.problem.N:
+        H_i = None if enough() else panel.products_in_time(i, x, eye, enough)
+        if H_i is None:
             return None
+        H.add_(H_i.double().cpu(), alpha=float(panel.p[i]))
     return (H + H.T) / 2
 
 
-def by_matrices(panel: Panel, H_i: Tensor) -> Hessians:
-    """Return what follows from all the Hessians."""
+def by_matrices(
+    panel: Panel, H_i: Tensor, enough: Callable[[], bool] = lambda: False
+) -> Hessians | None:
+    """Return what follows from all the Hessians; None if there is no time to decompose them."""
     p = panel.p
     H = weighted(p, H_i)
-    own, mean = [dense(M) for M in H_i], dense(H)
-    apart = [dense(M - H) for M in H_i]
+    mean, own, apart = dense(H), [], []
+    for M in H_i:
+        if enough():
+            return None
+        own.append(dense(M))
+        apart.append(dense(M - H))
     norms = tuple(s.norm for s in apart)
     return Hessians(
         L=max(s.norm for s in own),
@@ -186,6 +209,25 @@ def by_matrices(panel: Panel, H_i: Tensor) -> Hessians:
         measured=(True,) * len(norms),
         spectra=dict(enumerate(apart)),
         matrix=H,
+        norm=mean.norm,
+    )
+
+
+def by_mean_alone(panel: Panel, of_f: Spectrum) -> Hessians:
+    """Return what the mean Hessian says of the others: that one of them is as steep."""
+    N = panel.problem.N
+    return Hessians(
+        L=of_f.norm,
+        mu=nan,
+        delta=nan,
+        weak=0.0,
+        second=nan,
+        apart=(nan,) * N,
+        measured=(False,) * N,
+        norm=of_f.norm,
+        exact=False,
+        mu_exact=False,
+        rough=True,
     )
 
 
@@ -211,44 +253,48 @@ def by_products(
     mean = weighted(q, HV)
     own = HV.square().sum(2).mean(1).sqrt()  # about the Frobenius norm of Hess_i,
     frobenius = (HV - mean).square().sum(2).mean(1).sqrt().double().cpu()  # of Hess_i - Hess
-    order = frobenius.argsort(descending=True).tolist()
     start = V[0]
-
-    def of_mean(v: Vector) -> Vector:
-        return panel.mean_products(x, v)
+    longest = float((HV.norm(dim=2) / V.norm(dim=1)).max())  # |Hess_i v| <= |Hess_i| for |v| = 1
+    widest = 0.0  # the same of Hess
 
     def alone(i: int) -> Product:
         return lambda v: panel.products(i, x, v)
 
-    def apart(i: int) -> Product:
-        return lambda v: panel.products(i, x, v) - of_mean(v)
+    def of_mean(v: Vector) -> Vector:
+        return panel.mean_products(x, v)
 
-    steep = own.argsort(descending=True).tolist()
+    def apart(i: int) -> Product:
+        def product(v: Vector) -> Vector:
+            nonlocal longest, widest
+            H_i, H = panel.products(i, x, v), of_mean(v)
+            longest, widest = max(longest, float(H_i.norm())), max(widest, float(H.norm()))
+            return H_i - H
+
+        return product
+
     yield "Lanczos on the mean Hessian"
     of_f = lanczos(of_mean, start, most=60, ends=True, tolerance=1e-3, enough=enough)
     spectra: dict[int, Spectrum] = {}
+    extremes: dict[int, Spectrum] = {}
     factor = 0.0  # the largest |eigenvalue| against the Frobenius norm, among those seen
-    for i in order:
+    ranked = [sizes.argsort(descending=True).tolist() for sizes in (frobenius, own)]
+    for i in dict.fromkeys(client for pair in zip(*ranked, strict=True) for client in pair):
         top = max((s.norm for s in spectra.values()), default=0.0)
         if len(spectra) >= worst and 1.2 * factor * float(frobenius[i]) < top:
-            break  # nobody further down can be the worst, as far as can be told
+            continue  # this client cannot be the worst, as far as can be told
         if enough() and spectra:
-            clock.note(f"Lanczos looked at Hess_i - Hess of {len(spectra)} of {seen} clients.")
+            clock.note(f"Lanczos looked at the Hessians of {len(spectra)} of {seen} clients.")
             break
-        yield f"Lanczos on Hess_i - Hess of client {panel.clients[i]}"
+        yield f"Lanczos on the Hessian of client {panel.clients[i]}"
+        extremes[i] = lanczos(alone(i), start, most=40, ends=True, enough=enough)
         spectra[i] = lanczos(apart(i), start, most=40, enough=enough)
         factor = max(factor, spectra[i].norm / max(float(frobenius[i]), 1e-30))
-    extremes: dict[int, Spectrum] = {}
-    for i in dict.fromkeys(steep[:worst] + order[:worst]):
-        if enough() and extremes:
-            break
-        yield f"Lanczos on Hess_i of client {panel.clients[i]}"
-        extremes[i] = lanczos(alone(i), start, most=40, ends=True, enough=enough)
     norms = [spectra[i].norm if i in spectra else factor * float(frobenius[i]) for i in range(seen)]
-    norms += [float("nan")] * (M - seen)
+    norms += [nan] * (M - seen)
     known = [n for n in norms if isfinite(n)]
+    looked = [of_f, *spectra.values(), *extremes.values()]
     yield Hessians(
-        L=max(of_f.norm, *(s.norm for s in extremes.values())),
+        L=max(longest, *(s.norm for s in extremes.values())),
         mu=of_f.least,
         delta=max(s.norm for s in spectra.values()),
         weak=min(0.0, *(s.least for s in extremes.values())),
@@ -256,6 +302,10 @@ def by_products(
         apart=tuple(norms),
         measured=tuple(i in spectra for i in range(M)),
         spectra=spectra,
+        norm=max(of_f.norm, widest),
+        exact=len(spectra) == M and all(s.settled for s in looked),
+        mu_exact=of_f.settled,
+        rough=not all(s.settled for s in looked),
     )
 
 

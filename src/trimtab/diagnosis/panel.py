@@ -1,9 +1,8 @@
 """Who is measured, and on how much data: everybody on everything, unless that takes too long."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,8 +17,10 @@ from trimtab.streams import PARTITION, stream
 
 MOST = 256  # clients
 ROOM = 100_000_000  # numbers in the gradients of all clients that are measured
-PASSES = 200  # gradients of all data that the time should allow
+PASSES = 1500  # gradients of all data that the time should allow
 FEW = 16  # samples of a client that are measured at least
+TIMING = 0.005  # of the time: no further gradient is timed if one takes more than that
+ROWS = 16  # products with a Hessian between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,17 @@ class Panel:
     def products(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return Hess_i at x times each row of V (or times V)."""
         return client_products(self.problem, i, x, V)
+
+    def products_in_time(
+        self, i: int, x: Vector, V: Tensor, enough: Callable[[], bool]
+    ) -> Tensor | None:
+        """Return Hess_i at x times each row of V, or None if the time is over before the end."""
+        found: list[Tensor] = []
+        for some in torch.split(V, ROWS):
+            if found and enough():
+                return None
+            found.append(self.products(i, x, some))
+        return torch.cat(found)
 
     def mean_products(self, x: Vector, V: Tensor) -> Tensor:
         """Return Hess at x times each row of V (or times V)."""
@@ -113,13 +125,14 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
     x, sizes = problem.x0(0), [problem.clients.size(i) for i in clients]
     largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
     data = problem.clients[largest]
-    few = Data(data.X[: 8 * FEW], data.y[: 8 * FEW])
     each = inf
-    for again in range(10):  # others use the machine too: the least is what it takes
-        started = perf_counter()
-        problem._gradient(x, few, training=False)
-        each = min(each, (perf_counter() - started) / len(few))
-        if again and each * len(few) > 0.1:
+    for few in (2, FEW, *[8 * FEW] * 8):  # the first is slow, and others use the machine too
+        some = Data(data.X[:few], data.y[:few])
+        started = clock.spent
+        problem._gradient(x, some, training=False)
+        took = clock.spent - started
+        each = took / len(some) if few <= FEW else min(each, took / len(some))
+        if took > TIMING * clock.seconds:
             break
     room = clock.seconds / PASSES / each  # samples of all clients together
     if room >= sum(sizes):

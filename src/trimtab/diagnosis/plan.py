@@ -1,51 +1,60 @@
-"""What to do: algorithms and K tried on the quadratic model, then the step size on the problem."""
+"""What to do: algorithms and K tried on the quadratic model, the best of them on the problem."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import surrogate, theory
-from trimtab.diagnosis.advice import Choice, choose, make
-from trimtab.diagnosis.case import SHARE, Case
-from trimtab.diagnosis.measure import Hessians
+from trimtab.diagnosis import surrogate
+from trimtab.diagnosis.case import Case
+from trimtab.diagnosis.choice import Choice, choose, pick
 from trimtab.diagnosis.surrogate import BETA, KS, Predicted, Surrogate
-from trimtab.simulation import Diverged, simulate
-from trimtab.streams import NOISE, stream
+from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial, better_step, winner
 
 ROUNDS = 1000  # on the model, at most
-TRIES = 6  # halvings of a step that makes f rise
+LOOK = 10  # rounds of the first look, at most
+FEW, MANY = 4, 16  # local steps that are tried where the model says nothing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was tried, and what is advised of it."""
+
+    choice: Choice | None  # None: no advice,
+    why_not: str  # for this reason
+    favourite: Choice | None  # the model's choice
+    lanes: list[Lane]
+    best: Lane | None  # the lane of the choice
+    reached: int | None  # the round in which it got to eps
+    f_start: float  # where the lanes started
 
 
 def build(
-    case: Case, hessians: Hessians, moved: Tensor, pull: Vector, sigma: float
-) -> tuple[Surrogate | None, Vector]:
-    """Return the quadratic model, and the error of the start, x0 - x*."""
-    panel, clock, x0, best = case.panel, case.clock, case.x0, case.best
-    error = x0 - best
-    if not case.f0 - case.least > 1e-12 * (abs(case.f0) + 1e-30):
-        away = torch.randn(len(x0), generator=stream(case.seed, NOISE, 3), dtype=torch.float64)
-        size = float(moved.norm(dim=1).max()) / hessians.L or 1.0
-        error = (away / away.norm() * size).to(x0)
-        case.eps = SHARE * hessians.L * size**2 / 2
-        case.doubts.append("Training starts at the optimum, so rounds are counted from elsewhere.")
+    case: Case, moved: Tensor, pull: Vector, noisy: bool, until: tuple[float, float]
+) -> Surrogate | None:
+    """Return the quadratic model; None if there is no time for it."""
+    panel, clock, best = case.panel, case.clock, case.best
+    error = case.start - best
     model = None
-    if not clock.until(0.72)():
-        Q = surrogate.basis(panel, best, error, moved, pull, clock.until(0.72))
-        on_the_way = [best] if case.quadratic else [best, x0, (x0 + best) / 2]
+    if not clock.over(until[0]):
+        Q = surrogate.basis(panel, best, error, moved, pull, clock.until(until[0]))
+        on_the_way = [best] if case.quadratic else [best, case.x0, (case.x0 + best) / 2]
         model = surrogate.build(
-            panel, on_the_way, error, best, moved, Q, sigma > 0, case.seed, clock.until(0.78)
+            panel, on_the_way, error, best, moved, Q, noisy, case.seed, clock.until(until[1])
         )
     if model is None:
-        clock.note("There was no time for the quadratic model; the advice rests on theory alone.")
-    return model, error
+        clock.note("There was no time for the quadratic model.")
+    return model
 
 
-def predictions(case: Case, model: Surrogate, cross_device: bool) -> Iterator[Predicted]:
+def predictions(
+    case: Case, model: Surrogate, cross_device: bool, until: float
+) -> Iterator[Predicted]:
     """Yield the rounds of every algorithm and K on the model, until the time is over."""
-    enough = case.clock.until(0.85)
+    enough = case.clock.until(until)
     gap = float(model.start @ model.H @ model.start) / 2
     true = case.f0 - case.least
     share = case.eps / (true if true > 0 else gap)
@@ -54,52 +63,114 @@ def predictions(case: Case, model: Surrogate, cross_device: bool) -> Iterator[Pr
     options: dict[str, Any] = {"S": case.S, "N": case.problem.N, "share": share, "seed": case.seed}
     for K in sorted(KS, reverse=True):
         for name in (*names, *(("sgd",) if K == 1 else ())):
-            one = surrogate.predict(model, name, K, R=min(ROUNDS, max(100, 20 * best)), **options)
+            R = min(ROUNDS, max(100, 20 * best))
+            one = surrogate.predict(model, name, K, R=R, **options, enough=enough)
+            if enough():
+                case.clock.note(f"Fewer local steps than K = {K} were not looked at on the model.")
+                return
             best = min(best, one.rounds or best)
             yield one
-        if enough() and K > 1:
-            case.clock.note(f"Fewer local steps than K = {K} were not looked at.")
-            return
 
 
-def decide(
-    predicted: list[Predicted],
-    hessians: Hessians,
+def first_look(
+    case: Case, L: float, cross_device: bool, until: float
+) -> Generator[str, None, Plan]:
+    """Try one and several local steps on the problem, for all that is known so early."""
+    trial = Trial(case, until, careful=True)
+    lanes = _affordable(trial, _candidates(None, (), L, cross_device))
+    most = MOST if case.short else LOOK
+    return (yield from _raced(trial, lanes, None, most, alike=False))
+
+
+def trials(
+    case: Case,
+    predicted: Sequence[Predicted],
+    L: float,
+    look: Plan,
     *,
     cross_device: bool,
     alike: bool,
     trusted: bool,
-) -> Choice:
-    """Choose by the model; without one, by the knee of theory."""
-    if predicted:
-        return choose(predicted, cross_device=cross_device, alike=alike, trusted=trusted)
-    K = min(max(KS), round(theory.knee(hessians.L, hessians.delta, hessians.mu)))
-    return Choice("mimelite" if cross_device else "scaffold", K, None, None)
+    until: float,
+) -> Generator[str, None, Plan]:
+    """Run the best of the model, and what could prove it wrong, on the problem; choose."""
+    thinned = case.panel.halves is not None
+    trial = Trial(case, until, careful=thinned or not trusted or not predicted)
+    some = [one for one in predicted if trial.affords(one.K + 1)]
+    if len(some) < len(predicted):
+        case.clock.note("There was no time to try more local steps than were tried.")
+    favourite = None
+    if some:
+        favourite = choose(some, cross_device=cross_device, alike=alike, trusted=trusted)
+    lanes = _affordable(trial, _candidates(favourite, some, L, cross_device))
+    plan = yield from _raced(trial, lanes, favourite, MOST, alike=alike)
+    return plan if _compared(plan.lanes) else look
 
 
-def try_out(case: Case, choice: Choice, steepest: float) -> float:
-    """Return a step size for the problem itself: tried for three rounds, halved while f rises."""
-    whole = 1 - BETA if choice.algorithm == "mimelite" else 1.0  # momentum adds up to 1/(1 - beta)
-    eta = choice.eta if choice.eta is not None else whole * theory.stable_step(steepest, choice.K)
-    eta = min(eta, 1.8 * whole / steepest)
-    enough, problem = case.clock.until(0.9), case.panel.problem
-    S = max(1, round(case.S * problem.N / case.problem.N))
-    for _ in range(TRIES):
-        if enough():
-            case.clock.note("The step size was not tried out.")
-            return eta
-        x = case.x0
-        try:
-            for done in simulate(
-                make(choice.algorithm, choice.K, eta), problem, S=S, x=x, seed=case.seed
-            ):
-                x = done.x
-                if done.r == 3 or enough():
-                    break
-            if problem.loss(x) <= case.f0 + case.eps:
-                return eta
-        except Diverged:
-            pass
-        eta /= 2
-    case.doubts.append("Even small steps made f rise in the first rounds.")
-    return eta
+def _raced(
+    trial: Trial, lanes: list[Lane], favourite: Choice | None, most: int, *, alike: bool
+) -> Generator[str, None, Plan]:
+    """Run the lanes, choose one, and look for its best step size."""
+    yield from trial.race(lanes, most, trial.race_until)
+    first = lanes[0] if favourite is not None else None
+    best = winner(trial, lanes, first, alike=alike)
+    if best is not None and _compared(lanes):
+        best, tried = yield from better_step(trial, best)
+        lanes = lanes + tried
+    return _settled(trial, lanes, favourite, best)
+
+
+def _affordable(trial: Trial, lanes: Sequence[Lane]) -> list[Lane]:
+    """Return the first lanes, as many as can be tried in the time."""
+    found: list[Lane] = []
+    for lane in lanes:
+        if trial.affords(sum(one.K for one in found) + lane.K):
+            found.append(lane)
+    return found
+
+
+def _compared(lanes: Sequence[Lane]) -> bool:
+    """Tell whether one local step and several were both tried."""
+    return {lane.K > 1 for lane in lanes if lane.compared or lane.failed} == {False, True}
+
+
+def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: Lane | None) -> Plan:
+    why_not = ""
+    if not _compared(lanes):
+        best = None
+        why_not = f"there was no time for {LEAST} rounds with one local step and with several"
+    elif best is None and any(lane.compared for lane in lanes):
+        why_not = "no candidate lowered f in the rounds there was time for"
+    elif best is None:
+        why_not = "f rose in the first rounds with every step size that was tried"
+    choice = None if best is None else Choice(best.algorithm, best.K, best.eta, None)
+    there = inf if best is None else best.reached(trial.goal)
+    reached = int(there) if there < inf else None
+    return Plan(choice, why_not, favourite, lanes, best, reached, trial.f_start)
+
+
+def _candidates(
+    favourite: Choice | None, predicted: Sequence[Predicted], L: float, cross_device: bool
+) -> list[Lane]:
+    """Return the favourite, one local step, other algorithms, more local steps: in this order."""
+    name = "mimelite" if cross_device else "scaffold"
+    one_step = ("mimelite" if cross_device else "sgd", 1)
+    etas = {(one.algorithm, one.K): one.eta for one in predicted}
+    wanted = [one_step, (name, FEW), (name, MANY)]
+    if favourite is None:
+        wanted += [] if cross_device else [("fedavg", MANY)]
+    else:
+        own = favourite.algorithm if favourite.algorithm != "sgd" else name
+        wanted = [(favourite.algorithm, favourite.K), one_step]
+        for other in () if cross_device else ("scaffold", "fedavg"):
+            mine = [one for one in predicted if one.algorithm == other]
+            wanted += [(other, pick(mine).K)] if mine else []
+        wanted += [(own, 2 * favourite.K), (own, max(MANY, favourite.K))]
+        wanted = [lane for lane in wanted if lane in etas or lane == one_step]
+    return [_lane(*lane, etas.get(lane), L) for lane in dict.fromkeys(wanted)]
+
+
+def _lane(name: str, K: int, eta: float | None, L: float) -> Lane:
+    """Return a candidate whose step does not exceed what a gradient step could bear."""
+    whole = 1 - BETA if name == "mimelite" else 1.0  # momentum adds up to 1/(1 - beta)
+    return Lane(name, K, whole / L if eta is None else min(eta, 1.8 * whole / L))

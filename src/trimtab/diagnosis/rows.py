@@ -1,10 +1,9 @@
 """The rows of a diagnosis: one for each point, one for each client."""
 
-from math import isfinite
+from math import isfinite, nan
 from statistics import median
 from typing import Any
 
-from trimtab.core import Vector
 from trimtab.diagnosis import measure, points
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.measure import Gradients, Hessians
@@ -14,23 +13,32 @@ OUTLIER = 3.0  # times the median
 
 
 def of_points(
-    case: Case, here: Gradients, best: Hessians, start: Hessians
+    case: Case,
+    first: Gradients,
+    here: Gradients,
+    best: Hessians,
+    start: Hessians | None,
+    until: float,
 ) -> tuple[list[dict[str, Any]], float]:
-    """Return a row for each point, the best last; and the largest B seen."""
+    """Return a row for each point, the best last; and the largest B seen, NaN if none was."""
     panel, problem = case.panel, case.panel.problem
-    tried: list[tuple[str, Vector, Hessians | None]] = [("start", case.x0, start)]
-    if not case.clock.until(0.68)():
-        few = points.after_rounds(panel, case.x0, max(start.L, best.L), case.seed)
+    if case.best is case.x0:
+        return [_row("start", case.f0, here, None, best)], nan
+    tried: list[tuple[str, float, Gradients, Hessians | None]] = [("start", case.f0, first, start)]
+    if not case.clock.over(until):
+        steep = max(best.L, start.L if start is not None else 0.0)
+        few = points.after_rounds(panel, case.x0, steep, case.seed, case.clock.until(until))
         if few is not None:
-            tried.append((f"after {points.ROUNDS} rounds of FedAvg", few, None))
-    rows, ratios = [], []
-    for where, x, hessians in tried:
-        there = measure.at_point(panel, x)
-        ratios.append(measure.ratio(panel.p, there, here))
-        rows.append(_row(where, problem.loss(x), there, ratios[-1], hessians))
-    where = "optimum" if case.optimum else "best point found"
-    rows.append(_row(where, problem.loss(case.best), here, None, best))
-    constant = measure.constant_B(problem)
+            there = measure.at_point(panel, few)
+            name = f"after {points.ROUNDS} rounds of FedAvg"
+            tried.append((name, problem.loss(few), there, None))
+    ratios = [measure.ratio(panel.p, there, here) for _, _, there, _ in tried]
+    rows = [
+        _row(where, loss, there, ratio, hessians)
+        for (where, loss, there, hessians), ratio in zip(tried, ratios, strict=True)
+    ]
+    rows.append(_row(case.where, problem.loss(case.best), here, None, best))
+    constant = measure.constant_B(problem) if case.clock.decomposes(problem.d, until) else None
     return rows, max(ratios) if constant is None else constant
 
 

@@ -11,6 +11,7 @@ from trimtab.core import Vector
 Product = Callable[[Vector], Vector]
 """v -> M v for a symmetric matrix M."""
 
+SETTLED = 0.05  # of the norm: the residual up to which a Ritz value counts as an eigenvalue
 ROOM = 200_000_000  # numbers that the vectors of one Lanczos process may take
 
 
@@ -37,6 +38,11 @@ class Spectrum:
     def norm(self) -> float:
         """The largest |eigenvalue|."""
         return max(abs(self.least), abs(self.greatest))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the process went on until its extreme values hardly moved any more."""
+        return self.error <= SETTLED * self.norm
 
 
 def dense(M: Tensor) -> Spectrum:

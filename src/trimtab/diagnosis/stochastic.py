@@ -11,6 +11,7 @@ from trimtab.diagnosis.measure import pair_of
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
 from trimtab.problems.clients import Data, batch_size
+from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised import Supervised
 
@@ -38,13 +39,24 @@ def covariance(panel: Panel, x: Vector, seed: int, enough: Callable[[], bool]) -
         if isinstance(problem, Supervised):
             C_i = _of_samples(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
         else:
-            draws = [pair_of(problem, i, x, seed, j) for j in range(SAMPLES // problem.N + 2)]
-            rows = torch.stack(draws).double()
-            C_i = rows.T @ rows / len(rows)
-        if C_i is None:
+            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
+        if C_i is None or enough():
             return None
         C += float(p[i]) * C_i
     return C
+
+
+def _of_pairs(
+    problem: Problem, i: int, x: Vector, seed: int, most: int, enough: Callable[[], bool]
+) -> Tensor | None:
+    """Return the covariance of a mini-batch gradient, from pairs of them."""
+    draws: list[Vector] = []
+    for j in range(most):
+        draws.append(pair_of(problem, i, x, seed, j))
+        if enough():
+            return None
+    rows = torch.stack(draws).double().cpu()
+    return rows.T @ rows / len(rows)
 
 
 def _of_samples(

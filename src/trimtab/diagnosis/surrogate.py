@@ -8,7 +8,7 @@ costs next to nothing, and all step sizes run side by side.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10, sqrt
+from math import ceil, floor, inf, log10, sqrt
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ WHOLE = 64  # up to this d, all directions
 START, BIAS, PULLS = 16, 6, 10  # directions of the error, of the bias, of the clients' gradients
 KS = (1, 2, 4, 8, 16, 32, 64)  # numbers of local steps that are looked at
 BETA = 0.9  # of MimeLite's momentum
+FINER = (0.1, 0.01)  # times eps: the accuracies beyond the one that is wanted
 NEAR = 1.15  # of the fewest rounds: what counts as about as good
 FACTOR = 10**0.25  # between step sizes, as `compare` has them in the end
 
@@ -106,9 +107,10 @@ def build(
     for x in points:
         more = torch.zeros_like(A)
         for i in range(M):
-            more[i] = (panel.products(i, x, Q) @ Q.T).double().cpu()
-            if enough():
+            HQ = None if enough() else panel.products_in_time(i, x, Q, enough)
+            if HQ is None:
                 break
+            more[i] = (HQ @ Q.T).double().cpu()
         else:
             A, used = A + more, used + 1
             continue
@@ -174,32 +176,50 @@ class Predicted:
     eta: float | None  # the smallest that is about as good as the best
     gap: float  # the least f - f* over the step sizes, as a share of the start's
     ran: int = 0  # rounds that were run
+    finer: tuple[int | None, ...] = ()  # rounds to each of FINER times the target, tuned for each
 
 
 def predict(
-    model: Surrogate, algorithm: str, K: int, *, S: int, N: int, share: float, R: int, seed: int = 0
+    model: Surrogate,
+    algorithm: str,
+    K: int,
+    *,
+    S: int,
+    N: int,
+    share: float,
+    R: int,
+    seed: int = 0,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Predicted:
-    """Return the rounds until f - f* is `share` of what it is at the start, the step size tuned."""
+    """Return the rounds until f - f* is `share` of what it is at the start, the step size tuned.
+
+    Targets finer than `share` are looked at too, so that it is known how far the result holds.
+    """
     L = float(model.a.abs().max())
     etas = step_sizes(L)
-    least, when = torch.full_like(etas, float("inf")), torch.full_like(etas, float("inf"))
     H, x0 = model.H, model.start
     first = float(x0 @ H @ x0)
     if first <= 0:
-        return Predicted(algorithm, K, 0, None, 0.0)
+        return Predicted(algorithm, K, 0, None, 0.0, finer=(0,) * len(FINER))
+    targets = share * torch.tensor([[1.0], *([factor] for factor in FINER)], dtype=torch.float64)
+    least = torch.full_like(etas, inf)
+    when = torch.full((len(targets), len(etas)), inf, dtype=torch.float64)  # of each target
     r, end = 0, R
     for r, x in enumerate(rounds(model, algorithm, K, etas, S=S, N=N, seed=seed), start=1):
-        gap = torch.nan_to_num(((x @ H) * x).sum(1) / first, nan=float("inf"))
+        gap = torch.nan_to_num(((x @ H) * x).sum(1) / first, nan=inf)
         least = torch.minimum(least, gap)
-        when = torch.where((gap <= share) & (when > r), float(r), when)
-        if end == R and bool(torch.isfinite(when).any()):
+        when = torch.where((gap <= targets) & (when > r), float(r), when)
+        if end == R and bool(torch.isfinite(when).any(1).all()):
             end = min(R, floor(NEAR * r))  # who else is there by then?
-        if r >= end or not bool(torch.isfinite(gap).any()):
+        if r >= end or not bool(torch.isfinite(gap).any()) or enough():
             break
-    there, nearest = torch.isfinite(when), float(least.min())
-    if not bool(there.any()):
-        return Predicted(algorithm, K, None, float(etas[int(least.argmin())]), nearest, r)
-    return Predicted(algorithm, K, int(when.min()), float(etas[there].min()), nearest, r)
+    fewest = [float(row.min()) for row in when]
+    finer = tuple(int(n) if n < inf else None for n in fewest[1:])
+    nearest = float(least.min())
+    if fewest[0] == inf:
+        return Predicted(algorithm, K, None, float(etas[int(least.argmin())]), nearest, r, finer)
+    eta = float(etas[when[0] <= floor(NEAR * fewest[0])].min())
+    return Predicted(algorithm, K, int(fewest[0]), eta, nearest, r, finer)
 
 
 def step_sizes(L: float) -> Tensor:

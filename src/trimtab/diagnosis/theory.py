@@ -113,6 +113,11 @@ def knee(L: float, delta: float, mu: float, option: Option = "II") -> float:
     return max(1.0, min(by_hessians, by_lag))
 
 
+def knees(at: Constants) -> dict[str, float]:
+    """Return the knee of both options."""
+    return {"I": knee(at.L, at.delta, at.mu, "I"), "II": knee(at.L, at.delta, at.mu, "II")}
+
+
 def stable_step(L: float, K: int, eta_g: float = 1.0) -> float:
     """Return an eta_l with K eta_l eta_g L = 1 at most, and eta_l L = 1 at most.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.diagnosis import Diagnosis
-from trimtab.diagnosis.advice import named
+from trimtab.diagnosis.choice import named
 from trimtab.record import versions
 from trimtab.report.page import CSS
 
@@ -22,9 +22,10 @@ def write_diagnosis(found: Diagnosis, path: Path) -> Path:
     """Write the page, and return where it is."""
     from trimtab.report.plots import svg  # matplotlib is slow to import
 
-    title = f"{found.name}: how its clients differ, and what to do"
+    what = "and what to do" if found.algorithm is not None else "and why there is no advice"
+    title = f"{found.name}: how its clients differ, {what}"
     facts = ", ".join(f"{name} {version}" for name, version in versions().items())
-    reasons = " ".join(found.reasons)
+    reasons = " ".join([*found.reasons, found.accuracy, found.about_K])
     doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*found.doubts, *found.cut))
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
@@ -39,7 +40,7 @@ def write_diagnosis(found: Diagnosis, path: Path) -> Path:
 the largest; pale bars are estimates from random vectors. Upper right: eigenvalues of Hess_i - Hess
 of the clients that differ most; dashed at plus and minus delta. Lower left: rounds to eps on the
 quadratic model, the step size tuned for each K; hollow: not there by then. Lower right: how far
-from the optimum FedAvg stops at the advised step size.</p>
+from the optimum FedAvg stops at the step size that is advised.</p>
 {_points(found)}
 <pre style="white-space: pre-wrap">{escape(str(found))}</pre>
 <p class="small">{escape(facts)}</p>
@@ -63,7 +64,9 @@ def _points(found: Diagnosis) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else f"{value:.3g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.3g}" if isfinite(value) else "-"
 
 
 def figure(found: Diagnosis) -> "Figure":
@@ -114,14 +117,15 @@ def _spectrum(axes: "Axes", found: Diagnosis) -> None:
         sizes = [20 + 80 * weight for weight in weights]
         y = [level] * len(values)
         axes.scatter(values, y, s=sizes, marker="|", color="#00798c", linewidths=1.2)
-    for edge in (-found.delta, found.delta):
+    for edge in (-found.delta, found.delta) if isfinite(found.delta) else ():
         axes.axvline(edge, color="#d1495b", linewidth=1, linestyle="--")
     axes.axvline(0, color="#bbbbbb", linewidth=0.8)
     axes.set_yticks(range(len(order)), [f"client {client}" for client in order])
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_xlabel("eigenvalues of Hess_i - Hess")
-    ratio = found.delta / found.L if found.L else 0.0
-    axes.set_title(f"How their Hessians differ (delta/L = {ratio:.2g})", fontsize=10, loc="left")
+    known = found.L > 0 and not found.rough
+    ratio = f"delta/L = {found.delta / found.L:.2g}" if known else "not measured"
+    axes.set_title(f"How their Hessians differ ({ratio})", fontsize=10, loc="left")
 
 
 def _rounds(axes: "Axes", found: Diagnosis) -> None:
@@ -149,15 +153,19 @@ def _rounds(axes: "Axes", found: Diagnosis) -> None:
     axes.set_title("Predicted rounds", fontsize=10, loc="left")
     if found.predicted:
         axes.legend(fontsize=9)
+    else:
+        axes.text(0.5, 0.5, "not known", ha="center", transform=axes.transAxes, color="#666666")
+        axes.set_axis_off()
 
 
 def _bias(axes: "Axes", found: Diagnosis) -> None:
     from trimtab.report.plots import COLOURS
 
-    axes.set_title(f"Bias at eta_l = {found.eta_l:.2g}", fontsize=10, loc="left")
+    at = "" if found.eta_l is None else f" at eta_l = {found.eta_l:.2g}"
+    axes.set_title(f"Bias{at}", fontsize=10, loc="left")
     rows = [row for row in found.bias_by_K if row["K"] != 1]
     if not any((row["heterogeneity"] or 0) > 0 for row in rows):
-        why = "none" if rows or found.K == 1 else "not known: no optimum was found"
+        why = "none" if rows or found.K == 1 else "not known"
         axes.text(0.5, 0.5, why, ha="center", transform=axes.transAxes, color="#666666")
         axes.set_axis_off()
         return

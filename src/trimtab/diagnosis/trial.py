@@ -1,0 +1,209 @@
+"""A few rounds on the problem itself: what was not tried is not advised.
+
+Every candidate runs from the same start, a round of each in turn; one whose f rises starts again
+with a smaller step. They are compared after the same number of rounds.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import floor, inf, isfinite
+
+from trimtab.diagnosis.case import SHARE, Case
+from trimtab.diagnosis.choice import LIKE, make, named
+from trimtab.diagnosis.surrogate import NEAR
+from trimtab.simulation import Diverged, Simulation, simulate
+
+LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
+FIRST = 3  # whether f rises is asked from the third round on, since cohorts differ
+MOST = 100  # rounds of a candidate, at most
+RACE = 0.65  # of the time of a trial: the rest is for other step sizes of the winner
+TRIES = 7  # step sizes of a candidate: a step that makes f rise is halved, or cut to an eighth
+DOUBLINGS = 4  # of a step size that did well, while that is better
+ROOM = 0.6  # of the time of a race: the rest is for steps that have to be halved
+RISEN = 0.25  # of the way down: f rises if it climbs back further than that
+FAR = 3.0  # times the start's f - f*: f exploded if it rose by more than that
+AS_GOOD = 0.8  # of the best's way down: a candidate that got so far is about as good
+SLOW = 0.3  # of the way down of the whole step: half of it is very slow if it gets no further
+LONG = 30  # rounds: a step that was tried for less may turn out too large later
+NOT_BAD = 0.5  # of FedAvg's way down: enough for SCAFFOLD, whose controls pay later
+
+
+@dataclass
+class Lane:
+    """A candidate and what became of it: f after each round with the step size `eta`."""
+
+    algorithm: str
+    K: int
+    eta: float
+    losses: list[float] = field(default_factory=list)
+    tries: int = TRIES  # step sizes that may still be tried
+    failed: bool = False  # f rose with every step size
+    compared: bool = False  # it ran as long as it takes to tell: >= LEAST rounds, or the whole race
+    there: bool = False  # it reached the goal
+    slowest: float = 0.0  # seconds of a round and a look at f
+    sim: Simulation | None = field(default=None, repr=False)
+
+    @property
+    def tried(self) -> bool:
+        """Whether it ran for enough rounds without f rising."""
+        return self.compared and (self.there or len(self.losses) >= LEAST)
+
+    def reached(self, goal: float) -> float:
+        """Return the first round with f <= goal, or infinity."""
+        return next((r for r, f in enumerate(self.losses, start=1) if f <= goal), inf)
+
+
+class Trial:
+    """Rounds of several candidates on the clients that are measured."""
+
+    def __init__(self, case: Case, until: float, careful: bool) -> None:
+        self.case, self.until, self.careful = case, until, careful
+        known = case.best is not case.x0  # else the optimum was not looked for
+        self.goal = case.least + case.eps if known else -inf
+        over = 1 - case.clock.left(1.0) / case.clock.seconds
+        self.race_until = over + RACE * (until - over)
+        self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
+
+    def race(self, lanes: Sequence[Lane], most: int, until: float) -> Iterator[str]:
+        """Run a round of each lane in turn until somebody reaches the goal, or the time is over."""
+        end, r = most, 0
+        for r in range(1, most + 1):
+            yield from self._up_to(r, lanes, until)
+            if end == most and any(lane.reached(self.goal) <= r for lane in lanes):
+                end = min(most, max(FIRST, floor(NEAR * r)))
+            if r >= end or all(len(lane.losses) < r for lane in lanes):
+                break
+        if r < end:  # the time was over: those that started again may catch up
+            yield from self._up_to(min(LEAST, most), lanes, self.until)
+        whole = r if r == end else LEAST
+        for lane in lanes:
+            lane.sim = None
+            lane.there = lane.reached(self.goal) < inf
+            lane.compared = not lane.failed and len(lane.losses) >= min(whole, LEAST)
+            for loss in lane.losses:
+                self.case.found(loss)
+
+    def _up_to(self, r: int, lanes: Sequence[Lane], until: float) -> Iterator[str]:
+        """Let every lane run until round r, those with few local steps first."""
+        for lane in sorted(lanes, key=lambda lane: lane.K):
+            while len(lane.losses) < r and not lane.failed and self._fits(lane, until):
+                yield f"{named(lane.algorithm)} with K = {lane.K}, round {len(lane.losses) + 1}"
+                self._advance(lane)
+
+    def affords(self, steps: int) -> bool:
+        """Tell whether there is time to try candidates with so many local steps in all."""
+        left = self.case.clock.left(self.race_until)
+        return LEAST * steps * self.case.step_seconds <= ROOM * left
+
+    def _fits(self, lane: Lane, until: float) -> bool:
+        """Tell whether there is time for another round of this lane."""
+        return (lane.slowest or lane.K * self.case.step_seconds) <= self.case.clock.left(until)
+
+    def _advance(self, lane: Lane) -> None:
+        case, problem = self.case, self.case.panel.problem
+        started = case.clock.spent
+        if lane.sim is None:
+            made = make(lane.algorithm, lane.K, lane.eta)
+            lane.sim = simulate(made, problem, S=case.cohort, x=case.start, seed=case.seed)
+        try:
+            x = next(lane.sim).x
+            case.step_seconds = min(case.step_seconds, (case.clock.spent - started) / lane.K)
+            lane.losses.append(problem.loss(x))
+        except Diverged:
+            lane.losses.append(inf)
+        lane.slowest = max(lane.slowest, case.clock.spent - started)
+        far = self._far(lane.losses[-1])
+        if far or self._rises(lane.losses):
+            lane.losses, lane.sim = [], None
+            lane.tries -= 1
+            lane.failed = lane.tries == 0
+            lane.eta = lane.eta / (8 if far else 2) if not lane.failed else lane.eta
+
+    def _far(self, loss: float) -> bool:
+        """Tell whether f exploded; before f* is known, f itself gives the scale."""
+        known = self.f_start - self.case.least
+        scale = known if self.goal > -inf else max(known, abs(self.f_start))
+        return not isfinite(loss) or loss > self.f_start + FAR * max(scale, self.case.eps)
+
+    def _rises(self, losses: list[float]) -> bool:
+        """Tell whether f rises; only after a few rounds, since cohorts differ."""
+        low = min(losses)
+        bound = low + RISEN * max(0.0, self.f_start - low) + self.case.eps
+        return len(losses) >= FIRST and losses[-1] > bound
+
+
+def winner(
+    trial: Trial, lanes: Sequence[Lane], favourite: Lane | None, *, alike: bool
+) -> Lane | None:
+    """Return the lane to advise; None if nothing was tried that lowered f.
+
+    The first to reach the goal wins, or one that is simpler and hardly later. If there was no time
+    to reach it, the favourite (the model's choice) stands unless another got much further down.
+    Without one, the first to come near the least f of all wins; but FedAvg, which is often ahead
+    early, gives way to SCAFFOLD unless the clients are alike, so that it does not stop early.
+    """
+    tried = [lane for lane in lanes if lane.tried]
+    if any(lane.reached(trial.goal) < inf for lane in tried):
+        return _first(tried, trial.goal)
+    r = min((len(lane.losses) for lane in tried), default=0)
+
+    def down(lane: Lane) -> float:
+        return trial.f_start - lane.losses[r - 1]
+
+    furthest = max(map(down, tried), default=0.0)
+    if not furthest > 0:
+        return None
+    if favourite in tried and down(favourite) >= AS_GOOD * furthest:
+        return favourite
+    low = min(min(lane.losses[:r]) for lane in tried)
+    best = _first(tried, low + SHARE * (trial.f_start - low))
+    if best.algorithm == "fedavg" and not alike:
+        for lane in tried:
+            same = (lane.algorithm, lane.K) == ("scaffold", best.K)
+            if same and down(lane) >= NOT_BAD * down(best):
+                return lane
+    return best
+
+
+def _first(tried: Sequence[Lane], goal: float) -> Lane:
+    """Return the simplest that is about as early as the first, with the fewest local steps."""
+    fewest = min(lane.reached(goal) for lane in tried)
+    for name in ("sgd", "mimelite", "fedavg", "scaffold"):
+        mine = [lane for lane in tried if lane.algorithm == name]
+        first = min((lane.reached(goal) for lane in mine), default=inf)
+        if first <= LIKE * fewest:
+            break
+    good = [lane for lane in mine if lane.reached(goal) <= NEAR * first]
+    return min(good, key=lambda lane: (lane.K, lane.reached(goal), lane.eta))
+
+
+def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, list[Lane]]]:
+    """Try half and twice the step size for as many rounds; return the best, and what was tried."""
+    tried: list[Lane] = []
+    for factor in (0.5, *[2.0] * DOUBLINGS):
+        other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
+        yield from trial.race([other], len(lane.losses), trial.until)
+        tried.append(other)
+        better = other.tried and _better(trial, other, lane)
+        lane = other if better else lane
+        if better == (factor < 1):
+            break
+    return lane, tried
+
+
+def _better(trial: Trial, one: Lane, other: Lane) -> bool:
+    """Tell whether one needs fewer rounds; if neither arrives, the smaller step has the benefit.
+
+    A step at the edge of stability does well for some rounds, and then no longer: after few rounds,
+    and where the model cannot be trusted, half of it is preferred unless it is very slow.
+    """
+    there, then = one.reached(trial.goal), other.reached(trial.goal)
+    if there != then or there < inf:
+        return there < then
+    r = min(len(one.losses), len(other.losses))
+    ends = [lane.losses[r - 1] for lane in (one, other)]
+    if not trial.careful or r >= LONG:
+        low = min(trial.case.least, *ends)
+        return ends[0] - low < AS_GOOD * (ends[1] - low)
+    down = [trial.f_start - end for end in ends]
+    return one.eta < other.eta and down[0] > SLOW * down[1]
