@@ -246,3 +246,9 @@ def test_the_page_holds_all_it_shows(different, tmp_path):
 def test_weak_numbers_do_not_break_the_page(tmp_path):
     found = diagnose(Quadratic(A=random(3, 2).abs() + 1, b=torch.zeros(3, 2).double()))
     write_diagnosis(found, tmp_path / "page.html")
+
+
+def test_a_problem_may_be_named():
+    assert diagnose("quadratic", minutes=0.02).name == "quadratic"
+    with pytest.raises(ValueError, match="'quadrtic' is no problem; pass one of digits"):
+        diagnose("quadrtic")

@@ -91,7 +91,7 @@ def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
 def test_with_mini_batches_fedavg_ends_where_both_parts_say():
     """The mean of many chains, within 30 %: the tolerance of the stochastic part."""
     model, gamma, R = Logistic(4, batch=5), 0.004, 120
-    problem, x = Chains(model, 80), chains.optimum(model)
+    problem, x = Chains(model, 400), chains.optimum(model)
     predicted = chains.heterogeneity_bias(model, x, gamma, K) + chains.noise_bias(model, x, gamma)
     late = torch.zeros_like(x)
     start = problem.start(x + predicted)

@@ -16,13 +16,14 @@ from trimtab.diagnosis.clock import Clock
 from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.panel import seat
 from trimtab.diagnosis.surrogate import Predicted, Surrogate
+from trimtab.problems.builtin import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.threads import one_thread
 
 
 def diagnose(
-    problem: Problem,
+    problem: Problem | str,
     x: Vector | None = None,
     *,
     S: int | float | None = None,
@@ -33,8 +34,9 @@ def diagnose(
 ) -> Diagnosis:
     """Measure how the clients differ, predict what follows from it, and advise.
 
-    x: where training starts (the problem's x0). S: clients a round. eps: the f(x) - f(x*) that is
-    wanted, by default a hundredth of the start's. cross_device: clients come once and keep nothing.
+    problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
+    problem's x0). S: clients a round. eps: the f(x) - f(x*) that is wanted, by default a hundredth
+    of the start's. cross_device: clients come once and keep nothing.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
@@ -63,7 +65,7 @@ def diagnose(
 
 
 def diagnosing(
-    problem: Problem,
+    problem: Problem | str,
     x: Vector | None = None,
     *,
     S: int | float | None = None,
@@ -71,9 +73,12 @@ def diagnosing(
     cross_device: bool = False,
     seed: int = 0,
     minutes: float = 5,
-    name: str = "problem",
+    name: str | None = None,
 ) -> Generator[stages.Stage, None, Diagnosis]:
     """Do what `diagnose` does; yield what is being done, for progress."""
+    name = name or (problem if isinstance(problem, str) else "problem")
+    if isinstance(problem, str):
+        problem, _ = load_problem(problem, seed=seed)
     clock = Clock(60 * minutes if _positive(minutes) else 0.0)
     if problem.N < 2:
         raise ValueError(
