@@ -133,10 +133,10 @@ _UNCHANGING = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 
 def _form(tree: State) -> Any:
-    """Return the structure of a tree, and the shapes of its leaves."""
+    """Return the structure of a tree, and the shapes and types of its leaves."""
     if isinstance(tree, tuple):
         return (type(tree), *map(_form, tree))
-    return tuple(leaf.shape for leaf in leaves(tree))
+    return tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
 
 
 def numbers(tree: State) -> list[int]:

@@ -236,6 +236,7 @@ class Negated(Scaled):
         (Scaled(1.0).local, (X,), (X,)),
         (Scaled(1.0).local, Upload(X), (X,)),
         (Scaled(1.0).local, X[:1], (X,)),
+        (Scaled(1.0).local, X.double(), (X,)),
     ],
 )
 def test_another_program_or_other_trees_have_another_tape(traced, program, state, broadcast):
