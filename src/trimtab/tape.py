@@ -10,7 +10,8 @@ import pickle
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MethodType
+from functools import cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from trimtab.core import Leaf, Program, State, leaves, map_leaves
@@ -65,7 +66,8 @@ class Tapes:
 
     A program is known by its function and by the pickle of its algorithm, with the forms of what it
     is given: another hyper-parameter, also one that was slipped into a frozen dataclass, is another
-    program. What is no method that can be pickled may remember something, and is traced again.
+    program. What is no method that can be pickled, or reads variables of its module, may depend on
+    what changes, and is traced again.
     """
 
     MOST = 8  # A round has fewer exchanges.
@@ -90,20 +92,51 @@ class Tapes:
 
 def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Any:
     """Return what decides a tape; None if that cannot be told."""
-    if not isinstance(program, MethodType):
+    function = getattr(program, "__func__", None)
+    kind: Any = type(getattr(program, "__self__", None))
+    if not isinstance(function, FunctionType) or _reads_variables(function, kind):
         return None
     try:
-        algorithm = pickle.dumps(program.__self__)
+        algorithm = pickle.dumps(program.__self__)  # type: ignore[attr-defined]
     except Exception:  # whatever is wrong with somebody's class
         return None
-    return program.__func__, type(program.__self__), algorithm, _form(state), _form(broadcast), d
+    return function, kind, algorithm, _form(state), _form(broadcast), d
+
+
+@cache
+def _reads_variables(function: FunctionType, kind: Any) -> bool:
+    """Tell whether a method, or what it calls in its class and module, reads what may change.
+
+    Modules, classes and functions do not change; other things of a module or a closure may.
+    """
+    seen, waiting = set[FunctionType](), [function]
+    while waiting:
+        f = waiting.pop()
+        seen.add(f)
+        names = _names(f.__code__)
+        found = [f.__globals__[name] for name in names if name in f.__globals__]
+        of_closure = set(f.__code__.co_freevars) - {"__class__"}  # which super() needs
+        if of_closure or not all(isinstance(value, _UNCHANGING) for value in found):
+            return True
+        called = [g for g in found if getattr(g, "__module__", None) == f.__module__]
+        called += [vars(c)[name] for c in kind.__mro__ for name in names if name in vars(c)]
+        waiting += [g for g in called if isinstance(g, FunctionType) and g not in seen]
+    return False
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+_UNCHANGING = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 
 def _form(tree: State) -> Any:
-    """Return the structure of a tree, and the shapes of its leaves."""
+    """Return the structure of a tree, and the shapes and types of its leaves."""
     if isinstance(tree, tuple):
         return (type(tree), *map(_form, tree))
-    return tuple(leaf.shape for leaf in leaves(tree))
+    return tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
 
 
 def numbers(tree: State) -> list[int]:

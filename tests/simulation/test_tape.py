@@ -236,6 +236,7 @@ class Negated(Scaled):
         (Scaled(1.0).local, (X,), (X,)),
         (Scaled(1.0).local, Upload(X), (X,)),
         (Scaled(1.0).local, X[:1], (X,)),
+        (Scaled(1.0).local, X.double(), (X,)),
     ],
 )
 def test_another_program_or_other_trees_have_another_tape(traced, program, state, broadcast):
@@ -266,6 +267,48 @@ def test_what_may_remember_something_is_traced_again(traced):
         tapes.trace(program, (), (X,), 3)
     assert len(traced) == 6
     assert tapes.trace(closure, (), (X,), 3).code.outputs == [[(scale[0], 1)]]
+
+
+SCALE = {0: 1.0}
+
+
+def scaled(v):
+    return SCALE[0] * v
+
+
+class ReadsAVariable(Scaled):
+    def local(self, g, state, x):
+        return SCALE[0] * g(x), state
+
+
+class CallsWhatReadsAVariable(Scaled):
+    def local(self, g, state, x):
+        return scaled(g(x)), state
+
+
+class CallsItsOwn(Scaled):
+    def local(self, g, state, x):
+        return sum([self.own(g(x)) for _ in range(1)], start=0 * x), state
+
+    def own(self, v):
+        return SCALE[0] * v
+
+
+@pytest.mark.parametrize("kind", [ReadsAVariable, CallsWhatReadsAVariable, CallsItsOwn])
+def test_what_reads_a_variable_is_traced_again(monkeypatch, kind):
+    tapes = Tapes()
+    for number in (1.0, 2.0):
+        monkeypatch.setitem(SCALE, 0, number)
+        assert tapes.trace(kind(1.0).local, (), (X,), 3).code.outputs == [[(number, 1)]]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_the_tapes_of_our_algorithms_are_kept(traced, algorithm):
+    sim = simulate(algorithm, lab.quadratic(lab.Taped), executor="batched")
+    for _ in range(2):
+        next(sim)
+    programs = {program.__func__ for program in traced}
+    assert len(traced) == len(programs)
 
 
 def test_few_tapes_are_kept(traced):
