@@ -1,7 +1,9 @@
-"""One intra-op thread where more would only get in each other's way."""
+"""One intra-op thread where more would only get in each other's way; a pool of such threads."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -21,3 +23,9 @@ def one_thread(when: bool = True) -> Iterator[None]:
     finally:
         if when and before != 1:
             torch.set_num_threads(before)
+
+
+@cache
+def pool(count: int) -> ThreadPoolExecutor:
+    """Return so many threads with one intra-op thread each; what they compute has the same bits."""
+    return ThreadPoolExecutor(count, "trimtab", initializer=lambda: torch.set_num_threads(1))

@@ -118,7 +118,7 @@ BAD = {
     f"{INIT} a --batch 0": "batch=0; pass a number of samples, a fraction",
     "federate init made --problem good.py --sites a": "made is not empty; pass another folder.",
     "federate init fed --sites a --problem no.py": "no.py: there is no such file; pass --problem",
-    "federate init fed --sites a --problem broken.py": "broken.py cannot be imported (broken.py, line ",
+    "federate init fed --sites a --problem broken.py": "broken.py cannot be imported (broken.py, ",
     "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",

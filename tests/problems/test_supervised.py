@@ -449,3 +449,18 @@ def test_x_of_another_length_is_refused(refused):
     problem = Supervised(nn.Linear(4, 3), F.cross_entropy, [(X.float(), Y)])
     with refused("pass a vector of length d=15"):
         problem.evaluate(torch.zeros(1))
+
+
+def test_an_evaluation_has_the_same_bits_on_any_number_of_cores(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    X, y = torch.randn(700, 2000, generator=draw), torch.randint(10, (700,), generator=draw)
+    module = nn.Sequential(nn.Linear(2000, 10), nn.Tanh(), nn.Linear(10, 10))
+    problem = Supervised(module, F.cross_entropy, [(X[:9], y[:9])], test=(X, y))
+    assert problem.executor == "workers"
+    found = []
+    for cores in (1, 2, 3):
+        monkeypatch.setattr("trimtab.native.cores", lambda cores=cores: cores)
+        found.append(problem.evaluate(problem.x0()))
+    assert found[0] == found[1] == found[2]
+    with torch.no_grad():
+        assert found[0]["loss"] == pytest.approx(float(F.cross_entropy(module(X), y)), rel=1e-5)

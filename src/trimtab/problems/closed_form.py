@@ -52,8 +52,18 @@ class ClosedForm:
             return native.gradients(self.layers, x, batches)
         points = x.expand(len(batches), x.shape[-1])
         rows = [(X, y) if some is None else (X[some], y[some]) for X, y, some in batches]
+        for place, (_, y) in enumerate(rows):
+            self._check_labels(place, y)
         each = [self.gradient(point, *both) for point, both in zip(points, rows, strict=True)]
         return torch.stack(each)
+
+    def _check_labels(self, place: int, y: Tensor) -> None:
+        """Refuse labels that were changed after they were read: -1 would be the last class."""
+        classes = int(self.parts[-1].out_features)  # type: ignore[arg-type]
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= classes:
+            label = low if low < 0 else high
+            raise native.BadDataError(place, f"label {label}, of {classes} classes")
 
 
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:

@@ -349,10 +349,11 @@ class Supervised:
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
         mean, layers = self._mean_loss, self.kernel if data.labelled else None
-        alone = layers is not None or len(mean.pieces(data)) == 1
-        with mean.precision(x), one_thread(when=alone):
+        with mean.precision(x), one_thread(when=self.executor != "wide"):
             if layers is not None:
                 output = native.outputs(layers, x.to(data.X.dtype), data.X)
+            elif self.executor == "workers" and len(mean.pieces(data)) > 1:
+                output = mean.outputs_on_threads(x, data)
             else:
                 output = mean.outputs(x, data)
             found = {"loss": float(mean.of_outputs(output, data))}

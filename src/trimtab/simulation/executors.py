@@ -12,9 +12,8 @@ cohort never exist all at once.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
 from math import ceil
 from typing import Any
 
@@ -25,6 +24,7 @@ from trimtab.native import BadDataError, cores
 from trimtab.problems.problem import Problem, side_by_side
 from trimtab.simulation.replies import Tally
 from trimtab.tape import Tape, Tapes, filled, numbers
+from trimtab.threads import pool
 from trimtab.vectors import NotAlikeError, NotLazyError, Rows, eager, lazily, lazy
 
 WAVE = 128  # clients that a kernel runs at once
@@ -108,7 +108,7 @@ def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -
     """Go through the results; of blocks that wait for a slow one there are a few, not all."""
     running: deque[Future[Block]] = deque()
     for block in blocks:
-        running.append(_pool(count).submit(_block, exchange, block))
+        running.append(pool(count).submit(_block, exchange, block))
         if len(running) > AHEAD * count:
             yield running.popleft().result()
     while running:
@@ -123,11 +123,6 @@ def _block(exchange: Exchange, clients: Sequence[int]) -> Block:
         upload, states[i] = _fused(exchange, i, broadcast)
         tally.add(float(exchange.problem.weights[i]), upload, states[i])
     return tally, states
-
-
-@cache
-def _pool(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "trimtab", initializer=lambda: torch.set_num_threads(1))
 
 
 def batched(exchange: Exchange, clients: Sequence[int]) -> Tally:
