@@ -5,12 +5,12 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "trimtab.native._kernels",
-            sources=["src/trimtab/native/kernels.c"],
+            "trimtab.compute.kernel._kernels",
+            sources=["src/trimtab/compute/kernel/kernels.c"],
             depends=[
-                "src/trimtab/native/variant.h",
-                "src/trimtab/native/classifier.h",
-                "src/trimtab/native/program.h",
+                "src/trimtab/compute/kernel/variant.h",
+                "src/trimtab/compute/kernel/classifier.h",
+                "src/trimtab/compute/kernel/program.h",
             ],
             # Only when compiling: linked with -ffast-math, a library would change the rounding of
             # the whole process.

@@ -24,15 +24,15 @@ from torch.nn import functional as F
 
 from trimtab import Diagnosis, Quadratic, Supervised, compare, diagnose
 from trimtab.core import Oracle
+from trimtab.core.streams import stream
+from trimtab.core.threads import one_thread
 from trimtab.diagnosis.choice import named
-from trimtab.problems.builtin import concrete_problem, digits_problem, heart_problem
+from trimtab.problems.catalogue import concrete_problem, digits_problem, heart_problem
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.models import logistic
 from trimtab.problems.partition import by_similarity, split
-from trimtab.record import versions, write_json
-from trimtab.streams import stream
-from trimtab.threads import one_thread
+from trimtab.studies.record import versions, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 GRID = (1, 4, 16, 64)

@@ -15,12 +15,13 @@ from typing import Any
 import click
 from torch.nn import functional as F
 
-from trimtab import Scaffold, Supervised, native
+from trimtab import Scaffold, Supervised
 from trimtab.bench import ETA, WORKLOADS, Workload, _bare, _simulated, machine
-from trimtab.problems.clients import Batches
+from trimtab.compute import kernel as native
 from trimtab.problems.models import logistic
-from trimtab.record import write_json
+from trimtab.problems.supervised.samples import Batches
 from trimtab.simulation import executors
+from trimtab.studies.record import write_json
 
 REPEATS = 7
 

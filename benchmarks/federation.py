@@ -21,13 +21,15 @@ from typing import Any
 
 from trimtab import FedAvg, Scaffold
 from trimtab.core import Algorithm
-from trimtab.federation import experiment, flower, folders
 from trimtab.federation.log import Log
-from trimtab.federation.processes import Child
-from trimtab.federation.rounds import nodes_of
-from trimtab.federation.server import Server
-from trimtab.federation.silo import free_port
-from trimtab.record import versions, write_json
+from trimtab.federation.processes.child import Child
+from trimtab.federation.processes.operator import Server
+from trimtab.federation.processes.rounds import nodes_of
+from trimtab.federation.processes.site import free_port
+from trimtab.federation.setup import job as experiment
+from trimtab.federation.setup import operator_folder
+from trimtab.federation.transport.flower import api as flower
+from trimtab.studies.record import versions, write_json
 
 OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
 
@@ -105,11 +107,11 @@ def train(message, context):
 """
 
 
-def federation_of(folder: Path, sites: int, features: int) -> folders.Federation:
+def federation_of(folder: Path, sites: int, features: int) -> operator_folder.Federation:
     """Make the keys and folders of a federation."""
     folder.mkdir(parents=True)
     (folder / "problem.py").write_text(PROBLEM.format(features=features))
-    return folders.found(
+    return operator_folder.found(
         folder / "operator",
         [f"site{i}" for i in range(sites)],
         folder / "problem.py",
@@ -127,12 +129,12 @@ def serving(folder: Path, sites: int, features: int) -> Iterator[Server]:
     log = Log(folder / "log")
     with ExitStack() as stack:
         for i, name in enumerate(federation.sites):
-            silo = folders.unpack(federation.archive(name), folder / "sites")
+            silo = operator_folder.unpack(federation.archive(name), folder / "sites")
             data = folder / "data" / str(i)
             data.mkdir(parents=True)
             site = Child(
                 name,
-                "trimtab.federation.silo:main",
+                "trimtab.federation.processes.site:main",
                 [str(silo), str(data)],
                 environment={"OMP_NUM_THREADS": "1"},
                 output=silo / "logs" / "output.log",
@@ -182,7 +184,8 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
     """Return the seconds of R rounds of bare Flower."""
     federation = federation_of(folder, sites, features)
     d, port, out = 10 * features + 10, free_port(), folder / "seconds.json"
-    log, keys, secret = Log(folder / "log"), federation.keys, folders.secret(federation.folder)
+    log, keys = Log(folder / "log"), federation.keys
+    secret = operator_folder.secret(federation.folder)
     superlink = flower.superlink_arguments(federation.folder, port, keys, secret)
     superlink[superlink.index("process")] = "subprocess"
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
@@ -199,9 +202,9 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
             )
         ]
         for name in federation.sites:
-            silo = folders.unpack(federation.archive(name), folder / "sites")
+            silo = operator_folder.unpack(federation.archive(name), folder / "sites")
             arguments = flower.supernode_arguments(
-                f"127.0.0.1:{port}", free_port(), silo, folders.secret(silo)
+                f"127.0.0.1:{port}", free_port(), silo, operator_folder.secret(silo)
             )
             arguments[arguments.index("process")] = "subprocess"
             children.append(

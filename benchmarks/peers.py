@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from trimtab.bench import ETA, WORKLOADS, machine
-from trimtab.record import read_json, write_json
+from trimtab.studies.record import read_json, write_json
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"

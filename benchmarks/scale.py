@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from trimtab import FedAvg, MimeLite, Momentum, Scaffold, Supervised, simulate
 from trimtab.bench import machine
-from trimtab.record import write_json
+from trimtab.studies.record import write_json
 
 MB = 1_000_000
 ALGORITHMS = {

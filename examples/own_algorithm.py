@@ -22,7 +22,7 @@ import torch
 
 from trimtab import Scaffold, simulate
 from trimtab.core import Clients, Oracle, Vector, validate
-from trimtab.problems.builtin import quadratic_problem
+from trimtab.problems.catalogue import quadratic_problem
 from trimtab.testing import ContractError, check_algorithm, check_controls
 
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from trimtab import Quadratic, Scaffold, Simulation, simulate
-from trimtab.problems.builtin import quadratic_problem
+from trimtab.problems.catalogue import quadratic_problem
 
 R, HALVE, STOP = 200, 50, 120
 

@@ -66,7 +66,7 @@ def same_global_rng() -> Iterator[None]:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     code = (
-        "import sys; from pathlib import Path; from trimtab.record import alone\n"
+        "import sys; from pathlib import Path; from trimtab.studies.record import alone\n"
         "with alone(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(folder)]

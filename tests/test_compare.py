@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
-from trimtab.comparing import comparing
-from trimtab.comparison import Entry, advise, read_comparison
-from trimtab.fragility import judge
-from trimtab.problems.builtin import load_problem
-from trimtab.record import Record, model_round
+from trimtab.problems.catalogue import load_problem
 from trimtab.report import write_page
-from trimtab.run import running
-from trimtab.tune import Goal, Trial, goal_of, race, ranked, settings_of
+from trimtab.studies.compare import comparing
+from trimtab.studies.comparison import Entry, advise, read_comparison
+from trimtab.studies.fragility import judge
+from trimtab.studies.race import Goal, Trial, goal_of, race, ranked, settings_of
+from trimtab.studies.record import Record, model_round
+from trimtab.studies.run import running
 
 
 def trial_of(problem, algorithm, **options):

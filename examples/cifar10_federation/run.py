@@ -21,11 +21,11 @@ import matplotlib.pyplot as plt
 import torch
 from safetensors.torch import save_file
 
-from trimtab.federation.ledger import read_journal, read_standing
-from trimtab.federation.silo import free_port
+from trimtab.federation.processes.site import free_port
+from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.partition import dirichlet
-from trimtab.record import versions
+from trimtab.studies.record import versions
 
 HERE = Path(__file__).parent
 TRIMTAB = [sys.executable, "-m", "trimtab", "federate"]

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         Sgd,
         Yogi,
     )
-    from trimtab.comparing import compare
-    from trimtab.comparison import Comparison
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
     from trimtab.problems import Problem, Quadratic, Supervised
     from trimtab.simulation.simulate import Diverged, Round, Simulation, simulate
+    from trimtab.studies.compare import compare
+    from trimtab.studies.comparison import Comparison
 
     from trimtab import testing  # isort: skip
 
@@ -64,8 +64,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "compare": "comparing",
-    "Comparison": "comparison",
+    "compare": "studies.compare",
+    "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
     **dict.fromkeys(("Problem", "Quadratic", "Supervised"), "problems"),
     **dict.fromkeys(("Diverged", "Round", "Simulation", "simulate"), "simulation"),

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from trimtab import native
 from trimtab.algorithms import FedAvg, Scaffold
+from trimtab.compute import kernel
 from trimtab.core import Algorithm
 from trimtab.problems.models import logistic, mlp, resnet18
-from trimtab.problems.supervised import Supervised
-from trimtab.record import versions
+from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation import Simulation, simulate
+from trimtab.studies.record import versions
 
 ETA = 0.1
 SLOW = 10.0  # seconds, from which on one measurement is enough
@@ -254,7 +254,7 @@ def _test(work: Workload) -> tuple[Tensor, Tensor] | None:
 
 def _bare(work: Workload) -> float:
     """Return the seconds of a round's products on warm operands, one thread on each core."""
-    count = native.cores()
+    count = kernel.cores()
     steps = work.S * work.K // count
 
     def run(_: int) -> float:
@@ -334,8 +334,8 @@ def machine() -> dict[str, Any]:
     """Return the facts that a time depends on."""
     return {
         "processor": _processor(),
-        "cores": native.cores(),
-        "kernel": native.level(),
+        "cores": kernel.cores(),
+        "kernel": kernel.level(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "versions": versions(),
     }

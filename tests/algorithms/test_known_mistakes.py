@@ -24,12 +24,11 @@ from trimtab import (
     ServerOnly,
     core,
     simulate,
-    vectors,
 )
-from trimtab import _laboratory as lab
 from trimtab.algorithms import fedavg, mime
 from trimtab.algorithms.scaffold import Server, Upload
-from trimtab.simulation import checkpoint, memory
+from trimtab.compute import lazy as vectors
+from trimtab.simulation import checkpoint, client_states
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
@@ -42,6 +41,7 @@ from trimtab.testing import (
     runs_alike_in_every_executor,
     survives_a_restart,
 )
+from trimtab.testing import _trials as lab
 
 simulation = import_module("trimtab.simulation.simulate")  # the module, not the function
 
@@ -373,9 +373,9 @@ def cohort(kind: type[Cohort]) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def one_state_for_all(patch: pytest.MonkeyPatch) -> None:
-    latest = memory.ClientStates.latest
+    latest = client_states.ClientStates.latest
     first = lambda self, i: latest(self, next(iter(self))) if i in self else None  # noqa: E731
-    patch.setattr(memory.ClientStates, "latest", first)
+    patch.setattr(client_states.ClientStates, "latest", first)
 
 
 def restore(change: Callable[[Any], None]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -394,7 +394,7 @@ def without_c(sim):
 
 
 def without_c_i(sim):
-    sim.states = memory.ClientStates()
+    sim.states = client_states.ClientStates()
 
 
 def with_differences(sim):

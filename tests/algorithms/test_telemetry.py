@@ -9,7 +9,7 @@ from quadratics import SCAFFOLDS, WEIGHTS, path, quadratic
 
 from trimtab import Diverged, FedAvg, Mime, MimeLite, Momentum, Quadratic, Scaffold, simulate
 from trimtab.algorithms.fedavg import Upload
-from trimtab.simulation.replies import Tally
+from trimtab.core.replies import Tally
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
 ONES = torch.ones(3, dtype=torch.float64)

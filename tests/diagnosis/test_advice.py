@@ -8,9 +8,9 @@ import torch
 from losses import Opaque, logistic, quadratics, random
 
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
-from trimtab.diagnosis import diagnosing, surrogate
+from trimtab.diagnosis import diagnosing, quadratic_model
 from trimtab.diagnosis.choice import choose
-from trimtab.diagnosis.surrogate import Predicted
+from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.report import write_diagnosis
 from trimtab.report.diagnosis import figure
 
@@ -89,7 +89,8 @@ def test_rounds_on_the_model_of_quadratics_are_rounds(name, S):
     kinds = {"sgd": Sgd, "fedavg": FedAvg, "scaffold": Scaffold}
     eta = 0.3
     model = _model(problem)
-    rows = surrogate.rounds(model, name, K, torch.tensor([eta], dtype=torch.float64), S=S, N=6)
+    etas = torch.tensor([eta], dtype=torch.float64)
+    rows = quadratic_model.rounds(model, name, K, etas, S=S, N=6)
     made = Sgd(eta=eta) if name == "sgd" else kinds[name](eta_l=eta, K=K)
     real = simulate(made, problem)
     assert found
@@ -106,7 +107,7 @@ def _model(problem):
     a, U = torch.linalg.eigh(problem.A)
     gradients = torch.stack([problem.client_gradient(i, problem.x_star) for i in range(problem.N)])
     start = problem.x0() - problem.x_star
-    return surrogate.Surrogate(problem.weights, a, U, -gradients, start, 0.0, None)
+    return quadratic_model.Surrogate(problem.weights, a, U, -gradients, start, 0.0, None)
 
 
 def tried(name, rounds, K=4, gap=1.0):

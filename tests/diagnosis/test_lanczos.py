@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from losses import random
 
-from trimtab.diagnosis.spectrum import conjugate_gradients, dense, lanczos
+from trimtab.diagnosis.lanczos import conjugate_gradients, dense, lanczos
 
 
 def symmetric(values, seed=0):

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, diagnose, simulate
-from trimtab.diagnosis import measure, points, surrogate
+from trimtab.diagnosis import measure, optimum, quadratic_model
+from trimtab.diagnosis.budget import Clock
 from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.panel import Panel, seat
-from trimtab.diagnosis.spectrum import Spectrum
 from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
@@ -77,7 +77,7 @@ def in_passes(monkeypatch):
 
     def run(problem, passes, **options):
         costly = Costly(problem)
-        monkeypatch.setattr("trimtab.diagnosis.clock.perf_counter", lambda: costly.now)
+        monkeypatch.setattr("trimtab.diagnosis.budget.perf_counter", lambda: costly.now)
         return diagnose(costly, minutes=passes * costly.N / 60, **options), costly
 
     return run
@@ -306,7 +306,7 @@ def test_a_search_along_a_line_ends_when_the_time_is_over():
             calls += 1
             return super().gradient(x)
 
-    steps = list(points.descend(Counted(problem), problem.x0(), after(3)))
+    steps = list(optimum.descend(Counted(problem), problem.x0(), after(3)))
     assert calls == 2
     assert len(steps) <= 1
 
@@ -316,9 +316,9 @@ def test_rounds_on_the_model_end_when_the_time_is_over():
     a, U = torch.linalg.eigh(problem.A)
     zero = torch.zeros_like(problem.b)
     start = problem.x0() - problem.x_star
-    model = surrogate.Surrogate(problem.weights, a, U, zero, start, 0.0, None)
+    model = quadratic_model.Surrogate(problem.weights, a, U, zero, start, 0.0, None)
     options = {"S": 6, "N": 6, "share": 1e-30, "R": 1000}
-    assert surrogate.predict(model, "fedavg", 1, **options, enough=after(4)).ran == 4
+    assert quadratic_model.predict(model, "fedavg", 1, **options, enough=after(4)).ran == 4
 
 
 def test_whole_hessians_look_at_the_clock_between_products():
@@ -337,7 +337,7 @@ def test_the_curvature_along_the_gradient_says_how_steep_f_is():
     problem = quadratics()
     panel = seat(problem, 0, Clock(60.0))
     x = problem.x0() + 1
-    found = points.along_gradient(panel, x, problem.gradient(x))
+    found = optimum.along_gradient(panel, x, problem.gradient(x))
     assert 0.1 * problem.L <= found.norm <= 1.001 * problem.L
-    assert points.along_gradient(panel, x, torch.zeros_like(x)).norm == 0
+    assert optimum.along_gradient(panel, x, torch.zeros_like(x)).norm == 0
     assert not Spectrum((1.0,), (1.0,), error=1.0).settled

@@ -8,11 +8,12 @@ from losses import logistic, quadratics, random
 from torch.nn.functional import cosine_similarity
 
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
-from trimtab.diagnosis import laws, measure, points, stochastic, theory
-from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis import measure, optimum, stationary, theory
+from trimtab.diagnosis import noise as stochastic
+from trimtab.diagnosis.budget import Clock
 from trimtab.diagnosis.panel import seat
-from trimtab.reproduce import chains
-from trimtab.reproduce.chains import Chains, Logistic
+from trimtab.reproduce import many_runs
+from trimtab.reproduce.many_runs import Chains, Logistic
 
 K = 10
 STEPS = (0.02, 0.01, 0.005)
@@ -33,11 +34,11 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
     """Full batches: the relative gap halves with the step, cosine above 0.999."""
     problem, clock = PROBLEMS[name](), Clock(60.0)
     panel = seat(problem, 0, clock)
-    x_star, reached, _ = points.best_point(panel, problem.x0(), clock, clock.until(1))
+    x_star, reached, _ = optimum.best_point(panel, problem.x0(), clock, clock.until(1))
     H = measure.full_hessian(panel, x_star, clock.until(1))
     x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
     here = measure.at_point(panel, x_star)
-    pull = laws.pull_of(panel, x_star, here.rows - here.mean)
+    pull = stationary.pull_of(panel, x_star, here.rows - here.mean)
     assert reached
     gaps, left = [], []
     for eta in STEPS:
@@ -77,11 +78,11 @@ def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
         sampling="iid",
         l2=model.l2,
     )
-    x, clock = chains.optimum(model), Clock(60.0)
+    x, clock = many_runs.optimum(model), Clock(60.0)
     panel = seat(problem, 0, clock)
     H = measure.full_hessian(panel, x, clock.until(1))
     noise = stochastic.stationary(panel, x, H, 0, clock.until(1))
-    expected = chains.noise_bias(model, x, 0.01)
+    expected = many_runs.noise_bias(model, x, 0.01)
     found = theory.noise_bias(H, noise.D3, 0.01, 4)
     assert float((found - expected).norm() / expected.norm()) < 0.05
     C = torch.stack([model.covariance(i, x) for i in range(4)]).mean(0)
@@ -89,10 +90,11 @@ def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
 
 
 def test_with_mini_batches_fedavg_ends_where_both_parts_say():
-    """The mean of many chains, within 30 %: the tolerance of the stochastic part."""
+    """The mean of many many_runs, within 30 %: the tolerance of the stochastic part."""
     model, gamma, R = Logistic(4, batch=5), 0.004, 120
-    problem, x = Chains(model, 400), chains.optimum(model)
-    predicted = chains.heterogeneity_bias(model, x, gamma, K) + chains.noise_bias(model, x, gamma)
+    problem, x = Chains(model, 400), many_runs.optimum(model)
+    predicted = many_runs.heterogeneity_bias(model, x, gamma, K)
+    predicted = predicted + many_runs.noise_bias(model, x, gamma)
     late = torch.zeros_like(x)
     start = problem.start(x + predicted)
     for done in islice(simulate(FedAvg(eta_l=gamma, K=K), problem, x=start), R):
@@ -102,5 +104,5 @@ def test_with_mini_batches_fedavg_ends_where_both_parts_say():
     clock, one = Clock(60.0), Chains(model)
     panel = seat(one, 0, clock)
     here, H = measure.at_point(panel, x), measure.full_hessian(panel, x, clock.until(1))
-    ours = torch.linalg.solve(H, laws.pull_of(panel, x, here.rows - here.mean)) / 2
-    torch.testing.assert_close(ours, chains.heterogeneity_bias(model, x, 1.0, 2))
+    ours = torch.linalg.solve(H, stationary.pull_of(panel, x, here.rows - here.mean)) / 2
+    torch.testing.assert_close(ours, many_runs.heterogeneity_bias(model, x, 1.0, 2))

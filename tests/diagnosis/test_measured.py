@@ -7,8 +7,8 @@ import torch
 from losses import Opaque, dense_hessian, logistic, quadratics, random
 
 from trimtab import Quadratic, Supervised, diagnose
-from trimtab.diagnosis import measure, points
-from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis import measure, optimum
+from trimtab.diagnosis.budget import Clock
 from trimtab.diagnosis.panel import Panel, seat, thinned
 from trimtab.problems.models import mlp
 
@@ -150,5 +150,5 @@ def test_a_problem_without_minimum_says_so():
 
 def test_descent_ends_at_the_optimum_of_logistic_regression():
     problem = logistic()
-    *_, (_, slope) = points.descend(problem, problem.x0())
+    *_, (_, slope) = optimum.descend(problem, problem.x0())
     assert slope < 1e-5

@@ -37,7 +37,7 @@ def test_products_in_pieces_are_those_in_one_piece(monkeypatch):
     problem = logistic(n=200)
     x, V = problem.x0() + 0.2, random(3, problem.d)
     whole = problem.client_hvp(1, x, V)
-    monkeypatch.setattr("trimtab.problems.mean_loss._CHUNK", 70 * 5 * 8)
+    monkeypatch.setattr("trimtab.problems.supervised.mean_loss._CHUNK", 70 * 5 * 8)
     torch.testing.assert_close(problem.client_hvp(1, x, V), whole, rtol=1e-12, atol=1e-12)
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from trimtab import Quadratic
-from trimtab.federation.coordinator import Coordinator
-from trimtab.federation.messages import decode, encode
-from trimtab.federation.site import Site
+from trimtab.federation.message import decode, encode
+from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.site import Site
 
 
 def quadratic(N=3, d=2, seed=0, sigma=0.3, weights=None, dtype=torch.float64):

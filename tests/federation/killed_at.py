@@ -15,8 +15,8 @@ import torch
 from inprocess import Federation, quadratic
 
 from trimtab import Scaffold, simulate
-from trimtab.federation.faults import POINTS
-from trimtab.federation.versions import Versions
+from trimtab.federation.storage.faults import POINTS
+from trimtab.federation.storage.states import Versions
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 PROBLEM = quadratic()

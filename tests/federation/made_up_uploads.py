@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from trimtab import Scaffold
-from trimtab.federation.coordinator import Coordinator
-from trimtab.federation.messages import Message
+from trimtab.federation.message import Message
+from trimtab.federation.protocol.coordinator import Coordinator
 
 D = 11_173_962  # the parameters of ResNet-18 for ten classes
 

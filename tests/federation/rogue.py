@@ -5,9 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from trimtab.federation import silo, site, worker
 from trimtab.federation.log import Log
-from trimtab.federation.messages import Message
+from trimtab.federation.message import Message
+from trimtab.federation.processes import site as silo
+from trimtab.federation.processes import worker
+from trimtab.federation.protocol import site
 
 HONEST = site.Site.answer
 WAYS = {
@@ -47,7 +49,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     service = silo.Service(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
     child = service.worker.child
-    child.command = [part.replace("trimtab.federation.worker", "rogue") for part in child.command]
+    worker = "trimtab.federation.processes.worker"
+    child.command = [part.replace(worker, "rogue") for part in child.command]
     child.environment["PYTHONPATH"] = os.path.dirname(__file__)
     signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
     try:

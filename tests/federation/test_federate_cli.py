@@ -13,10 +13,10 @@ from torch import nn
 from trimtab import Scaffold, __version__
 from trimtab.cli import main
 from trimtab.cli.federate import federate
-from trimtab.federation import experiment
-from trimtab.federation.folders import Federation, unpack
-from trimtab.federation.ledger import Ledger, Member, Standing
-from trimtab.federation.problem_file import ProblemFile
+from trimtab.federation.setup import job as experiment
+from trimtab.federation.setup.operator_folder import Federation, unpack
+from trimtab.federation.setup.problem_file import ProblemFile
+from trimtab.federation.storage.ledger import Ledger, Member, Standing
 
 GOOD = """
 import torch

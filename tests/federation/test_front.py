@@ -14,10 +14,10 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
 
-from trimtab.federation import keys
-from trimtab.federation.front import Front
 from trimtab.federation.log import Log
-from trimtab.federation.silo import probe
+from trimtab.federation.processes.site import probe
+from trimtab.federation.storage import keys
+from trimtab.federation.transport.flower.front import Front
 
 
 class SuperLink(BaseHTTPRequestHandler):

@@ -10,7 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from trimtab.federation import folders, keys
+from trimtab.federation.setup import operator_folder
+from trimtab.federation.storage import keys
 
 PROBLEM = """
 import torch
@@ -29,7 +30,7 @@ def silo(data):
 @pytest.fixture
 def made(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM)
-    return folders.found(
+    return operator_folder.found(
         tmp_path / "operator",
         ["rome", "oslo"],
         tmp_path / "problem.py",
@@ -76,7 +77,8 @@ def test_an_archive_holds_what_its_site_needs_and_no_more(made, tmp_path):
             *(f"oslo/{n}" for n in ("site.json", "site.key", "ca.crt", "problem.py")),
         }
         assert {m.mode for m in file.getmembers() if m.isfile()} == {0o600}
-    silo = folders.Silo.read(folders.unpack(made.archive("oslo"), tmp_path / "there"))
+    there = operator_folder.unpack(made.archive("oslo"), tmp_path / "there")
+    silo = operator_folder.Silo.read(there)
     assert (silo.name, silo.server, silo.batch) == ("oslo", "fed.example.org:9443", 0.5)
     key = load_ssh_private_key((silo.folder / "site.key").read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -85,12 +87,12 @@ def test_an_archive_holds_what_its_site_needs_and_no_more(made, tmp_path):
 def test_sites_have_different_keys_and_the_operator_their_public_halves(made, tmp_path):
     assert len(set(made.sites.values())) == 2
     for name in made.sites:
-        folder = folders.unpack(made.archive(name), tmp_path)
+        folder = operator_folder.unpack(made.archive(name), tmp_path)
         text = "".join(
             p.read_text() for p in made.folder.rglob("*") if p.suffix in (".json", ".crt")
         )
         assert (folder / "site.key").read_text() not in text
-    again = folders.Federation.read(made.folder)
+    again = operator_folder.Federation.read(made.folder)
     assert again == made
 
 
@@ -106,7 +108,7 @@ def test_bad_names_are_refused(tmp_path, change, says):
     (tmp_path / "problem.py").write_text(PROBLEM)
     arguments = {"sites": ["a"], "hosts": ["localhost"]} | change
     with pytest.raises(ValueError, match=re.escape(says)):
-        folders.found(
+        operator_folder.found(
             tmp_path / "op",
             arguments["sites"],
             tmp_path / "problem.py",
@@ -119,11 +121,11 @@ def test_bad_names_are_refused(tmp_path, change, says):
 
 
 def test_a_site_leaves_in_two_steps_and_the_last_one_cannot(made):
-    folders.dismiss(made, "rome")
-    assert folders.Federation.read(made.folder).leaving == ["rome"]
+    operator_folder.dismiss(made, "rome")
+    assert operator_folder.Federation.read(made.folder).leaving == ["rome"]
     with pytest.raises(ValueError, match="'oslo' is the only site left"):
-        folders.dismiss(made, "oslo")
-    folders.dismissed(made, "rome")
-    assert list(folders.Federation.read(made.folder).sites) == ["oslo"]
+        operator_folder.dismiss(made, "oslo")
+    operator_folder.dismissed(made, "rome")
+    assert list(operator_folder.Federation.read(made.folder).sites) == ["oslo"]
     with pytest.raises(ValueError, match="there is no site 'rome'; the sites are oslo"):
-        folders.dismiss(made, "rome")
+        operator_folder.dismiss(made, "rome")

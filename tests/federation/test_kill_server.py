@@ -7,7 +7,7 @@ import pytest
 from whole import Serving, Whole
 
 from trimtab import Scaffold
-from trimtab.federation.faults import POINTS
+from trimtab.federation.storage.faults import POINTS
 
 pytestmark = pytest.mark.federation
 WRITES = [point for point in POINTS if point.startswith("server:")]

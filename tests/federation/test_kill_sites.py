@@ -9,7 +9,7 @@ import pytest
 from whole import Serving, Whole
 
 from trimtab import Scaffold
-from trimtab.federation import folders
+from trimtab.federation.setup import operator_folder
 
 pytestmark = pytest.mark.federation
 
@@ -36,7 +36,7 @@ def test_nothing_is_lost_however_sites_die(tmp_path):
 
         def kill(event):
             if event["r"] == 6:
-                whole.kill(whole.sites["a"], "trimtab.federation.worker")
+                whole.kill(whole.sites["a"], "trimtab.federation.processes.worker")
                 whole.kill(whole.sites["b"], "flwr.supernode.cli")
                 whole.kill_site("c")
                 whole.start_site("c")
@@ -64,18 +64,18 @@ def lost_and_found(whole, server):
 
 def come_and_go(whole, server):
     """A site joins and another leaves, between rounds, with the invariant kept."""
-    federation = folders.Federation.read(whole.operator)
-    folders.admit(federation, "d")
+    federation = operator_folder.Federation.read(whole.operator)
+    operator_folder.admit(federation, "d")
     federation.write()
     whole.federation = federation
     whole.unpack("d", 3)
-    folders.dismiss(federation, "a")
+    operator_folder.dismiss(federation, "a")
     whole.start_site("d")
     told = server.job(R=16, min_sites=2, seconds=300)
     kinds = [line["kind"] for line in whole.journal()]
     assert kinds.count("join") == kinds.count("leave") == 1, whole.logs()
     assert told["rounds"][-1]["cohort"] == ["b", "c", "d"]
-    assert list(folders.Federation.read(whole.operator).sites) == ["b", "c", "d"]
+    assert list(operator_folder.Federation.read(whole.operator).sites) == ["b", "c", "d"]
     balanced(told)
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trimtab.federation.faults import POINTS
+from trimtab.federation.storage.faults import POINTS
 
 SCRIPT = Path(__file__).with_name("killed_at.py")
 

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
-from trimtab.federation import plan
-from trimtab.federation.coordinator import Coordinator, LostState
-from trimtab.federation.messages import Message, check_arrays, decode, encode
-from trimtab.federation.site import Site
-from trimtab.federation.versions import KEPT, START, Versions
+from trimtab.federation.message import Message, check_arrays, decode, encode
+from trimtab.federation.protocol import rehearsal
+from trimtab.federation.protocol.coordinator import Coordinator, LostState
+from trimtab.federation.protocol.site import Site
+from trimtab.federation.storage.states import KEPT, START, Versions
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 
@@ -130,11 +130,11 @@ def test_an_algorithm_outside_the_registry_is_refused(refused):
         eta: float
 
     with refused("Own", "registry"):
-        plan.describe(Own(eta=0.1))
+        rehearsal.describe(Own(eta=0.1))
     with refused("os"):
-        plan.build({"kind": "os"})
+        rehearsal.build({"kind": "os"})
     with refused("fedavg"):
-        plan.build({"kind": "fedavg", "eta": 0.1})
+        rehearsal.build({"kind": "fedavg", "eta": 0.1})
 
 
 # -- the site's half
@@ -201,7 +201,7 @@ def test_a_clock_that_goes_backwards_is_put_right_by_the_sites(make, monkeypatch
     checkpoint = federation.server.folder / "checkpoint.safetensors"
     message = decode(checkpoint.read_bytes())
     checkpoint.write_bytes(encode(Message({**message.header, "clock": 0}, message.arrays)))
-    monkeypatch.setattr("trimtab.federation.calls.time_ns", lambda: 1)
+    monkeypatch.setattr("trimtab.federation.protocol.inquiry.time_ns", lambda: 1)
     federation.restart_server()
     assert [done.r for done in federation.run()] == [3, 4]
     audited(federation)
@@ -421,7 +421,7 @@ controls_server = type(Scaffold(eta_l=1, K=1).init_server(torch.zeros(1)))
 def test_state_becomes_pending_at_the_last_exchange_and_only_the_faithful_are_asked(
     make, monkeypatch
 ):
-    monkeypatch.setitem(plan._KINDS, "twice", Twice)
+    monkeypatch.setitem(rehearsal._KINDS, "twice", Twice)
     federation = make(Twice(), R=4)
     asked = []
 
@@ -519,7 +519,7 @@ def test_a_crash_while_a_state_is_given_back_loses_nothing(make, monkeypatch):
 
     monkeypatch.setattr(federation.sites["site1"], "answer", seeing)
     with monkeypatch.context() as patch:
-        patch.setattr("trimtab.federation.faults.point", die)
+        patch.setattr("trimtab.federation.storage.faults.point", die)
         with pytest.raises(KeyboardInterrupt):
             federation.run()
     federation.restart_server()

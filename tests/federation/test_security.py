@@ -16,7 +16,7 @@ from test_front import make_front
 from whole import Serving, Whole
 
 from trimtab import Scaffold
-from trimtab.federation import keys
+from trimtab.federation.storage import keys
 
 pytestmark = pytest.mark.federation
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from trimtab import __version__
-from trimtab.federation import folders
 from trimtab.federation.log import Log
-from trimtab.federation.messages import Message
-from trimtab.federation.silo import Service
-from trimtab.federation.versions import START
+from trimtab.federation.message import Message
+from trimtab.federation.processes.site import Service
+from trimtab.federation.setup import operator_folder
+from trimtab.federation.storage.states import START
 
 PROBLEM = """
 import time
@@ -46,7 +46,7 @@ def silo(data):
 @pytest.fixture
 def site(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
-    made = folders.found(
+    made = operator_folder.found(
         tmp_path / "operator",
         ["rome"],
         tmp_path / "problem.py",
@@ -56,7 +56,7 @@ def site(tmp_path):
         port=9443,
     )
     lines = []
-    folder = folders.unpack(made.archive("rome"), tmp_path)
+    folder = operator_folder.unpack(made.archive("rome"), tmp_path)
     service = Service(folder, tmp_path, Log(follow=lines.append))
     service.lines = lines
     assert service.start().header == {"ready": True, "n": 4, "tested": 4}

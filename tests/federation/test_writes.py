@@ -11,7 +11,7 @@ import torch
 from inprocess import Federation, quadratic
 
 from trimtab import Scaffold, simulate
-from trimtab.federation.ledger import read_standing
+from trimtab.federation.storage.ledger import read_standing
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS

@@ -14,12 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
-from trimtab.federation import experiment, folders
-from trimtab.federation.ledger import read_journal, read_standing
 from trimtab.federation.log import Log
-from trimtab.federation.server import Server
-from trimtab.federation.silo import free_port
-from trimtab.federation.versions import START, Versions
+from trimtab.federation.processes.operator import Server
+from trimtab.federation.processes.site import free_port
+from trimtab.federation.setup import job as experiment
+from trimtab.federation.setup import operator_folder
+from trimtab.federation.storage.ledger import read_journal, read_standing
+from trimtab.federation.storage.states import START, Versions
 
 PROBLEM = '''\
 """Two classes in three dimensions; each site has its own slant."""
@@ -69,7 +70,7 @@ class Serving(Server):
     def job(self, seconds=240, on_round=None, state="state", algorithm=None, **options):
         """Do a job to its end; return the last event of each kind, and all rounds."""
         begun = read_standing(self.federation.folder / state) is not None
-        federation = folders.Federation.read(self.federation.folder)
+        federation = operator_folder.Federation.read(self.federation.folder)
         if begun:
             job = experiment.again(federation, **options)
         else:
@@ -105,7 +106,7 @@ class Whole:
         self.folder, self.names = folder, list(names)
         (folder / "problem.py").write_text(problem)
         self.operator = folder / "operator"
-        self.federation = folders.found(
+        self.federation = operator_folder.found(
             self.operator,
             self.names,
             folder / "problem.py",
@@ -119,7 +120,7 @@ class Whole:
             self.unpack(name, number)
 
     def unpack(self, name, number):
-        folders.unpack(self.federation.archive(name), self.folder / "sites")
+        operator_folder.unpack(self.federation.archive(name), self.folder / "sites")
         (self.folder / "data" / name).mkdir(parents=True)
         (self.folder / "data" / name / str(number)).mkdir()
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems import clients as clients_module
-from trimtab.problems.clients import batch_size
+from trimtab.problems.supervised import samples as clients_module
+from trimtab.problems.supervised.samples import batch_size
 
 # -- which samples
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trimtab import Quadratic, Supervised
-from trimtab.problems.builtin import PROBLEMS, load_problem
+from trimtab.problems.catalogue import PROBLEMS, load_problem
 from trimtab.problems.data.files import DataError
 
 FILE = """

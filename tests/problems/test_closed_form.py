@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrizations
 
-from trimtab import FedAvg, Supervised, native, simulate
-from trimtab.problems import untouched
-from trimtab.problems.closed_form import closed_form
+from trimtab import FedAvg, Supervised, simulate
+from trimtab.compute import kernel
+from trimtab.problems.supervised import untouched
+from trimtab.problems.supervised.closed_form import closed_form
 
 MODULES = {
     "logistic": lambda: nn.Linear(6, 4),
@@ -288,7 +289,7 @@ def test_a_closed_form_that_is_right_is_kept_whatever_the_size_of_the_data(scale
 
 @pytest.mark.parametrize("label", [-1, 3, 12])  # 12 is below the 16 that classes are padded to
 def test_without_a_kernel_a_label_that_was_changed_is_refused_too(refused, monkeypatch, label):
-    monkeypatch.setattr(native, "works", lambda dtype: False)
+    monkeypatch.setattr(kernel, "works", lambda dtype: False)
     X, y = data(20)
     problem = Supervised(mlp(), F.cross_entropy, [(X, y)])
     sim = simulate(FedAvg(eta_l=0.1, K=2), problem)

@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems.clients import as_tensor
+from trimtab.problems.supervised.samples import as_tensor
 
 X, Y = data(8)
 PAIR = (X, Y)

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems import mean_loss
-from trimtab.problems.losses import recognise, shares
+from trimtab.problems.supervised import mean_loss
+from trimtab.problems.supervised.losses import recognise, shares
 
 N = 150
 X, Y = data(N)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
-from trimtab.problems import mean_loss
 from trimtab.problems.models import logistic
+from trimtab.problems.supervised import mean_loss
 
 SIZES = (5, 2, 9)
 
@@ -459,7 +459,7 @@ def test_an_evaluation_has_the_same_bits_on_any_number_of_cores(monkeypatch):
     assert problem.executor == "workers"
     found = []
     for cores in (1, 2, 3):
-        monkeypatch.setattr("trimtab.native.cores", lambda cores=cores: cores)
+        monkeypatch.setattr("trimtab.compute.kernel.cores", lambda cores=cores: cores)
         found.append(problem.evaluate(problem.x0()))
     assert found[0] == found[1] == found[2]
     with torch.no_grad():

@@ -5,18 +5,18 @@ from math import log
 
 import pytest
 
-from trimtab.reproduce.emnist import Setting, compute, first, grid, stays
-from trimtab.reproduce.emnist400 import CLIENTS, EMNIST400
-from trimtab.reproduce.mime import MIME
+from trimtab.reproduce.mime2020.mime import MIME
 from trimtab.reproduce.published import TABLE3, TABLE4, TABLE5
-from trimtab.reproduce.reading import fragile_note
-from trimtab.reproduce.reading import rounds as needed
+from trimtab.reproduce.raced_cells import Setting, compute, first, grid, stays
 from trimtab.reproduce.reproduction import computing, read
-from trimtab.reproduce.table3 import TABLE_3
-from trimtab.reproduce.table3.cells import SIMILARITIES, best_common, common
-from trimtab.reproduce.table3.table import distance
-from trimtab.reproduce.table4 import TABLE_4
-from trimtab.reproduce.table5 import TABLE_5
+from trimtab.reproduce.rounds_to_target import fragile_note
+from trimtab.reproduce.rounds_to_target import rounds as needed
+from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
+from trimtab.reproduce.scaffold2020.table3 import TABLE_3
+from trimtab.reproduce.scaffold2020.table3.cells import SIMILARITIES, best_common, common
+from trimtab.reproduce.scaffold2020.table3.table import distance
+from trimtab.reproduce.scaffold2020.table4 import TABLE_4
+from trimtab.reproduce.scaffold2020.table5 import TABLE_5
 
 
 def record(setting, rounds, best=0.7):
@@ -248,7 +248,7 @@ def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
 @pytest.mark.parametrize("target", [0.4, None])
 @pytest.mark.parametrize("stop", [1, 20, 60, 110])
 def test_an_interrupted_cell_goes_on(tmp_path, real_data, monkeypatch, stop, target):
-    monkeypatch.setattr("trimtab.reproduce.emnist.SAVE_EVERY", 0.02)
+    monkeypatch.setattr("trimtab.reproduce.raced_cells.SAVE_EVERY", 0.02)
     setting = Setting("scaffold", 1, 0, S=4, N=20, target=target, until=0.45, limit=40, every=24)
     heard = []
 

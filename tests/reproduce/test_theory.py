@@ -9,15 +9,16 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from trimtab import FedAvg, RichardsonRomberg, Scaffold, simulate
-from trimtab.problems.builtin import concrete_problem
-from trimtab.reproduce import chains, concrete
-from trimtab.reproduce.bias import BIAS
-from trimtab.reproduce.chains import Chains, Logistic, Noisy
-from trimtab.reproduce.concrete import CONCRETE
-from trimtab.reproduce.local_steps import LOCAL_STEPS
+from trimtab.problems.catalogue import concrete_problem
+from trimtab.reproduce import many_runs
+from trimtab.reproduce.mangold2025.bias import BIAS
+from trimtab.reproduce.mangold2025.speedup import SPEEDUP, _quadratics
+from trimtab.reproduce.many_runs import Chains, Logistic, Noisy
 from trimtab.reproduce.reproduction import computing, read
-from trimtab.reproduce.speedup import SPEEDUP, _quadratics
-from trimtab.reproduce.theorem2 import THEOREM2
+from trimtab.reproduce.scaffold2020 import concrete
+from trimtab.reproduce.scaffold2020.concrete import CONCRETE
+from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
+from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
 
 # What does not hold, and is reported so; the discussions say why.
 NOT_HELD = {
@@ -187,8 +188,8 @@ def test_the_quadratics_of_concrete_are_its_linear_regression(real_data, cut):
 
 
 def test_features_noise_truth_and_scale_share_no_numbers(monkeypatch):
-    drawn, randn = [], chains._randn
-    monkeypatch.setattr(chains, "_randn", lambda *a: drawn.append(randn(*a)) or drawn[-1])
+    drawn, randn = [], many_runs._randn
+    monkeypatch.setattr(many_runs, "_randn", lambda *a: drawn.append(randn(*a)) or drawn[-1])
     Logistic(2)
     numbers = torch.cat([t.flatten() for t in drawn])
     assert len(drawn) == 8
@@ -241,12 +242,12 @@ def test_the_covariance_of_the_logistic_model_is_that_of_its_mini_batches():
 def test_theory_of_quadratics_is_that_of_the_problem():
     model = _quadratics(6)
     assert isinstance(model, Noisy)
-    x_star = chains.optimum(model)
+    x_star = many_runs.optimum(model)
     torch.testing.assert_close(x_star, model.quadratic.x_star)
-    bias = chains.heterogeneity_bias(model, x_star, 0.01, 10)
+    bias = many_runs.heterogeneity_bias(model, x_star, 0.01, 10)
     torch.testing.assert_close(bias, model.quadratic.fedavg_bias(0.01, 10))
     assert cosine_similarity(bias, model.quadratic.fedavg_limit(0.01, 10) - x_star, dim=0) > 0.99
-    Sigma, H = chains.stationary_covariance(model, x_star, 0.01), model.quadratic.H
+    Sigma, H = many_runs.stationary_covariance(model, x_star, 0.01), model.quadratic.H
     C = torch.eye(3, dtype=torch.float64) / 3
     torch.testing.assert_close(H @ Sigma + Sigma @ H, 0.01 / 6 * C)
-    assert not chains.noise_bias(model, x_star, 0.01).any()
+    assert not many_runs.noise_bias(model, x_star, 0.01).any()

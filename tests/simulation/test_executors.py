@@ -16,12 +16,13 @@ from small import ALGORITHMS
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab import FedAvg, Scaffold, Supervised, native, simulate
+from trimtab import FedAvg, Scaffold, Supervised, simulate
 from trimtab.algorithms import fedopt
+from trimtab.compute import kernel as native
+from trimtab.compute.lazy import Combination, NotLazyError, eager
 from trimtab.core import leaves, map_leaves
-from trimtab.problems.builtin import quadratic_problem
+from trimtab.problems.catalogue import quadratic_problem
 from trimtab.simulation import executors
-from trimtab.vectors import Combination, NotLazyError, eager
 
 SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
 

@@ -11,8 +11,8 @@ from small import SCAFFOLD, D, N, Watched, history, quadratic, run, same, same_s
 
 from trimtab import Diverged, Scaffold, simulate
 from trimtab.algorithms.bases import Moments
+from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
-from trimtab.simulation.memory import ClientStates
 
 ROW = 8 * D  # bytes of a state of the quadratic
 
@@ -27,7 +27,7 @@ def files(tmp_path, monkeypatch):
         opened.append(tempfile.TemporaryFile(**options))  # noqa: SIM115
         return opened[-1]
 
-    monkeypatch.setattr("trimtab.simulation.memory.TemporaryFile", open_file)
+    monkeypatch.setattr("trimtab.simulation.client_states.TemporaryFile", open_file)
     return opened
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab import Adam, FedAvg, Mime, Scaffold, Supervised, native, simulate
-from trimtab.native import Code, Layers
-from trimtab.problems.closed_form import closed_form
+from trimtab import Adam, FedAvg, Mime, Scaffold, Supervised, simulate
+from trimtab.compute import kernel as native
+from trimtab.compute.kernel import Code, Layers
+from trimtab.problems.supervised.closed_form import closed_form
 
 pytestmark = pytest.mark.skipif(
     native.level() is None, reason="no compiler was there at the installation"
@@ -336,7 +337,7 @@ def test_an_instruction_set_that_is_not_there_is_refused(refused, wanted, widest
 @pytest.mark.parametrize("wanted", ["0", *native.LEVELS[: (native.level() or 0) + 1]])
 def test_the_environment_variable_chooses(wanted):
     code = (
-        "import torch; from trimtab import native;"
+        "import torch; from trimtab.compute import kernel as native;"
         "print(native.level(), native.works(torch.float32))"
     )
     environment = {**os.environ, "TRIMTAB_NATIVE": wanted}

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trimtab import Quadratic, simulate
-from trimtab import _laboratory as lab
 from trimtab.algorithms.fedopt import Server, Upload
 from trimtab.core import leaves, map_leaves, nbytes
+from trimtab.testing import _trials as lab
 
 STARTS = ["y = x", "y = x.clone()", "y = 1.0 * x", "y = x + 0.0", "y = x - 0.1 * m"]
 LINES = """

@@ -8,11 +8,12 @@ import pytest
 import torch
 from small import ALGORITHMS
 
-from trimtab import FedAvg, Mime, Momentum, Scaffold, simulate, tape
-from trimtab import _laboratory as lab
+from trimtab import FedAvg, Mime, Momentum, Scaffold, simulate
 from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload
-from trimtab.tape import Tapes, filled, trace
+from trimtab.compute import tape
+from trimtab.compute.tape import Tapes, filled, trace
+from trimtab.testing import _trials as lab
 
 X = torch.zeros(3)
 

@@ -13,11 +13,8 @@ from trimtab.bench import WORKLOADS, machine, measure
 from trimtab.cli.options import CountOrFraction, Numbers, algorithm_of, hyper_options, run_options
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import follow, watch
-from trimtab.comparing import comparing
-from trimtab.comparison import Comparison, read_comparison
 from trimtab.diagnosis import diagnosing
-from trimtab.problems.builtin import load_problem
-from trimtab.record import write_json
+from trimtab.problems.catalogue import load_problem
 from trimtab.report import (
     bench_table,
     reproduction_table,
@@ -27,7 +24,10 @@ from trimtab.report import (
 )
 from trimtab.reproduce import REPRODUCTIONS, computing, listing
 from trimtab.reproduce import read as read_records
-from trimtab.run import running
+from trimtab.studies.compare import comparing
+from trimtab.studies.comparison import Comparison, read_comparison
+from trimtab.studies.record import write_json
+from trimtab.studies.run import running
 
 
 @click.command()

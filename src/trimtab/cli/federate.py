@@ -62,11 +62,11 @@ def init(
     port: int,
 ) -> None:
     """Make keys, certificates, the operator's folder DIR, and an archive for each site."""
-    from trimtab.federation import folders
-    from trimtab.problems.clients import check_batch
+    from trimtab.federation.setup import operator_folder
+    from trimtab.problems.supervised.samples import check_batch
 
     check_batch(batch)
-    made = folders.found(
+    made = operator_folder.found(
         folder,
         [name.strip() for name in sites.split(",")],
         problem,
@@ -115,8 +115,8 @@ def server(
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
-    from trimtab.federation import experiment
-    from trimtab.federation.folders import Federation
+    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.operator_folder import Federation
 
     chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
     job = experiment.begin(
@@ -143,8 +143,8 @@ def server(
 @_json
 def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
-    from trimtab.federation import experiment
-    from trimtab.federation.folders import Federation
+    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.operator_folder import Federation
 
     _serve(folder, experiment.again(Federation.read(folder), **changes), bind, as_json)
 
@@ -155,7 +155,7 @@ def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> Non
 def site(folder: Path, data: Path) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import Log
-    from trimtab.federation.silo import Service, serve
+    from trimtab.federation.processes.site import Service, serve
 
     console = Console(stderr=True, emoji=False)
     log = Log(folder / "logs" / "site.log", lambda line: _print(console, line))
@@ -170,7 +170,7 @@ def site(folder: Path, data: Path) -> None:
 @_json
 def status(folder: Path, as_json: bool) -> None:
     """Tell how far the experiment in DIR is."""
-    from trimtab.federation.status import status_of
+    from trimtab.federation.setup.status import status_of
 
     found = status_of(folder)
     if as_json:
@@ -191,8 +191,8 @@ def status(folder: Path, as_json: bool) -> None:
 @_json
 def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     """Check c = sum p_i c_i over the sites of DIR, which must be running; the server must not."""
-    from trimtab.federation import experiment
-    from trimtab.federation.folders import Federation
+    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.operator_folder import Federation
 
     job = experiment.again(Federation.read(folder)) | {"kind": "audit"}
     found = _serve(folder, job, bind, as_json=True, quiet=True)["audit"]
@@ -212,8 +212,8 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
 @click.argument("out", type=_Folder)
 def model(folder: Path, out: Path) -> None:
     """Write the model of the last committed round to OUT, a state_dict as safetensors."""
-    from trimtab.federation.experiment import save_model
-    from trimtab.federation.folders import Federation
+    from trimtab.federation.setup.job import save_model
+    from trimtab.federation.setup.operator_folder import Federation
 
     r = save_model(Federation.read(folder), out)
     click.echo(f"Model of round {r}: {out}")
@@ -224,10 +224,10 @@ def model(folder: Path, out: Path) -> None:
 @click.argument("name")
 def join(folder: Path, name: str) -> None:
     """Admit one more site; it takes part as soon as it connects, between two rounds."""
-    from trimtab.federation import folders
+    from trimtab.federation.setup import operator_folder
 
-    made = folders.Federation.read(folder)
-    folders.admit(made, name)
+    made = operator_folder.Federation.read(folder)
+    operator_folder.admit(made, name)
     made.write()
     _to_send(made, [name])
 
@@ -237,9 +237,9 @@ def join(folder: Path, name: str) -> None:
 @click.argument("name")
 def leave(folder: Path, name: str) -> None:
     """Let a site go, between two rounds; its key is no longer let in after that."""
-    from trimtab.federation import folders
+    from trimtab.federation.setup import operator_folder
 
-    folders.dismiss(folders.Federation.read(folder), name)
+    operator_folder.dismiss(operator_folder.Federation.read(folder), name)
     click.echo(f"{name} leaves before the next round; if no server runs, at `federate resume`.")
 
 
@@ -248,8 +248,8 @@ def leave(folder: Path, name: str) -> None:
 @click.option("--host", help="Names and addresses of the server, if they have changed.")
 def renew(folder: Path, host: str | None) -> None:
     """Write a new server certificate; sites need nothing new. Then restart the server."""
-    from trimtab.federation import keys
-    from trimtab.federation.folders import Federation
+    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.storage import keys
 
     federation = Federation.read(folder)
     hosts = [name.strip() for name in host.split(",")] if host else federation.hosts
@@ -264,7 +264,7 @@ def renew(folder: Path, host: str | None) -> None:
 @_json
 def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
     """Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg."""
-    from trimtab.federation.demo import demonstrate
+    from trimtab.federation.processes.demo import demonstrate
 
     console, stop = Console(stderr=True, emoji=False), threading.Event()
     with users_output(), _until_stopped(stop, lambda: None):
@@ -288,7 +288,7 @@ def _serve(
 ) -> dict[str, Any]:
     """Run a server until its job is done, and show what happens."""
     from trimtab.federation.log import Log
-    from trimtab.federation.server import Server
+    from trimtab.federation.processes.operator import Server
 
     console = Console(stderr=True, emoji=False)
     kind = job["algorithm"]["kind"]
@@ -316,7 +316,7 @@ def _serve(
         )
     if quiet:
         return found
-    from trimtab.federation.status import summary_of
+    from trimtab.federation.setup.status import summary_of
 
     summary = summary_of(folder, found)
     if as_json:
@@ -327,7 +327,7 @@ def _serve(
 
 
 def _to_send(federation: Any, names: list[str]) -> None:
-    from trimtab.federation.keys import fingerprint
+    from trimtab.federation.storage.keys import fingerprint
 
     for name in names:
         click.echo(

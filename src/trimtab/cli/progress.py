@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from trimtab.comparison import Comparison
 from trimtab.diagnosis import Diagnosis
 from trimtab.simulation import step_size
-from trimtab.tune import Trial
+from trimtab.studies.comparison import Comparison
+from trimtab.studies.race import Trial
 
 
 def follow(steps: Any, folder: Path) -> Comparison:

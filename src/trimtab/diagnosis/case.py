@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import torch
 
 from trimtab.core import Vector
-from trimtab.diagnosis import points
-from trimtab.diagnosis.clock import Clock
+from trimtab.core.streams import NOISE, stream
+from trimtab.diagnosis import optimum as points
+from trimtab.diagnosis.budget import Clock
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
-from trimtab.streams import NOISE, stream
 
 SHORT = 800  # gradients of all data: if the time allows fewer, rounds on the problem take it all
 SHARE = 0.01  # of the start's f - f*: the eps that is aimed at unless told

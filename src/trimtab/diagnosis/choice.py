@@ -6,7 +6,7 @@ from math import inf
 
 from trimtab.algorithms import ALGORITHMS, FedAvg, MimeLite, Momentum, Scaffold, Sgd
 from trimtab.core import Algorithm
-from trimtab.diagnosis.surrogate import BETA, FINER, NEAR, Predicted
+from trimtab.diagnosis.quadratic_model import BETA, FINER, NEAR, Predicted
 
 LIKE = 1.1  # a simpler algorithm is advised if it needs <= 1.1 x the fewest rounds
 ALIKE = 1.0  # clients count as alike on the way if zeta <= 1.0 x |grad f|

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import laws, measure, plan, points, rows, stages, theory, words
-from trimtab.diagnosis.advice import Diagnosis
+from trimtab.core.threads import one_thread
+from trimtab.diagnosis import measure, prediction, stages, stationary, tables, theory
+from trimtab.diagnosis import optimum as points
+from trimtab.diagnosis import reasons as words
+from trimtab.diagnosis.budget import Clock
 from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
 from trimtab.diagnosis.choice import CHANGES, named, reach
-from trimtab.diagnosis.clock import Clock
+from trimtab.diagnosis.diagnosis import Diagnosis
 from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.panel import seat
-from trimtab.diagnosis.surrogate import Predicted, Surrogate
-from trimtab.problems.builtin import load_problem
+from trimtab.diagnosis.quadratic_model import Predicted, Surrogate
+from trimtab.problems.catalogue import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
-from trimtab.threads import one_thread
 
 
 def diagnose(
@@ -138,11 +140,11 @@ def _steps(
         steep = points.steepest(panel, x0, seed, clock.until(stages.CURVATURE), first.mean)
     L = max(steep.norm, 1e-30)
     until = stages.TRIALS if case.short else stages.LOOK
-    chosen = yield from _told(plan.first_look(case, L, cross_device, until), stages.CURVATURE)
+    chosen = yield from _told(prediction.first_look(case, L, cross_device, until), stages.CURVATURE)
     found = yield from stages.measure_all(case, first, steep)
     model, pull, predicted = yield from _model(case, found, cross_device)
     if not case.short:
-        trials = plan.trials(
+        trials = prediction.trials(
             case,
             predicted,
             found.L if predicted else L,
@@ -158,14 +160,14 @@ def _steps(
 
 
 def _told(
-    steps: Generator[str, None, plan.Plan], begin: float
-) -> Generator[stages.Stage, None, plan.Plan]:
+    steps: Generator[str, None, prediction.Plan], begin: float
+) -> Generator[stages.Stage, None, prediction.Plan]:
     """Say what is being tried, and return what came of it."""
     while True:
         try:
             yield next(steps), begin
         except StopIteration as done:
-            result: plan.Plan = done.value
+            result: prediction.Plan = done.value
             return result
 
 
@@ -181,11 +183,11 @@ def _model(
     moved = found.here.rows - found.here.mean
     size = float(moved.norm(dim=1).max()) / found.hessians.L or 1.0
     leave_the_optimum(case, size, found.hessians.L)
-    pull = laws.pull_of(case.panel, case.best, moved)
-    model = plan.build(case, moved, pull, found.sigma > 0, (stages.BASIS, stages.MODEL))
-    for one in (
-        () if model is None else plan.predictions(case, model, cross_device, stages.PREDICTIONS)
-    ):
+    pull = stationary.pull_of(case.panel, case.best, moved)
+    model = prediction.build(case, moved, pull, found.sigma > 0, (stages.BASIS, stages.MODEL))
+    if model is None:
+        return model, pull, predicted
+    for one in prediction.predictions(case, model, cross_device, stages.PREDICTIONS):
         predicted.append(one)
         yield f"{named(one.algorithm)} with K = {one.K} on the model", stages.MODEL
     return model, pull, predicted
@@ -197,14 +199,16 @@ def _diagnosis(
     model: Surrogate | None,
     pull: Vector | None,
     predicted: list[Predicted],
-    chosen: plan.Plan,
+    chosen: prediction.Plan,
     cross_device: bool,
 ) -> Diagnosis:
     """Put together what was measured, what follows from it, and what is advised."""
     clock, panel, problem = case.clock, case.panel, case.problem
     here, hessians, choice = found.here, found.hessians, chosen.choice
     at = _constants(case, found)
-    bias, variance = laws.stationary(case, here, hessians, model, pull, choice, at, stages.BIAS)
+    bias, variance = stationary.stationary(
+        case, here, hessians, model, pull, choice, at, stages.BIAS
+    )
     holds = None if choice is None else reach(choice, predicted, case.eps)
     sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
     errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
@@ -223,17 +227,17 @@ def _diagnosis(
         zeta=here.zeta,
         second=hessians.second,
         weak=hessians.weak,
-        drift=laws.drift(case, choice, pull),
+        drift=stationary.drift(case, choice, pull),
         errors={name: value for name, value in errors.items() if value},
         least=case.least,
         optimum=case.optimum,
         points=found.rows,
-        clients=rows.of_clients(panel, here, hessians),
+        clients=tables.of_clients(panel, here, hessians),
         rates={} if at is None else theory.rates(at, 1 if choice is None else choice.K),
         convexity="not known" if at is None else at.convexity,
         knee={} if at is None else theory.knees(at),
         bias=bias,
-        bias_by_K=laws.by_K(bias, model, choice),
+        bias_by_K=stationary.by_K(bias, model, choice),
         variance=variance,
         predicted=predicted,
         algorithm=None if choice is None else choice.algorithm,

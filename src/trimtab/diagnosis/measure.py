@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis.clock import Clock
+from trimtab.core.streams import NOISE, stream
+from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.lanczos import Product, Spectrum, dense, lanczos
 from trimtab.diagnosis.panel import Panel, gradients
-from trimtab.diagnosis.spectrum import Product, Spectrum, dense, lanczos
 from trimtab.diagnosis.theory import weighted
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
-from trimtab.streams import NOISE, stream
 
 DENSE = 2000  # the largest d for which a whole Hessian is formed,
 SMALL = 300  # and those of all clients

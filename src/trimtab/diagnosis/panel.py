@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
-from trimtab.diagnosis.clock import Clock
-from trimtab.problems.clients import Data
+from trimtab.core.streams import PARTITION, stream
+from trimtab.diagnosis.budget import Clock
 from trimtab.problems.problem import Problem
-from trimtab.problems.supervised import Supervised
-from trimtab.streams import PARTITION, stream
+from trimtab.problems.supervised.problem import Supervised
+from trimtab.problems.supervised.samples import Data
 
 MOST = 256  # clients
 ROOM = 100_000_000  # numbers in the gradients of all clients that are measured

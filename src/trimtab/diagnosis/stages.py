@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from trimtab.core import Vector
-from trimtab.diagnosis import measure, rows
+from trimtab.diagnosis import measure, tables
 from trimtab.diagnosis.case import Case, find
 from trimtab.diagnosis.choice import ALIKE
+from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import Gradients, Hessians
-from trimtab.diagnosis.spectrum import Spectrum
 
 Stage = tuple[str, float]
 """What is being done, and about how much of it all is over."""
@@ -93,7 +93,7 @@ def measure_all(case: Case, first: Gradients, steep: Spectrum) -> Generator[Stag
             clock.note("The Hessians at the start were not looked at.")
         else:
             start = yield from hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, worst=3)
-    table, B = rows.of_points(case, first, here, hessians, start, POINTS)
+    table, B = tables.of_points(case, first, here, hessians, start, POINTS)
     sigma = sqrt(max(0.0, square)) if isfinite(square) else nan
     return Measured(
         steep=steep,

@@ -10,7 +10,7 @@ from math import floor, inf, isfinite
 
 from trimtab.diagnosis.case import SHARE, Case
 from trimtab.diagnosis.choice import LIKE, make, named
-from trimtab.diagnosis.surrogate import NEAR
+from trimtab.diagnosis.quadratic_model import NEAR
 from trimtab.simulation import Diverged, Simulation, simulate
 
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.streams import PARTITION, mix, stream
+from trimtab.core.streams import PARTITION, mix, stream
 
 
 def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tensor]:

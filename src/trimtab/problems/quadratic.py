@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
+from trimtab.core.streams import NOISE, stream
 from trimtab.problems.fingerprint import hashed_tensors, line
 from trimtab.problems.problem import normalised
-from trimtab.streams import NOISE, stream
 
 
 class Quadratic:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.diagnosis import Diagnosis
 from trimtab.diagnosis.choice import named
-from trimtab.record import versions
 from trimtab.report.page import CSS
+from trimtab.studies.record import versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,9 @@
 from html import escape
 from pathlib import Path
 
-from trimtab.comparison import Comparison, Entry, pretty
-from trimtab.record import versions
 from trimtab.report.table import COLUMNS, FRAGILE, cells, wanted, winners
+from trimtab.studies.comparison import Comparison, Entry, pretty
+from trimtab.studies.record import versions
 
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;

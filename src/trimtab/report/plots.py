@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from trimtab.comparison import Comparison, Entry, pretty
+from trimtab.studies.comparison import Comparison, Entry, pretty
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.comparison import Comparison, Entry, pretty
+from trimtab.studies.comparison import Comparison, Entry, pretty
 
 COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
 FRAGILE = (

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.reproduce.bias import BIAS
-from trimtab.reproduce.concrete import CONCRETE
-from trimtab.reproduce.emnist400 import CLIENTS, EMNIST400
-from trimtab.reproduce.figure3 import FIGURE3
-from trimtab.reproduce.local_steps import LOCAL_STEPS
-from trimtab.reproduce.mime import MIME
+from trimtab.reproduce.mangold2025.bias import BIAS
+from trimtab.reproduce.mangold2025.speedup import SPEEDUP
+from trimtab.reproduce.mime2020.mime import MIME
 from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, computing, listed, read
-from trimtab.reproduce.speedup import SPEEDUP
-from trimtab.reproduce.table3 import TABLE_3
-from trimtab.reproduce.table4 import TABLE_4
-from trimtab.reproduce.table5 import TABLE_5
-from trimtab.reproduce.theorem2 import THEOREM2
+from trimtab.reproduce.scaffold2020.concrete import CONCRETE
+from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
+from trimtab.reproduce.scaffold2020.figure3 import FIGURE3
+from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
+from trimtab.reproduce.scaffold2020.table3 import TABLE_3
+from trimtab.reproduce.scaffold2020.table4 import TABLE_4
+from trimtab.reproduce.scaffold2020.table5 import TABLE_5
+from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
 
 _ALL = (
     FIGURE3,

@@ -10,10 +10,10 @@ from typing import Any
 from matplotlib import rc_context
 
 from trimtab.reproduce import REPRODUCTIONS
-from trimtab.reproduce.emnist import NAMES
-from trimtab.reproduce.reading import PUBLISHED, chosen, lines, shown
+from trimtab.reproduce.raced_cells import NAMES
 from trimtab.reproduce.reproduction import Claim, Records, Reproduction, read
-from trimtab.reproduce.table3.table import published
+from trimtab.reproduce.rounds_to_target import PUBLISHED, chosen, lines, shown
+from trimtab.reproduce.scaffold2020.table3.table import published
 
 _SAME: Any = {"svg.hashsalt": "trimtab", "svg.fonttype": "none"}
 

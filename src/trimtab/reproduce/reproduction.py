@@ -18,7 +18,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from trimtab.record import InUseError, alone, plain, versions
+from trimtab.studies.record import InUseError, alone, plain, versions
 
 Record = dict[str, Any]
 Records = Mapping[str, Record]

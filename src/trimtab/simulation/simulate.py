@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from trimtab.compute.lazy import Combination, NotLazyError, eager, lazy
+from trimtab.compute.tape import Tapes
 from trimtab.core import (
     Algorithm,
     Program,
@@ -22,8 +24,12 @@ from trimtab.core import (
     nbytes,
     plain_number,
 )
+from trimtab.core.replies import Tally
+from trimtab.core.streams import COHORT, LOST, stream
+from trimtab.core.threads import one_thread
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
+from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.divergence import Moves, explain
 from trimtab.simulation.executors import (
     EXECUTORS,
@@ -31,12 +37,6 @@ from trimtab.simulation.executors import (
     bits_depend_on_threads,
     choose,
 )
-from trimtab.simulation.memory import ClientStates
-from trimtab.simulation.replies import Tally
-from trimtab.streams import COHORT, LOST, stream
-from trimtab.tape import Tapes
-from trimtab.threads import one_thread
-from trimtab.vectors import Combination, NotLazyError, eager, lazy
 
 
 class Diverged(ArithmeticError):

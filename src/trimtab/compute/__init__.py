@@ -1,0 +1,4 @@
+"""Speed: lazy vectors, tapes and a compiled kernel.
+
+It knows no algorithm and no problem, and imports core only.
+"""

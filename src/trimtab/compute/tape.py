@@ -1,0 +1,248 @@
+"""A program written down: gradients at linear combinations, to be run for every client at once.
+
+The local steps of most algorithms are linear: `y = y - eta_l * (g(y, k) - c_i + c)`. Such a program
+is traced once on symbols instead of vectors, and a kernel then runs it for each client without
+Python in between, in this round and in the next ones. The algorithms do not notice. A program that
+looks at a vector's numbers, or does with them what is not linear, has no tape; it runs on tensors.
+"""
+
+import pickle
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from trimtab.compute.kernel import Code
+from trimtab.compute.lazy import Combination, NotLazyError, NotLinearError, Symbol
+from trimtab.core import Leaf, Program, State, leaves, map_leaves
+
+Terms = list[tuple[float, Symbol]]
+Step = tuple[Symbol, Terms, int | None]
+"""A symbol and the combination it stands for; with a batch, the gradient at its one term."""
+
+
+@dataclass(frozen=True)
+class Output(Leaf):
+    """The place of one of the code's outputs in a tree that a program returns."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What a program does: its code, the mini-batches k it takes, and the trees it returns."""
+
+    code: Code
+    batches: list[int | None]
+    upload: State  # Its leaves are of the class Output.
+    state: State  # Its leaves are of the class Output.
+
+
+def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Tape | None:
+    """Return a program's tape, or None if there is more to it than linear steps.
+
+    The code's inputs are the vectors of the client's state, then those of the broadcast.
+
+    >>> import torch, trimtab
+    >>> x = torch.zeros(3)
+    >>> tape = trace(trimtab.Scaffold(eta_l=0.1, K=5).local, x, (x, x), d=3)
+    >>> tape.batches, tape.upload, tape.state, tape.code.registers
+    ([0, 1, 2, 3, 4], Upload(dx=Output(number=0), dc=Output(number=1)), Output(number=2), 3)
+    """
+    recorder = _Recorder(d)
+    try:
+        own, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
+        upload, new = program(recorder.gradient, own, *sent)
+        trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
+    except NotLazyError:
+        return None
+    return Tape(recorder.code(), list(recorder.batches), *trees)
+
+
+class Tapes:
+    """The tapes of the last programs, so that equal ones are traced once.
+
+    A program is known by its function and by the pickle of its algorithm, with the forms of what it
+    is given: another hyper-parameter, also one that was slipped into a frozen dataclass, is another
+    program. What is no method that can be pickled, or reads variables of its module, may depend on
+    what changes, and is traced again.
+    """
+
+    MOST = 8  # A round has fewer exchanges.
+
+    def __init__(self) -> None:
+        self._tapes: OrderedDict[Any, Tape | None] = OrderedDict()
+
+    def trace(
+        self, program: Program, state: State, broadcast: tuple[Any, ...], d: int
+    ) -> Tape | None:
+        """Return what `trace` returns, from memory if it is there."""
+        key = _known_by(program, state, broadcast, d)
+        if key is None:
+            return trace(program, state, broadcast, d)
+        if key not in self._tapes:
+            self._tapes[key] = trace(program, state, broadcast, d)
+        self._tapes.move_to_end(key)
+        while len(self._tapes) > self.MOST:
+            self._tapes.popitem(last=False)
+        return self._tapes[key]
+
+
+def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Any:
+    """Return what decides a tape; None if that cannot be told."""
+    function = getattr(program, "__func__", None)
+    kind: Any = type(getattr(program, "__self__", None))
+    if not isinstance(function, FunctionType) or _reads_variables(function, kind):
+        return None
+    try:
+        algorithm = pickle.dumps(program.__self__)  # type: ignore[attr-defined]
+    except Exception:  # whatever is wrong with somebody's class
+        return None
+    return function, kind, algorithm, _form(state), _form(broadcast), d
+
+
+@cache
+def _reads_variables(function: FunctionType, kind: Any) -> bool:
+    """Tell whether a method, or what it calls in its class and module, reads what may change.
+
+    Modules, classes and functions do not change; other things of a module or a closure may.
+    """
+    seen, waiting = set[FunctionType](), [function]
+    while waiting:
+        f = waiting.pop()
+        seen.add(f)
+        names = _names(f.__code__)
+        found = [f.__globals__[name] for name in names if name in f.__globals__]
+        of_closure = set(f.__code__.co_freevars) - {"__class__"}  # which super() needs
+        if of_closure or not all(isinstance(value, _UNCHANGING) for value in found):
+            return True
+        called = [g for g in found if getattr(g, "__module__", None) == f.__module__]
+        called += [vars(c)[name] for c in kind.__mro__ for name in names if name in vars(c)]
+        waiting += [g for g in called if isinstance(g, FunctionType) and g not in seen]
+    return False
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+_UNCHANGING = (ModuleType, type, FunctionType, BuiltinFunctionType)
+
+
+def _form(tree: State) -> Any:
+    """Return the structure of a tree, and the shapes and types of its leaves."""
+    if isinstance(tree, tuple):
+        return (type(tree), *map(_form, tree))
+    return tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
+
+
+def numbers(tree: State) -> list[int]:
+    """Return the numbers of the outputs in a tape's tree."""
+    return [leaf.number for leaf in leaves(tree)]
+
+
+def filled(tree: State, values: Sequence[Any]) -> State:
+    """Return a tape's tree with values in the places of their numbers."""
+    return map_leaves(lambda leaf: values[leaf.number], tree)
+
+
+class _Recorder:
+    """Takes down what a program does with symbols."""
+
+    def __init__(self, d: int) -> None:
+        self.d = d
+        self.given: list[Symbol] = []
+        self.steps: list[Step] = []
+        self.results: list[Terms] = []
+        self.batches: dict[int | None, int] = {}  # their numbers, in the order of first use
+
+    def input(self, leaf: Any) -> Combination:
+        """Return a symbol for a vector."""
+        if leaf.shape != (self.d,) or not leaf.is_floating_point():
+            raise NotLinearError  # a number may differ from client to client
+        self.given.append(Symbol(self))
+        return Combination.symbol(self.given[-1])
+
+    def gradient(self, y: Any, k: int | None = None) -> Combination:
+        """Stand for the oracle."""
+        point = self.settled(y)
+        batch = self.batches.setdefault(k, len(self.batches))
+        gradient = Symbol(self)
+        self.steps.append((gradient, [(1.0, point)], batch))
+        return Combination.symbol(gradient)
+
+    def settled(self, y: Any) -> Symbol:
+        """Return one symbol for a combination, which from now on is that symbol."""
+        terms = _terms(y)
+        if len(terms) == 1 and terms[0][0] == 1.0:
+            return terms[0][1]
+        point = Symbol(self)
+        self.steps.append((point, terms, None))
+        y.settle(point)
+        return point
+
+    def output(self, leaf: Any) -> Output:
+        """Return the place of a vector among the outputs."""
+        self.results.append(_terms(leaf))
+        return Output(len(self.results) - 1)
+
+    def code(self) -> Code:
+        """Return the steps with registers for symbols, each used again once it is free."""
+        steps, inputs = self._hoisted(), len(self.given)
+        place = {id(symbol): j for j, symbol in enumerate(self.given)}
+        last = {id(symbol): at for at, (_, terms, _) in enumerate(steps) for _, symbol in terms}
+        last |= {id(symbol): len(steps) for terms in self.results for _, symbol in terms}
+        registers, free = 0, list[int]()
+        code: list[Any] = []
+        for at, (symbol, terms, batch) in enumerate(steps):
+            used = [(number, place[id(value)]) for number, value in terms]
+            ends = {place[id(value)] for _, value in terms if last[id(value)] == at}
+            ends -= set(range(inputs))
+            if id(symbol) not in place:
+                if batch is None and ends:
+                    place[id(symbol)] = ends.pop()  # in place
+                elif free:
+                    place[id(symbol)] = free.pop()
+                else:
+                    place[id(symbol)], registers = inputs + registers, registers + 1
+            free += ends
+            dest = place[id(symbol)]
+            if batch is None:
+                code.append((dest, sorted(used, key=lambda term: term[1] != dest)))
+            else:
+                code.append((dest, used[0][1], batch))
+        outputs = [[(a, place[id(value)]) for a, value in terms] for terms in self.results]
+        return Code(inputs, registers, code, outputs)
+
+    def _hoisted(self) -> list[Step]:
+        """Return the steps; what several of them add up of the inputs is added up once, before."""
+        own = {id(symbol) for symbol in self.given}
+
+        def constant(terms: Terms) -> tuple[tuple[float, int], ...]:
+            return tuple((number, id(value)) for number, value in terms if id(value) in own)
+
+        times = Counter(constant(terms) for _, terms, batch in self.steps if batch is None)
+        sums: dict[Any, Step] = {}
+        steps: list[Step] = []
+        for symbol, terms, batch in self.steps:
+            key = constant(terms)
+            if batch is None and len(key) > 1 and times[key] > 2:
+                given = [(number, value) for number, value in terms if id(value) in own]
+                before = sums.setdefault(key, (Symbol(self), given, None))
+                rest = [(number, value) for number, value in terms if id(value) not in own]
+                terms = [*rest, (1.0, before[0])]
+            steps.append((symbol, terms, batch))
+        return [*sums.values(), *steps]
+
+
+def _terms(y: Any) -> Terms:
+    """Return the terms of a combination of symbols."""
+    if not isinstance(y, Combination):
+        raise NotLinearError
+    terms = [(number, value) for number, value in y.terms if isinstance(value, Symbol)]
+    if len(terms) < len(y.terms):
+        raise NotLinearError
+    return terms

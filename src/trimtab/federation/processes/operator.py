@@ -1,0 +1,194 @@
+"""The operator's main process: it keeps the SuperLink and the rounds alive, and is the front."""
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+
+from trimtab.federation.log import Log
+from trimtab.federation.message import Message
+from trimtab.federation.processes.child import Child, tail
+from trimtab.federation.processes.rounds import nodes_of
+from trimtab.federation.processes.site import free_port
+from trimtab.federation.processes.worker import send
+from trimtab.federation.setup.operator_folder import Federation, secret
+from trimtab.federation.storage.files import Lock
+from trimtab.federation.storage.keys import check_certificate
+from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower.front import Front
+from trimtab.studies.record import write_json
+
+Event = dict[str, Any]
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_READY = 60.0  # seconds for the SuperLink to answer
+_HOPELESS = 5  # times that the rounds may die in a row without a round
+
+
+class Server:
+    """A running server; `events(job)` goes on until the job is done or `stop` is set."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Log,
+        bind: str | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.federation, self.log = Federation.read(folder), log
+        self.stop, self.interrupted = stop or threading.Event(), False
+        keys, logs, port = self.federation.keys, folder / "logs", free_port()
+        check_certificate(keys / "server.crt")
+        self.port = port
+        self.superlink = Child(
+            "the SuperLink",
+            "flwr.superlink.cli:flower_superlink",
+            flower.superlink_arguments(folder, port, keys, secret(folder)),
+            environment=flower.environment(folder / "flower"),
+            output=logs / "superlink.log",
+            log=log,
+        )
+        self.rounds = Child(
+            "the process of the rounds",
+            "trimtab.federation.processes.rounds:main",
+            [],
+            environment=flower.environment(folder / "flower"),
+            output=logs / "rounds.log",
+            log=log,
+            piped=True,
+        )
+        self._read_at = (folder / "federation.json").stat().st_mtime_ns
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._lock = Lock(folder / "run")
+        try:
+            self.front = self._front(bind)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _front(self, bind: str | None) -> Front:
+        keys, port = self.federation.keys, self.federation.port
+        local = set(self.federation.hosts) <= _LOOPBACK
+        address = bind or ("127.0.0.1" if local else "0.0.0.0")
+        try:
+            return Front(
+                (address, port),
+                keys / "server.crt",
+                keys / "server.key",
+                self.port,
+                keys / "ca.crt",
+                self.federation.sites,
+                self.log,
+            )
+        except OSError as error:
+            raise ValueError(
+                f"port {port} of {address} cannot be opened ({error.strerror or error}); end what "
+                "uses it, or pass --bind ADDRESS."
+            ) from None
+
+    def start(self) -> None:
+        """Start the SuperLink, let the sites' keys in, and open the front."""
+        self.superlink.start()
+        flower.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        self.front.start()
+        write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
+
+    def events(self, job: dict[str, Any]) -> Iterator[Event]:
+        """Do a job, and go through what the rounds tell; start again what dies."""
+        told = Message(job | {"folder": str(self.federation.folder), "port": self.port})
+        died = 0
+        self._begin(told)
+        while True:
+            if self.stop.is_set():
+                self.interrupted = True
+                return
+            if self.superlink.tend() is not None:
+                self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
+            self._admit()
+            try:
+                event = self._events.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if event is None:
+                died += 1
+                code = self.rounds.process.wait() if self.rounds.process else 0
+                if code == 0:
+                    self.rounds.stop()
+                    return
+                if died >= _HOPELESS:
+                    raise RuntimeError(
+                        f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
+                        f"{self.rounds.output}."
+                    )
+                self.log.warn("the process of the rounds died; it goes on from the last commit.")
+                self._again(told)
+                continue
+            if event["event"] in ("log", "say", "warn"):
+                self._line(event)
+            elif event["event"] == "error":
+                raise ValueError(event["line"])
+            else:
+                died = 0
+                yield event | {"wire": self.front.traffic()}
+
+    def close(self) -> None:
+        """End all processes."""
+        self.stop.set()
+        self.rounds.stop()
+        self.front.close()
+        self.superlink.stop(patience=3.0)
+        (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
+        self._lock.release()
+
+    def _answers(self) -> bool:
+        if not self.superlink.alive:
+            raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
+        return len(nodes_of(self.federation, self.port)) > 0
+
+    def _admit(self) -> None:
+        """Let keys in and out at once when the operator's file has changed."""
+        changed = (self.federation.folder / "federation.json").stat().st_mtime_ns
+        if changed == self._read_at or not self.superlink.alive:
+            return
+        now = Federation.read(self.federation.folder)
+        try:
+            nodes_of(now, self.port)
+        except httpx.HTTPError:
+            return  # the SuperLink is on its way; next time
+        self.front.admit(now.sites)
+        self._read_at = changed
+
+    def _begin(self, job: Message) -> None:
+        self.rounds.start()
+        send(self.rounds.stdin, job)
+        reader = threading.Thread(
+            target=self._read, args=(self.rounds.stdout,), name="rounds", daemon=True
+        )
+        reader.start()
+
+    def _again(self, job: Message) -> None:
+        while self.rounds.process is not None and self.rounds.tend() is None:
+            time.sleep(0.1)
+        self.stop.wait(1.0)
+        if not self.stop.is_set():
+            self._begin(job)
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        try:
+            for line in pipe:
+                self._events.put(json.loads(line))
+        except ValueError:
+            pass  # the pipe was closed, or the process died within a line
+        self._events.put(None)
+
+    def _line(self, event: Event) -> None:
+        line, warning = str(event["line"]), "warning: "
+        if event["event"] == "warn" or line.startswith(warning):
+            self.log.warn(line.removeprefix(warning))
+        else:
+            self.log.say(line)

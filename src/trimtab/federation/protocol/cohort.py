@@ -1,0 +1,174 @@
+"""The sites of one round, as an algorithm sees them: `clients.run` over machines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Any, TypeGuard
+
+import torch
+
+from trimtab.core import Program, leaves, nbytes
+from trimtab.core.replies import Tally
+from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays
+from trimtab.federation.protocol.inquiry import Attempt, Call
+from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
+from trimtab.federation.storage.ledger import Member, Standing
+from trimtab.federation.storage.spool import Spool
+from trimtab.studies.race import Goal
+
+
+class TooFew(Exception):
+    """Too few sites answered for the round to count."""
+
+
+class Reached(Exception):
+    """The x that the sites received meets the target: no further round is needed."""
+
+
+@dataclass
+class Telemetry:
+    """What a site tells with its reply."""
+
+    metrics: dict[str, float]
+    tested: int
+    seconds: float
+    bytes_up: int
+
+
+class Cohort:
+    """One attempt at a round. Its replies are spooled, and added in the order of the sites."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        plan: Plan,
+        call: Call,
+        spool: Spool,
+        *,
+        min_sites: int,
+        norm_limit: float,
+        target: float | None,
+    ) -> None:
+        self.standing, self.plan, self.call, self.spool = standing, plan, call, spool
+        self.min_sites, self.target = min_sites, target
+        x = standing.server.x
+        self.limit = norm_limit * max(1.0, float(torch.linalg.vector_norm(x)))
+        self.attempt = Attempt.fresh(call.clock)
+        self.r = standing.r + 1
+        self.alive: Sequence[Member] = standing.members
+        self.answered: list[list[str]] = []  # in each exchange
+        self.told: dict[str, Telemetry] = {}
+        self.bytes_down = self.bytes_up = 0
+        self.drift = self.cosine = nan
+
+    def run(self, program: Program, *broadcast: Any) -> Tally:
+        """Reach the sites that answered every exchange of this round so far."""
+        number = len(self.answered)
+        exchange = self.plan.exchanges[number]
+        assert _name(program) == _name(exchange.program), "a round goes as it was rehearsed"
+        self.bytes_down += len(self.alive) * nbytes(broadcast)
+        self.spool.clear()
+        self.alive = self._collect(number, exchange, broadcast)
+        self.answered.append([member.name for member in self.alive])
+        if len(self.alive) < self.min_sites:
+            raise TooFew
+        if number == 0 and goal_for(self.metrics, self.target).reached(self.metrics):
+            raise Reached
+        return self._reduce(exchange)
+
+    def _collect(self, number: int, exchange: Exchange, broadcast: Any) -> Sequence[Member]:
+        """Spool the replies as they come; return who sent one, in the order of the sites."""
+        answered = set()
+        facts = {"exchange": number, "r": self.r, "seed": self.standing.seed}
+        where, arrays = _with_x(arrays_of(broadcast), self.standing.server.x)
+        replies = self.call.replies(
+            self.standing, "work", self.alive, arrays, self.attempt, x=where, **facts
+        )
+        for member, reply in replies:
+            if self._sound(member, reply, exchange):
+                self.spool.put(member.index, Message({}, reply.arrays))
+                self._note(member.name, reply)
+                answered.add(member.name)
+        return [member for member in self.alive if member.name in answered]
+
+    def _sound(self, member: Member, reply: Message, exchange: Exchange) -> bool:
+        """Check an upload; the site sits out if it is not what was asked for."""
+        try:
+            check_arrays("its upload", reply.arrays, leaves(exchange.upload), self.limit)
+        except NotFinite as error:
+            self.call.diverged.add(member.name)
+            self.call.turn_away(member.name, str(error).rstrip("."))
+            return False
+        except ValueError as error:
+            self.call.turn_away(member.name, str(error).rstrip("."))
+            return False
+        return True
+
+    def _note(self, name: str, reply: Message) -> None:
+        told = told_by(reply)
+        self.bytes_up += told.bytes_up
+        if name in self.told:
+            self.told[name].seconds += told.seconds
+            self.told[name].bytes_up += told.bytes_up
+        else:
+            self.told[name] = told
+
+    def _reduce(self, exchange: Exchange) -> Tally:
+        tally, p = Tally(), self.standing.p
+        for member in self.alive:
+            arrays = self.spool.take(member.index).arrays
+            tally.add(p[member.name], filled(exchange.upload, arrays))
+        self.drift, self.cosine = tally.drift, tally.cosine
+        return tally
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The means over sites, weighted by their test samples, at the x that they received."""
+        return mean_metrics(list(self.told.values()))
+
+
+def told_by(reply: Message) -> Telemetry:
+    """Return what a reply tells; what is not of the right kind is not told."""
+    metrics, tested, seconds = (reply.header.get(k) for k in ("metrics", "tested", "seconds"))
+    named = metrics if isinstance(metrics, dict) else {}
+    return Telemetry(
+        {str(name): float(value) for name, value in named.items() if _is_number(value)},
+        tested if isinstance(tested, int) and tested > 0 else 0,
+        float(seconds) if _is_number(seconds) else 0.0,
+        nbytes(tuple(reply.arrays.values())),
+    )
+
+
+def goal_for(metrics: dict[str, float], target: float | None) -> Goal:
+    """Return what is to be reached: accuracy where the sites have one, else loss."""
+    return Goal("accuracy" if "accuracy" in metrics else "loss", target)
+
+
+def mean_metrics(told: list[Telemetry]) -> dict[str, float]:
+    """Return the mean of each metric over those that have it, weighted by their test samples.
+
+    >>> mean_metrics([Telemetry({"loss": 1.0}, 1, 0, 0), Telemetry({"loss": 4.0}, 2, 0, 0)])
+    {'loss': 3.0}
+    """
+    found = {}
+    for name in dict.fromkeys(name for t in told for name in t.metrics):
+        rows = [(t.tested, t.metrics[name]) for t in told if name in t.metrics and t.tested]
+        if rows:
+            found[name] = sum(n * value for n, value in rows) / sum(n for n, _ in rows)
+    return found
+
+
+def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:
+    """Return where among the arrays x is; add it if it is not there."""
+    for name, leaf in arrays.items():
+        if leaf.data_ptr() == x.data_ptr() and leaf.shape == x.shape:
+            return name, arrays
+    return "x", {**arrays, "x": x}
+
+
+def _name(program: Program) -> Any:
+    return getattr(program, "__qualname__", None)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,144 @@
+"""The invariant c = sum p_i c_i over all sites: audited, and kept when sites come, go or forget.
+
+All sums are in float64, whatever the model is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+
+import torch
+from torch import Tensor
+
+from trimtab.core import State
+from trimtab.federation.message import arrays_of, check_arrays
+from trimtab.federation.protocol.inquiry import Attempt, Call
+from trimtab.federation.storage.ledger import Member, Standing
+from trimtab.federation.storage.states import START
+
+
+@dataclass(frozen=True)
+class Audit:
+    """How far the controls of server and sites agree."""
+
+    deviation: float  # |c - sum p_i c_i|; NaN if a site did not show its c_i
+    largest: float  # max |c_i|
+    missing: dict[str, str] = field(default_factory=dict)  # who did not, and why
+
+
+@dataclass
+class Shown:
+    """The sum of p_i c_i over the sites that showed their c_i."""
+
+    total: Tensor
+    largest: float
+    names: set[str]
+
+
+def has_controls(standing: Standing) -> bool:
+    """Tell whether the algorithm keeps a c on the server and a c_i at each client."""
+    c, c_i = getattr(standing.server, "c", None), _first(standing)
+    return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
+
+
+def audit(standing: Standing, call: Call) -> Audit:
+    """Ask every site for the c_i that the server counts on."""
+    if not has_controls(standing):
+        raise ValueError(f"{standing.algorithm} keeps no control variates; there is no audit.")
+    shown = show(standing, call, standing.members)
+    missing = {m.name: call.absent[m.name] for m in standing.members if m.name not in shown.names}
+    off = nan if missing else float((standing.server.c.double() - shown.total).norm())
+    return Audit(off, shown.largest, missing)
+
+
+def show(standing: Standing, call: Call, members: Sequence[Member]) -> Shown:
+    """Add the p_i c_i of some sites, one at a time."""
+    first, p = _first(standing), standing.p
+    shown = Shown(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
+    for member, reply in call.replies(standing, "control", members):
+        c_i = first
+        if not reply.header.get("start"):
+            try:
+                check_arrays("its state", reply.arrays, [first])
+            except ValueError as error:
+                call.turn_away(member.name, str(error).rstrip("."))
+                continue
+            c_i = reply.arrays["0"]
+        shown.total += p[member.name] * c_i.double()
+        shown.largest = max(shown.largest, float(c_i.double().norm()))
+        shown.names.add(member.name)
+    return shown
+
+
+def restored(standing: Standing, call: Call, lost: set[str]) -> Standing | None:
+    """Give those that lost their c_i one that makes the invariant hold, and count on it.
+
+    c_i = (c - sum of p_j c_j over the others) / (sum of p_i over the lost): one site gets its own
+    back up to rounding, several share what c lacks. None if a site does not answer that must.
+    """
+    others = [member for member in standing.members if member.name not in lost]
+    shown = show(standing, call, others)
+    if len(shown.names) < len(others):
+        return None
+    share, c = sum(standing.p[name] for name in lost), standing.server.c
+    c_i = ((c.double() - shown.total) / share).to(c.dtype)
+    members = [member for member in standing.members if member.name in lost]
+    attempt = Attempt.fresh(call.clock)
+    replies = call.replies(standing, "restore", members, arrays_of(c_i), attempt)
+    names = [member.name for member, _ in replies]
+    return replace(standing, members=standing.accepting(attempt.tag, names)) if names else None
+
+
+def joined(standing: Standing, name: str, weight: float) -> Standing:
+    """Return the standing with one more site: c <- (W c + w c_new) / (W + w), c_new the first."""
+    if any(member.name == name for member in standing.members):
+        raise ValueError(f"there is a site {name!r} already; give the new one another name.")
+    W = sum(member.weight for member in standing.members)
+    new = Member(name, standing.numbers, weight)
+    grown = replace(standing, members=(*standing.members, new), numbers=standing.numbers + 1)
+    if not has_controls(standing):
+        return grown
+    c = (W * standing.server.c.double() + weight * _first(standing).double()) / (W + weight)
+    return _with_control(grown, c)
+
+
+def left(standing: Standing, call: Call, name: str) -> Standing:
+    """Return the standing with one site fewer: c <- (W c - w c_i) / (W - w).
+
+    If the site that leaves cannot be asked for its c_i, all the others are asked for theirs.
+    """
+    leaver = standing.member(name)
+    others = tuple(member for member in standing.members if member.name != name)
+    if not others:
+        raise ValueError(f"{name!r} is the only site; end the experiment instead.")
+    shrunk = replace(standing, members=others)
+    if not has_controls(standing):
+        return shrunk
+    p = standing.p
+    shown = show(standing, call, [leaver])
+    if shown.names:
+        return _with_control(shrunk, (standing.server.c.double() - shown.total) / (1 - p[name]))
+    shown = show(standing, call, others)
+    missing = sorted({member.name for member in others} - shown.names)
+    if missing:
+        raise ValueError(
+            f"{name!r} does not show its state, so all others must, but {', '.join(missing)} did "
+            "not answer; repeat this when they are there."
+        )
+    return _with_control(shrunk, shown.total / (1 - p[name]))
+
+
+def restarted(standing: Standing) -> Standing:
+    """Return the standing at a new epoch: x stays, all else is as at the start."""
+    members = tuple(replace(member, accepted=START) for member in standing.members)
+    server = standing.algorithm.init_server(standing.server.x)
+    return replace(standing, server=server, members=members, epoch=standing.epoch + 1)
+
+
+def _first(standing: Standing) -> State:
+    return standing.algorithm.init_client(standing.server.x)
+
+
+def _with_control(standing: Standing, c: Tensor) -> Standing:
+    server = standing.server._replace(c=c.to(standing.server.c.dtype))
+    return replace(standing, server=server)

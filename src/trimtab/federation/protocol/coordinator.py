@@ -1,0 +1,377 @@
+"""The server: rounds of an algorithm over sites, committed one by one.
+
+Presumed abort; the commit record is the server's checkpoint.
+
+1. A request to site i carries the broadcast, a tag and a clock that are fresh for each attempt, and
+   `accepted_i`, the tag of the last state that the server accepted from it.
+2. The site starts from the state tagged `accepted_i`; if it has none, it answers `mismatch` and
+   does nothing else. A request older than a state it keeps is refused as stale.
+3. The site computes, writes its new state durably under the fresh tag, and only then answers with
+   the update, the tag, and the tag it started from. It keeps that state, the accepted one, and the
+   two before; whatever else it has is of no account.
+4. The server takes one reply from each site, with this tag, upon the accepted state, and sound.
+   Late, doubled and stale ones are dropped. It spools each to disk at once, and adds them in the
+   order of the sites, so that neither memory nor bits depend on who is how fast.
+5. The server writes x, c and all accepted tags in one atomic checkpoint, then goes on.
+
+Invariant at every checkpoint: c = sum_i p_i c_i[accepted_i], and every site can still produce
+c_i[accepted_i]. A round that ends before its checkpoint, however it ends, never happened.
+
+In a round of several exchanges only those that answered the one before are asked, and the state
+becomes pending at the last. Algorithms without client state have nothing to accept.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from time import perf_counter, sleep
+from typing import Any, Literal, get_args
+
+import torch
+
+from trimtab.core import Algorithm, State, Vector, leaves
+from trimtab.core.threads import one_thread
+from trimtab.federation.message import arrays_of
+from trimtab.federation.protocol import controls
+from trimtab.federation.protocol.cohort import (
+    Cohort,
+    Reached,
+    Telemetry,
+    TooFew,
+    goal_for,
+    mean_metrics,
+    told_by,
+)
+from trimtab.federation.protocol.controls import Audit
+from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
+from trimtab.federation.protocol.inquiry import Ask, Call, Clock
+from trimtab.federation.protocol.rehearsal import describe, plan
+from trimtab.federation.storage import files as durable
+from trimtab.federation.storage.files import CannotWrite
+from trimtab.federation.storage.ledger import Ledger, Member, Standing
+from trimtab.federation.storage.spool import Spool
+from trimtab.simulation import Diverged
+
+log = logging.getLogger("trimtab.federation")
+
+Weights = Literal["uniform", "samples"]
+OnLostState = Literal["restore", "restart", "refuse"]
+
+
+@dataclass(frozen=True)
+class FederatedRound:
+    """What a committed round left behind."""
+
+    r: int  # counts from 1
+    x: Vector
+    server: State
+    cohort: tuple[str, ...]  # those that answered
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    drift: float  # mean |dx_i|
+    cosine: float  # agreement of the moves
+    metrics: dict[str, float]  # of the x that the sites received: that of round r - 1
+    sites: dict[str, Telemetry]
+    absent: dict[str, str]  # those that sat out, and why
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    r: int
+    reached: bool  # whether x meets the target
+    metrics: dict[str, float]  # of x
+
+
+class Coordinator:
+    """One experiment, in a folder that belongs to this process alone.
+
+    A folder that holds a checkpoint is continued: algorithm, sites, weights and seed must be the
+    same. x is where a new one starts; it is taken to the dtype that the sites compute in. A round
+    with fewer than `min_sites` sound replies is repeated. An upload whose norm is above
+    `norm_limit` times |x| (or 1, if |x| is less) is absurd. `on_lost_state`: a site whose state is
+    gone gets it back (`restore`), all controls begin anew (`restart`), or the run ends (`refuse`).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        algorithm: Algorithm,
+        sites: Sequence[str],
+        *,
+        x: Vector,
+        R: int,
+        weights: Weights = "uniform",
+        seed: int = 0,
+        target: float | None = None,
+        min_sites: int = 1,
+        round_timeout: float = 3600.0,
+        on_lost_state: OnLostState = "restore",
+        norm_limit: float = 1e6,
+        pause: float = 5.0,
+    ) -> None:
+        if len(set(sites)) != len(sites) or not sites:
+            raise ValueError(f"sites={list(sites)}; pass distinct names, at least one.")
+        if not 1 <= min_sites <= len(sites):
+            raise ValueError(f"min_sites={min_sites}; pass a number from 1 to {len(sites)}.")
+        if weights not in get_args(Weights):
+            raise ValueError(f"weights={weights!r}; pass 'uniform' or 'samples'.")
+        if on_lost_state not in get_args(OnLostState):
+            raise ValueError(f"on_lost_state={on_lost_state!r}; pass restore, restart or refuse.")
+        self.folder, self.algorithm, self.sites = folder, algorithm, list(sites)
+        self.x, self.R, self.weights, self.seed = x, R, weights, seed
+        self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
+        self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
+        self.outcome: Outcome | None = None
+        self._lock = durable.Lock(folder)
+        try:
+            self._ledger = Ledger(folder)
+            self._check_same()
+        except BaseException:
+            self._lock.release()
+            raise
+        known = self._ledger.standing
+        self._clock = Clock(known.clock if known else 0)
+        self._spool = Spool(folder / "spool")
+
+    def close(self) -> None:
+        """Give the folder up."""
+        self._lock.release()
+
+    @property
+    def standing(self) -> Standing:
+        """What was committed last."""
+        if self._ledger.standing is None:
+            raise ValueError(f"{self.folder}: the experiment has not begun; run it first.")
+        return self._ledger.standing
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """One line for each commit."""
+        return self._ledger.lines
+
+    # -- rounds
+
+    def run(self, ask: Ask) -> Iterator[FederatedRound]:
+        """Go through the rounds, each of them committed, until the target or R rounds.
+
+        Between two of them, `audit`, `join` and `leave` may be called. At the end, `outcome` tells
+        how it ended.
+        """
+        self.outcome = None
+        while self._ledger.standing is None:
+            self._settling(partial(self._begin, ask))
+        reached = False
+        while self.standing.r < self.R and not reached:
+            cohort, done = self._cohort(ask), None
+            try:
+                done = self._round(cohort)
+            except Reached:
+                reached = True
+            except TooFew:
+                log.warning(
+                    "round %d has %d sound replies, fewer than min_sites=%d; it is repeated",
+                    cohort.r,
+                    len(cohort.alive),
+                    self.min_sites,
+                )
+            except CannotWrite as error:
+                log.error("%s; the round is repeated", error)
+            if cohort.call.lost:
+                self._settling(partial(self._recover, ask, cohort.call.lost))
+            if done is not None:
+                yield done
+            elif not reached:
+                sleep(self.pause)
+        while self.outcome is None:
+            self._settling(partial(self._end, ask, reached))
+
+    @torch.no_grad()
+    def _round(self, cohort: Cohort) -> FederatedRound:
+        started, standing, r = perf_counter(), self.standing, cohort.r
+        try:
+            with one_thread():
+                server = standing.algorithm.round(standing.server, cohort)
+        except TooFew:
+            if cohort.call.diverged and not cohort.alive:
+                raise Diverged(standing.algorithm, r) from None
+            raise
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
+            raise Diverged(standing.algorithm, r)
+        names = [member.name for member in cohort.alive]
+        members = standing.members
+        if cohort.plan.stateful:
+            members = standing.accepting(cohort.attempt.tag, names)
+        done = FederatedRound(
+            r=r,
+            x=server.x,
+            server=server,
+            cohort=tuple(names),
+            bytes_down=cohort.bytes_down,
+            bytes_up=cohort.bytes_up,
+            seconds=perf_counter() - started,
+            drift=cohort.drift,
+            cosine=cohort.cosine,
+            metrics=cohort.metrics,
+            sites=cohort.told,
+            absent=dict(cohort.call.absent),
+        )
+        facts = {k: v for k, v in vars(done).items() if k not in ("r", "x", "server", "sites")}
+        facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
+        facts |= {"sites": {name: asdict(told) for name, told in cohort.told.items()}}
+        self._commit(replace(standing, server=server, members=members, r=r), "round", **facts)
+        return done
+
+    def _cohort(self, ask: Ask) -> Cohort:
+        x = self.standing.server.x
+        return Cohort(
+            self.standing,
+            plan(self.standing.algorithm, x.numel(), x.dtype),
+            self._call(ask),
+            self._spool,
+            min_sites=self.min_sites,
+            norm_limit=self.norm_limit,
+            target=self.target,
+        )
+
+    # -- before, between and after
+
+    def audit(self, ask: Ask) -> Audit:
+        """Compare c with the sum of p_i c_i over all sites."""
+        return controls.audit(self.standing, self._call(ask))
+
+    def join(self, ask: Ask, name: str) -> None:
+        """Take a site in; it counts from the next round on."""
+        new = controls.joined(self.standing, name, weight=1.0)
+        found = hello(new, self._call(ask), new.members[-1:])
+        if name not in found:
+            raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
+        x = new.server.x
+        if found[name].dtype != x.dtype:
+            raise ValueError(f"site {name!r} computes in {found[name].dtype}, not in {x.dtype}.")
+        if new.weights == "samples":
+            new = controls.joined(self.standing, name, weight=found[name].n)
+        self._decide(new, "join", site=name, weights=new.p)
+
+    def leave(self, ask: Ask, name: str) -> None:
+        """Let a site go; it does not count from the next round on."""
+        if len(self.standing.members) <= self.min_sites:
+            raise ValueError(
+                f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
+            )
+        new = controls.left(self.standing, self._call(ask), name)
+        self._decide(new, "leave", site=name, weights=new.p)
+
+    def _begin(self, ask: Ask) -> None:
+        """Call the roll until enough have answered, and make the first checkpoint."""
+        members = tuple(Member(name, index, 1.0) for index, name in enumerate(self.sites))
+        first = Standing(
+            experiment=token_hex(8),
+            algorithm=self.algorithm,
+            seed=self.seed,
+            weights=self.weights,
+            server=self.algorithm.init_server(self.x),
+            members=members,
+            numbers=len(members),
+        )
+        needed = len(members) if self.weights == "samples" else self.min_sites
+        found: dict[str, Hello] = {}
+        while len(found) < needed:
+            unknown = [member for member in members if member.name not in found]
+            found |= hello(first, self._call(ask), unknown)
+            if len(found) < needed:
+                missing = sorted({m.name for m in members} - found.keys())
+                log.warning("%d of %d sites are there; missing: %s", len(found), needed, missing)
+                sleep(self.pause)
+        first = enrolled(first, found)
+        self._commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
+
+    def _recover(self, ask: Ask, lost: set[str]) -> None:
+        """Give sites whose state is gone a new one, as the operator has chosen."""
+        standing, names = self.standing, ", ".join(sorted(lost))
+        if self.on_lost_state == "refuse":
+            raise LostState(
+                f"the state of {names} is gone; resume with on_lost_state='restore' to give it "
+                "back from c and the other sites, or 'restart' to start all controls anew."
+            )
+        if self.on_lost_state == "restart" or not controls.has_controls(standing):
+            self._commit(controls.restarted(standing), "restart", sites=sorted(lost))
+            log.warning("the state of %s was gone; all controls start anew", names)
+            return
+        call = self._call(ask)
+        restored = controls.restored(standing, call, lost)
+        if restored is None:
+            log.warning("the state of %s is gone; it waits for %s", names, sorted(call.absent))
+        else:
+            self._commit(restored, "restore", sites=sorted(lost - call.absent.keys()))
+            log.warning("the state of %s was gone; it is restored", names)
+
+    def _end(self, ask: Ask, reached: bool) -> None:
+        """Let the sites measure the last x."""
+        standing, told = self.standing, []
+        arrays = arrays_of(standing.server.x)
+        for member, reply in self._call(ask).replies(
+            standing, "evaluate", standing.members, arrays
+        ):
+            told.append(told_by(reply))
+            log.info("site %s: %s", member.name, told[-1].metrics)
+        metrics = mean_metrics(told)
+        reached = reached or goal_for(metrics, self.target).reached(metrics)
+        self._commit(standing, "end", metrics=metrics, reached=reached)
+        self.outcome = Outcome(standing.r, reached, metrics)
+
+    def _settling(self, action: Callable[[], None]) -> None:
+        """Do what ends with a commit; a disk that cannot be written is waited for."""
+        try:
+            action()
+        except CannotWrite as error:
+            log.error("%s; this is repeated", error)
+            sleep(self.pause)
+
+    def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
+        """Commit what the operator wants, or tell him that it did not happen."""
+        try:
+            self._commit(standing, kind, **facts)
+        except CannotWrite as error:
+            raise ValueError(f"{error}, then repeat this.") from None
+
+    def _commit(self, standing: Standing, kind: str, **facts: Any) -> None:
+        """Commit; after a failure, what is on disk says whether it happened."""
+        standing = replace(standing, clock=self._clock.last)
+        try:
+            self._ledger.commit(standing, kind, **facts)
+        except CannotWrite:
+            self._ledger.reload()
+            now = self._ledger.standing
+            if now is None or now.commit != standing.commit + 1:
+                raise
+
+    def _call(self, ask: Ask) -> Call:
+        return Call(ask, self.round_timeout, self._clock)
+
+    def _check_same(self) -> None:
+        """Refuse to continue another experiment than the one in the folder."""
+        found = self._ledger.standing
+        if found is None:
+            return
+        pairs = {
+            "algorithm": (describe(found.algorithm), describe(self.algorithm)),
+            "sites": ([member.name for member in found.members], self.sites),
+            "weights": (found.weights, self.weights),
+            "seed": (found.seed, self.seed),
+        }
+        for name, (there, here) in pairs.items():
+            if there != here:
+                raise ValueError(
+                    f"{self.folder} holds an experiment with {name}={there}, not {here}; resume it "
+                    "with its own settings, or begin another in another folder."
+                )
+
+
+class LostState(ValueError):
+    """A site's state is gone, and the operator has chosen to be asked."""

@@ -1,0 +1,138 @@
+"""A question to some sites: what is sent, and which of the replies count."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+from time import time_ns
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.federation.message import Message, version
+from trimtab.federation.protocol.rehearsal import describe
+from trimtab.federation.protocol.site import DIVERGED, DONE, MISMATCH, STALE
+from trimtab.federation.storage.ledger import Member, Standing
+
+log = logging.getLogger("trimtab.federation")
+
+Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
+"""The transport: sends requests, yields replies as they arrive until the timeout, in seconds."""
+
+
+@dataclass
+class Clock:
+    """Numbers that only grow, also beyond a restart from an older checkpoint."""
+
+    last: int
+
+    def tick(self) -> int:
+        """Return a number above all before."""
+        self.last = max(time_ns(), self.last + 1)
+        return self.last
+
+    def pass_by(self, seen: Any) -> None:
+        """Go beyond a number that a site has seen, unless it is absurd."""
+        if isinstance(seen, int) and seen < _END_OF_TIME:
+            self.last = max(self.last, seen)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What makes a request and its replies one of a kind."""
+
+    clock: int
+    tag: str
+
+    @staticmethod
+    def fresh(clock: Clock) -> "Attempt":
+        """Return one that never was before."""
+        return Attempt(clock.tick(), token_hex(6))
+
+
+@dataclass
+class Call:
+    """The line to the sites, as it stands now; it remembers who did not answer, and why."""
+
+    ask: Ask
+    timeout: float
+    clock: Clock
+    absent: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)  # those whose state is gone
+    diverged: set[str] = field(default_factory=set)
+
+    def replies(
+        self,
+        standing: Standing,
+        kind: str,
+        members: Sequence[Member],
+        arrays: dict[str, Tensor] | None = None,
+        attempt: Attempt | None = None,
+        **facts: Any,
+    ) -> Iterator[tuple[Member, Message]]:
+        """Ask some sites, and go through their answers as they arrive, one for each at most.
+
+        Late, doubled and foreign replies are dropped.
+        """
+        attempt = attempt or Attempt.fresh(self.clock)
+        common = {"kind": kind, "tag": attempt.tag, "clock": attempt.clock}
+        common |= {"experiment": standing.experiment, "algorithm": describe(standing.algorithm)}
+        common |= {"trimtab": version()} | facts
+        requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
+        waiting = {member.name: member for member in members}
+        self.absent |= dict.fromkeys(waiting, f"no answer within {self.timeout:g} s")
+        for name, reply in self.ask(requests, self.timeout) if requests else ():
+            if name not in waiting or reply.header.get("tag") != attempt.tag:
+                log.info("site %s: a late or doubled reply is dropped", name)
+                continue
+            why = self._trouble(waiting[name], reply)
+            if why == _STALE:
+                continue  # perhaps a request was doubled, and the reply to the first is on its way
+            member = waiting.pop(name)
+            if why is None:
+                del self.absent[name]
+                yield member, reply
+            else:
+                self.turn_away(name, why)
+            if not waiting:
+                break
+
+    def turn_away(self, name: str, why: str) -> None:
+        """Let a site sit out, and say so."""
+        self.absent[name] = why
+        log.warning("site %s sits out: %s", name, why)
+
+    def _trouble(self, member: Member, reply: Message) -> str | None:
+        """Return what is wrong with the reply of a site; None if nothing is."""
+        header, ours = reply.header, version()
+        status = header.get("status")
+        if header.get("site") != member.name:
+            return f"it claims the name {header.get('site')!r}"
+        if header.get("trimtab") != ours:
+            return f"it has trimtab {header.get('trimtab')}, the server {ours}; install the same"
+        if status == STALE:
+            self.clock.pass_by(header.get("seen"))
+            self.absent[member.name] = "it has seen later requests; the next one will be later"
+            return _STALE
+        if status == MISMATCH:
+            self.lost.add(member.name)
+        if status == DIVERGED:
+            self.diverged.add(member.name)
+        if status != DONE:
+            return _line(header.get("why", f"it replies {status!r}"))
+        if header.get("base", member.accepted) != member.accepted:
+            return "its update is upon another state than the accepted one"
+        return None
+
+
+_STALE = "stale"
+_END_OF_TIME = 1 << 62  # nanoseconds since 1970: in the year 2116
+
+
+def _own(member: Member) -> dict[str, Any]:
+    return {"site": member.name, "index": member.index, "accepted": member.accepted}
+
+
+def _line(text: Any) -> str:
+    """Return what a site says as one line that a log can hold."""
+    return " ".join(str(text).split())[:400].rstrip(".")

@@ -1,0 +1,250 @@
+"""A site: its half of the commit protocol that `coordinator.py` states.
+
+The site keeps what it answered with (its new state) durably before it answers. Whether that state
+counts, it learns from the next request: `accepted` is the tag of the state the server counts on.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock as ThreadLock
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core import State, Vector, leaves
+from trimtab.core.threads import one_thread
+from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
+from trimtab.federation.protocol.rehearsal import Plan, build, filled, plan
+from trimtab.federation.storage import files as durable
+from trimtab.federation.storage.states import START, Version, Versions
+from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.problem import Supervised
+from trimtab.studies.record import plain
+
+log = logging.getLogger("trimtab.federation")
+
+DONE, MISMATCH, STALE, REFUSED, FAILED, DIVERGED = (
+    *("done", "mismatch", "stale", "refused", "failed", "diverged"),
+)
+_WORD = re.compile(r"[0-9a-z]{1,40}")
+
+
+class Site:
+    """One site: its data, and its states in a folder that belongs to this process alone.
+
+    `problem` is a Problem in which this site is the client of the number that the server gives it.
+    """
+
+    def __init__(self, folder: Path, name: str, problem: Problem) -> None:
+        self.folder, self.name, self.problem = folder, name, problem
+        self._dtype = problem.x0().dtype
+        self._between: tuple[str, State] | None = None  # two exchanges of one round: tag and state
+        self._one = ThreadLock()
+        self._kinds: dict[str, Callable[[Message], Message]] = {
+            "hello": self._hello,
+            "work": self._work,
+            "evaluate": self._evaluate,
+            "control": self._control,
+            "restore": self._restore,
+        }
+        self._lock = durable.Lock(folder)
+
+    def close(self) -> None:
+        """Give the folder up."""
+        self._lock.release()
+
+    def answer(self, request: Message) -> Message:
+        """Return the reply to a request; whatever goes wrong is a reply, too."""
+        with self._one, torch.no_grad(), one_thread(when=self._narrow):
+            try:
+                self._check(request)
+                reply = self._kinds[request["kind"]](request)
+            except NotFinite as error:
+                reply = _status(DIVERGED, why=str(error))
+            except durable.CannotWrite as error:
+                reply = _status(FAILED, why=f"{error}.")
+            except _Refusal as error:
+                reply = _status(REFUSED, why=str(error))
+            except Exception as error:
+                log.exception("site %s cannot answer", self.name)
+                reply = _status(FAILED, why=f"{type(error).__name__}: {_first_line(error)}")
+        if "why" in reply.header:
+            log.warning("site %s: %s", self.name, reply["why"])
+        known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
+        known |= {"site": self.name, "trimtab": version()}
+        return Message(reply.header | known, reply.arrays)
+
+    # -- the kinds of requests
+
+    def _hello(self, request: Message) -> Message:
+        """Say what this site has: samples to train and to test on, d and dtype of its model."""
+        n, tested = self._sizes(request["index"])
+        dtype = str(self._dtype).removeprefix("torch.")
+        return _status(DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
+
+    def _work(self, request: Message) -> Message:
+        """Run one exchange of a round; at its last, keep the new state before answering."""
+        started, number = perf_counter(), request["exchange"]
+        like = self._plan(request)
+        exchange = like.exchanges[number]
+        x, broadcast = self._received(request, exchange.broadcast)
+        if number == 0 and like.stateful:
+            stale = self._stale(request)
+            if stale is not None:
+                return stale
+        state = self._state(request, like, x) if like.stateful else ()
+        if state is None:
+            return _mismatch(request)
+        telemetry = self._measured(request["index"], x) if number == 0 else {}
+        measured = perf_counter()
+        g = self.problem.oracle(request["index"], request["seed"], request["r"])
+        upload, new = exchange.program(g, state, *broadcast)
+        check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
+        check_arrays("its new state", arrays_of(new), leaves(like.client))
+        if like.stateful:
+            self._keep(request, new, last=number + 1 == len(like.exchanges))
+        telemetry |= {"base": request["accepted"], "seconds": perf_counter() - measured}
+        telemetry |= {"seconds_measuring": measured - started}
+        return Message({"status": DONE} | telemetry, arrays_of(upload))
+
+    def _evaluate(self, request: Message) -> Message:
+        """Measure x."""
+        check_arrays("the server's x", request.arrays, [self._vector()])
+        return _status(DONE, **self._measured(request["index"], request.arrays["0"]))
+
+    def _control(self, request: Message) -> Message:
+        """Show the state that the server counts on; look, and change nothing."""
+        if request["accepted"] == START:
+            return _status(DONE, start=True)
+        arrays = self._versions(request).load(request["accepted"])
+        return _mismatch(request) if arrays is None else Message({"status": DONE}, arrays)
+
+    def _restore(self, request: Message) -> Message:
+        """Take a state from the server in place of one that is gone."""
+        check_arrays("the server's state", request.arrays, leaves(self._plan(request).client))
+        stale = self._stale(request)
+        if stale is not None:
+            return stale
+        version = Version(request["clock"], request["tag"], START)
+        self._versions(request).put(version, request.arrays, "site:restored")
+        return _status(DONE)
+
+    # -- the states
+
+    def _stale(self, request: Message) -> Message | None:
+        """Refuse a request that is older than a state kept here: its `accepted` is history."""
+        seen = max((v.clock for v in self._versions(request).every().values()), default=0)
+        if request["clock"] > seen:
+            return None
+        return _status(STALE, seen=seen, why="a request came that is older than the state here.")
+
+    def _state(self, request: Message, like: Plan, x: Vector) -> State | None:
+        """Return the state to start from; None if it is not here."""
+        if request["exchange"] > 0:
+            tag, state = self._between or ("", ())
+            if tag != request["tag"]:
+                raise _Refusal("it was started anew between two exchanges of a round.")
+            return state
+        if request["accepted"] == START:
+            return self._algorithm(request).init_client(x)
+        arrays = self._versions(request).load(request["accepted"])
+        return None if arrays is None else filled(like.client, arrays)
+
+    def _keep(self, request: Message, new: State, last: bool) -> None:
+        """Make a new state pending at the last exchange; remember it till then."""
+        if not last:
+            self._between = request["tag"], new
+            return
+        self._between = None
+        store, accepted = self._versions(request), request["accepted"]
+        version = Version(request["clock"], request["tag"], accepted)
+        store.put(version, arrays_of(new), "site:pending")
+        store.trim(accepted, pending=version.tag)
+
+    def _versions(self, request: Message) -> Versions:
+        return Versions(self.folder / request["experiment"])
+
+    # -- what is asked, and of whom
+
+    def _check(self, request: Message) -> None:
+        ours = version()
+        if request["trimtab"] != ours:
+            raise _Refusal(
+                f"it has trimtab {ours}, the server {request['trimtab']}; install the same on both."
+            )
+        if request["site"] != self.name:
+            raise _Refusal(f"it got a request for {request['site']!r}; check the names of sites.")
+        if request["kind"] not in self._kinds:
+            raise _Refusal(f"it knows no request of kind {request['kind']!r}.")
+        for name in ("experiment", "tag", "accepted"):
+            if not isinstance(request[name], str) or not _WORD.fullmatch(request[name]):
+                raise _Refusal(f"a request has the {name} {request[name]!r}, which is no name.")
+        for name in ("clock", "index"):
+            if not isinstance(request[name], int) or request[name] < 0:
+                raise _Refusal(f"a request has the {name} {request[name]!r}, which is no number.")
+        if request["index"] >= self.problem.N:
+            raise _Refusal(
+                f"it is client {request['index']}, but its problem has N={self.problem.N}."
+            )
+
+    def _algorithm(self, request: Message) -> Any:
+        return build(request["algorithm"])
+
+    def _plan(self, request: Message) -> Plan:
+        return plan(self._algorithm(request), self.problem.d, self._dtype)
+
+    def _received(self, request: Message, like: tuple[Any, ...]) -> tuple[Vector, tuple[Any, ...]]:
+        """Return x and the broadcast of a request."""
+        arrays = dict(request.arrays)
+        x = arrays.get(request["x"])
+        apart = arrays.pop("x", x)  # where the broadcast has x in parts only, it comes beside it
+        check_arrays("the server's broadcast", arrays, leaves(like))
+        if apart is None:
+            raise _Refusal("a request came without x.")
+        check_arrays("the server's x", {"0": apart}, [self._vector()])
+        return apart, filled(like, arrays)
+
+    def _vector(self) -> Tensor:
+        return torch.empty(self.problem.d, dtype=self._dtype, device="meta")
+
+    # -- the data
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether one intra-op thread is best, as in the simulator."""
+        return getattr(self.problem, "executor", "loop") != "wide"
+
+    def _measured(self, index: int, x: Vector) -> dict[str, Any]:
+        """Return the metrics of x on the test part; on the training part if there is none."""
+        held_out = isinstance(self.problem, Supervised) and self.problem.has_test
+        found = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
+        return {"metrics": plain(found), "tested": self._sizes(index)[1]}
+
+    def _sizes(self, index: int) -> tuple[int, int]:
+        """Return how many samples there are to train and to test on."""
+        if not isinstance(self.problem, Supervised):
+            return 1, 1
+        n = self.problem.clients.size(index)
+        return n, len(self.problem.test) if self.problem.has_test else n
+
+
+class _Refusal(ValueError):
+    """A request that this site will not serve."""
+
+
+def _status(status: str, **facts: Any) -> Message:
+    return Message({"status": status} | facts)
+
+
+def _mismatch(request: Message) -> Message:
+    return _status(
+        MISMATCH, why=f"its state {request['accepted']}, which the server counts on, is not here."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".") + "."

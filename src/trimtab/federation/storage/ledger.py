@@ -1,0 +1,159 @@
+"""What the server knows, on disk: the checkpoint, which is the commit record, and the journal.
+
+checkpoint.safetensors  the server's state, the sites and their accepted tags; replaced atomically
+journal.jsonl           one line for each commit: rounds with their cohorts, joins, leaves, restarts
+
+A line is written before its checkpoint; a line beyond the checkpoint never happened.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trimtab.core import Algorithm, State
+from trimtab.federation.message import Message, arrays_of, decode
+from trimtab.federation.protocol.rehearsal import build, describe, filled
+from trimtab.federation.storage import faults
+from trimtab.federation.storage import files as durable
+from trimtab.federation.storage.states import START
+from trimtab.problems.problem import normalised
+from trimtab.studies.record import plain
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A registered site: its number, its weight before they are normalised, its accepted state."""
+
+    name: str
+    index: int
+    weight: float
+    accepted: str = START
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All that the rounds to come depend on."""
+
+    experiment: str
+    algorithm: Algorithm
+    seed: int
+    weights: str  # the rule: uniform or samples
+    server: State
+    members: tuple[Member, ...]  # in the order of their numbers
+    commit: int = 0
+    r: int = 0
+    epoch: int = 0  # how often the controls were started anew
+    clock: int = 0  # of the last request
+    numbers: int = 0  # how many sites there have ever been
+
+    @property
+    def p(self) -> dict[str, float]:
+        """Return the weights p_i, which sum to 1, by the names of the sites."""
+        p = normalised([member.weight for member in self.members], len(self.members))
+        return {m.name: float(p_i) for m, p_i in zip(self.members, p, strict=True)}
+
+    def member(self, name: str) -> Member:
+        """Return a site by its name."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.members)
+        raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+
+    def accepting(self, tag: str, names: list[str]) -> tuple[Member, ...]:
+        """Return the members, with this tag accepted from those of these names."""
+        return tuple(replace(m, accepted=tag) if m.name in names else m for m in self.members)
+
+
+class Ledger:
+    """The server's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.standing: Standing | None = None
+        self.lines: list[dict[str, Any]] = []
+        self.reload()
+
+    def reload(self) -> None:
+        """Take what is on disk for what happened."""
+        self.standing = read_standing(self.folder)
+        self.lines = read_journal(self.folder, self.standing)
+
+    def commit(self, standing: Standing, kind: str, **facts: Any) -> None:
+        """Make a new standing the one that counts."""
+        standing = replace(standing, commit=standing.commit + 1)
+        line = {"commit": standing.commit, "kind": kind, "r": standing.r}
+        line = plain(line | {"epoch": standing.epoch} | facts)
+        path = self.folder / "checkpoint.safetensors"
+        with durable.writing(self.folder):
+            faults.point("server:before-journal")
+            _append(self.folder / "journal.jsonl", line)
+            faults.point("server:after-journal")
+            durable.write(path, _message(standing), "server:checkpoint")
+        self.standing, self.lines = standing, [*self.lines, line]
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    with open(path, "a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            torn = file.read() != b"\n"  # by a crash, or a full disk
+        else:
+            torn = False
+        file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_journal(folder: Path, standing: Standing | None) -> list[dict[str, Any]]:
+    """Return the lines of what happened up to this standing.
+
+    The file only grows: a line takes back those before it with its number or a higher one, and a
+    line that is not whole says nothing.
+    """
+    try:
+        rows = (folder / "journal.jsonl").read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        try:
+            line = json.loads(row)
+        except ValueError:
+            continue
+        while lines and lines[-1]["commit"] >= line["commit"]:
+            lines.pop()
+        lines.append(line)
+    return [line for line in lines if standing and line["commit"] <= standing.commit]
+
+
+def read_standing(folder: Path) -> Standing | None:
+    """Return the standing in a folder; None if the experiment has not begun."""
+    path = folder / "checkpoint.safetensors"
+    try:
+        message = decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); restore it from a backup.") from None
+    facts = dict(message.header)
+    found = facts.pop("format", None)
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found}, this trimtab reads {FORMAT}; use that one's.")
+    algorithm = build(facts.pop("algorithm"))
+    members = tuple(Member(**member) for member in facts.pop("members"))
+    like = algorithm.init_server(message.arrays["0"])
+    server = filled(like, message.arrays)
+    return Standing(**facts, algorithm=algorithm, members=members, server=server)
+
+
+def _message(standing: Standing) -> Message:
+    names = ("experiment", "seed", "weights", "commit", "r", "epoch", "clock", "numbers")
+    facts = {name: getattr(standing, name) for name in names}
+    facts |= {"format": FORMAT, "algorithm": describe(standing.algorithm)}
+    facts |= {"members": [asdict(member) for member in standing.members]}
+    return Message(facts, arrays_of(standing.server))

@@ -1,0 +1,4 @@
+"""What carries messages between server and sites.
+
+Imports protocol, storage and message.
+"""

@@ -1,0 +1,1 @@
+"""Flower as the transport, behind a TLS front of our own."""

@@ -1,0 +1,125 @@
+"""The sites, as the coordinator asks them: requests go out over Flower, replies come one at a time.
+
+A reply is known by the node it comes from, which Flower knows by its key, whatever it says itself.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from flwr.app import Message as FlowerMessage
+from flwr.app import MessageType
+from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.superlink.grid import HttpGrid
+
+from trimtab.federation.log import Log
+from trimtab.federation.message import Message
+from trimtab.federation.transport.flower import api as flower
+
+_POLL = 0.2  # seconds between looks for replies
+_LOOK = 2.0  # seconds between looks at which nodes are there
+
+
+class Fleet:
+    """The nodes of the sites."""
+
+    def __init__(self, grid: HttpGrid, nodes: Mapping[str, int], log: Log) -> None:
+        self.grid, self.log = grid, log
+        self.nodes = dict(nodes)
+        self._client: Any = grid._runtime_client
+
+    def online(self) -> dict[str, str]:
+        """Return the sites that are connected, and since when."""
+        names = {node: name for name, node in self.nodes.items()}
+        found = self._client.GetNodes(GetNodesRequest()).nodes
+        return {names[n.node_id]: n.last_activated_at for n in found if n.node_id in names}
+
+    def wait_for(self, names: Collection[str], least: int, seconds: float) -> None:
+        """Wait until at least so many of these sites are connected; say who is missing."""
+        until, said = time.monotonic() + seconds, list[str]()
+        while True:
+            there = self.online()
+            missing = [name for name in names if name not in there]
+            if len(names) - len(missing) >= least or time.monotonic() > until:
+                return
+            if missing != said:
+                self.log.say(f"waiting for {', '.join(missing)} to connect.")
+                said = missing
+            time.sleep(0.5)
+
+    def ask(self, requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
+        """Send each request; yield replies as they arrive, until all that can come have come.
+
+        A site that is not connected is not waited for. One that was started anew since it was
+        asked is asked once more: it may have lost the request.
+        """
+        until = time.monotonic() + timeout
+        since = self.online()
+        waiting: dict[str, tuple[str, str]] = {}  # the request's id: the site, and since when
+        for name, request in requests.items():
+            if name in since:
+                waiting[self._push(name, request, timeout)] = name, since[name]
+            else:
+                self.log.say(f"site {name} is not connected; it sits this round out.")
+        looked = time.monotonic()
+        while waiting and time.monotonic() < until:
+            for sent, (name, _) in list(waiting.items()):
+                reply = self._pull(sent, name)
+                if reply is not None:
+                    waiting.pop(sent)
+                    if reply.header:
+                        yield name, reply
+            if time.monotonic() - looked > _LOOK:
+                looked, now = time.monotonic(), self.online()
+                for sent, (name, then) in list(waiting.items()):
+                    if now.get(name, then) != then:
+                        waiting.pop(sent)
+                        again = self._push(name, requests[name], until - time.monotonic())
+                        waiting[again] = name, now[name]
+                        self.log.say(f"site {name} was started anew; it is asked once more.")
+            if waiting:
+                time.sleep(_POLL)
+        for name, _ in waiting.values():
+            self.log.warn(f"site {name} did not answer within {timeout:g} seconds.")
+
+    def _push(self, name: str, request: Message, ttl: float) -> str:
+        message = FlowerMessage(
+            flower.pack(request),
+            dst_node_id=self.nodes[name],
+            message_type=MessageType.TRAIN,
+            ttl=max(60.0, ttl),
+        )
+        (sent,) = self.grid.push_messages([message])
+        if not sent:
+            raise ConnectionError(f"Flower did not take the request for site {name}")
+        return str(sent)
+
+    def _pull(self, sent: str, name: str) -> Message | None:
+        """Return the reply to a request: None if it is not there yet, empty if it never will be."""
+        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
+        if not found.messages_list:
+            return None
+        about, tree = found.messages_list[0].metadata, found.message_object_trees[0]
+        try:
+            message = flower.fetch(self._client, self.grid.node, about, tree)
+        except ObjectPullError as error:
+            self.log.warn(f"the reply of site {name} was lost on its way ({error}).")
+            return Message({})
+        assert isinstance(message, FlowerMessage)
+        if message.has_error():
+            self.log.warn(f"site {name} gave no reply ({_reason(message)}).")
+            return Message({})
+        if about.src_node_id != self.nodes[name]:
+            self.log.warn(f"refused a reply to {name}'s request: another node sent it.")
+            return Message({})
+        try:
+            return flower.unpack(message.content)
+        except ValueError as error:
+            self.log.warn(f"refused the reply of site {name}: {error}")
+            return Message({})
+
+
+def _reason(message: FlowerMessage) -> str:
+    reason = str(message.error.reason or "").strip().splitlines()
+    return (reason[0] if reason else f"error {message.error.code}").rstrip(".")

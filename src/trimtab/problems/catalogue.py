@@ -1,0 +1,213 @@
+"""Problems by name: those that come with trimtab, and functions in the user's files."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab._importing import load, place_of, told
+from trimtab.core.streams import PROBLEM, mix, seeded, stream
+from trimtab.problems.data.a9a import a9a
+from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.concrete import concrete
+from trimtab.problems.data.digits import digits
+from trimtab.problems.data.emnist import CLASSES, emnist
+from trimtab.problems.data.files import Folder
+from trimtab.problems.data.heart_disease import FEATURES, heart_disease
+from trimtab.problems.data.shakespeare import joined, shakespeare
+from trimtab.problems.data.split import Pair, Scale
+from trimtab.problems.models import logistic, resnet18
+from trimtab.problems.partition import by_similarity, split
+from trimtab.problems.problem import Problem
+from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised.problem import Supervised
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A problem that has a name."""
+
+    make: Callable[..., Problem]
+    shows: str
+    target: float | None = None
+
+
+def digits_problem(
+    batch: int | float | None = 0.2, N: int = 10, similarity: float = 0.0
+) -> Supervised:
+    """Return logistic regression on scikit-learn's digits, sorted by label over N clients."""
+    return _classify(lambda: logistic(64, 10), *digits(), batch, N, similarity)
+
+
+def quadratic_problem(N: int = 10, d: int = 20, sigma: float = 0.0) -> Quadratic:
+    """Return random quadratics with different curvatures and different optima, L = 1."""
+    draw = stream(0)
+    Q = torch.randn(N, d, d, generator=draw, dtype=torch.float64)
+    A = Q @ Q.mT / d + 0.05 * torch.eye(d, dtype=torch.float64)
+    A = A / torch.linalg.eigvalsh(A).max()
+    return Quadratic(A, torch.randn(N, d, generator=draw, dtype=torch.float64), sigma)
+
+
+def emnist_problem(
+    data: Folder = None,
+    batch: int | float | None = 0.2,
+    N: int = 100,
+    similarity: float = 0.0,
+    split: Literal["balanced", "byclass"] = "balanced",
+    pixels: Scale = "unit",
+) -> Supervised:
+    """Return logistic regression on EMNIST, as in section 7 of the SCAFFOLD paper."""
+    train, test, _ = emnist(split, data, pixels)
+    return _classify(lambda: logistic(784, CLASSES[split]), train, test, batch, N, similarity)
+
+
+def cifar10_problem(
+    data: Folder = None,
+    batch: int | float | None = 50,
+    N: int = 10,
+    similarity: float = 0.0,
+    pixels: Scale = "standardised",
+) -> Supervised:
+    """Return ResNet-18 with GroupNorm on CIFAR-10; hours on a CPU."""
+    train, test, _ = cifar10(data, pixels)
+    return _classify(resnet18, train, test, batch, N, similarity)
+
+
+def a9a_problem(
+    data: Folder = None, batch: int | float | None = 0.2, N: int = 10, similarity: float = 0.0
+) -> Supervised:
+    """Return logistic regression on a9a, sorted by label over N clients."""
+    train, test, _ = a9a(data)
+    return _classify(lambda: logistic(123, 2), train, test, batch, N, similarity)
+
+
+def heart_problem(data: Folder = None, batch: int | float | None = 0.2) -> Supervised:
+    """Return logistic regression on heart disease; each of the four hospitals is a client."""
+    hospitals = heart_disease(data).values()
+    X, y = zip(*(hospital.test for hospital in hospitals), strict=True)
+    clients = [hospital.train for hospital in hospitals]
+    test = torch.cat(X), torch.cat(y)
+    return Supervised(lambda: logistic(FEATURES, 2), F.cross_entropy, clients, test, batch)
+
+
+def concrete_problem(
+    data: Folder = None, batch: int | float | None = None, N: int = 10, similarity: float = 0.0
+) -> Supervised:
+    """Return linear regression on concrete, sorted by strength over N clients, full batches."""
+    X, y = concrete(data)
+    clients = split(X, y, by_similarity(y.flatten(), N, similarity))
+    return Supervised(lambda: logistic(8, 1), F.mse_loss, clients, batch=batch)
+
+
+def shakespeare_problem(
+    data: Folder = None, batch: int | float | None = 100, N: int = 50
+) -> Supervised:
+    """Return the next character from the last 20, over the N speakers who say most."""
+    plays = shakespeare(data, length=20)
+    classes = len(plays.characters)
+    test = joined(plays.test[:N], every=10)
+    return Supervised(lambda: _reader(20, classes), F.cross_entropy, plays.train[:N], test, batch)
+
+
+def _classify(
+    module: Callable[[], nn.Module],
+    train: Pair,
+    test: Pair,
+    batch: int | float | None,
+    N: int,
+    similarity: float,
+) -> Supervised:
+    """Return a classifier over N clients, s per cent alike and else sorted by label."""
+    X, y = train
+    clients = split(X, y, by_similarity(y, N, similarity))
+    return Supervised(module, F.cross_entropy, clients, test, batch)
+
+
+def _reader(length: int, classes: int, size: int = 16, hidden: int = 128) -> nn.Sequential:
+    """Return a network over the embeddings of the last characters (Bengio et al., 2003)."""
+    return nn.Sequential(
+        nn.Embedding(classes, size),
+        nn.Flatten(),
+        nn.Linear(length * size, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
+
+
+PROBLEMS = {
+    "digits": Builtin(
+        digits_problem, "scikit-learn's digits, sorted by label over 10 clients", target=0.95
+    ),
+    "quadratic": Builtin(quadratic_problem, "10 quadratics in 20 dimensions, no noise"),
+    "emnist": Builtin(emnist_problem, "EMNIST, sorted by label over 100 clients", target=0.5),
+    "cifar10": Builtin(cifar10_problem, "CIFAR-10 with ResNet-18 over 10 clients"),
+    "a9a": Builtin(a9a_problem, "census data a9a, sorted by label over 10 clients", target=0.84),
+    "heart": Builtin(heart_problem, "heart disease in four hospitals", target=0.75),
+    "concrete": Builtin(
+        concrete_problem, "strength of concrete, sorted over 10 clients", target=0.39
+    ),
+    "shakespeare": Builtin(shakespeare_problem, "the next character, over 50 speakers"),
+}
+
+
+def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
+    """Return the problem of a name or of `file.py:function`, and the target it suggests.
+
+    Options that are None are left to the problem; a function gets those it has a parameter for.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if spec in PROBLEMS:
+        builtin = PROBLEMS[spec]
+        return _call(spec, builtin.make, options), builtin.target
+    if ".py:" not in spec and not spec.endswith(".py"):
+        raise ValueError(
+            f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+        )
+    return _call(spec, _function(spec), options), None
+
+
+def _function(spec: str) -> Callable[..., Any]:
+    name, _, function = spec.partition(".py:")
+    path = Path(spec if spec.endswith(".py") else f"{name}.py")
+    if not function:
+        raise ValueError(f"{spec!r} names no function; pass {path}:function.")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; pass file.py:function.")
+    module = load(path)
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
+        own = [n for n in own if vars(module)[n].__module__ == module.__name__]
+        has = f"it has {', '.join(own)}" if own else "it has no functions"
+        raise ValueError(f"{path} has no function {function!r}; {has}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
+    parameters = inspect.signature(make).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    taken = {k: v for k, v in options.items() if anything or k in parameters}
+    try:
+        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
+            problem = make(**taken)  # a module that is built in there is the same at a resume
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and place_of(error) is None:
+            raise
+        raise ValueError(
+            f"{spec} failed ({told(error)}); mend it, or pass --debug for the whole traceback."
+        ) from error
+    if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
+        raise ValueError(
+            f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
+            "trimtab.Supervised(…)."
+        )
+    if "batch" in options and "batch" not in taken:
+        if not isinstance(problem, Supervised):
+            raise ValueError(f"{spec} has no mini-batches; drop --batch.")
+        problem = problem.replace(batch=options["batch"])
+    return problem  # type: ignore[no-any-return]

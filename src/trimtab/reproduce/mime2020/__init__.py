@@ -1,0 +1,1 @@
+"""Karimireddy et al., 2020: Mime's figure."""

@@ -1,0 +1,75 @@
+"""Does the winner of a race win again? It runs once more from a start moved by a millionth.
+
+A large step wins races at the edge of stability, where a run amplifies whatever it is given: the
+last digit of a sum, and so the processor, decides how many rounds it takes. A run whose rounds
+change when its start moves by a millionth is marked as fragile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trimtab.core import Vector
+from trimtab.core.streams import MOVED, stream
+from trimtab.studies.race import Goal, Trial
+
+MOVE = 1e-6  # |x - x0| <= 1e-6 x max(1, |x0|)
+ROUNDS = 0.1  # a run holds if its rounds to the target change by <= 10 %, or by one,
+BEST = 0.01  # and its best accuracy by <= 0.01, its best loss by <= 1 % of it or of its fall
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Again:
+    """What became of a run when it was repeated from a start that is hardly another."""
+
+    rounds: int | None  # to the target; None if it was not met in as many rounds
+    best: float | None
+    fragile: bool
+
+
+def moved(x0: Vector, seed: int) -> Vector:
+    """Return x0 + 1e-6 max(1, |x0|) u for a random unit vector u.
+
+    >>> round(1e6 * float(moved(torch.zeros(3), seed=0).norm()), 3)
+    1.0
+    """
+    u = torch.randn(len(x0), generator=stream(seed, MOVED), dtype=torch.float64)
+    size = MOVE * max(1.0, float(x0.norm()))
+    return x0 + (size / float(u.norm()) * u).to(x0)
+
+
+def repeat(again: Trial, winner: Trial, goal: Goal) -> Iterator[Trial]:
+    """Run the repetition as long as it takes to judge the winner."""
+    met = goal.first(winner.rounds)
+    latest = met["r"] + _slack(met["r"]) if met else 0
+    yield from again.advance(max(len(winner.rounds), int(latest)), Goal(goal.metric))
+
+
+def judge(winner: Lines, again: Lines, goal: Goal, diverged: bool = False) -> Again:
+    """Compare the rounds of a run with those of its repetition.
+
+    >>> lines = [{"r": r, "accuracy": r / 100} for r in range(1, 41)]
+    >>> later = [{"r": r, "accuracy": (r - 4) / 100} for r in range(1, 45)]
+    >>> judge(lines, lines, Goal("accuracy", 0.3)).fragile
+    False
+    >>> judge(lines, later, Goal("accuracy", 0.3))
+    Again(rounds=34, best=0.36, fragile=True)
+    """
+    n = len(winner)
+    met, met_again = goal.first(winner), goal.first(again)
+    r, r_again = (line["r"] if line else n + 1 for line in (met, met_again))
+    best, best_again = goal.best(winner), goal.best(again[:n])
+    if diverged or best is None or best_again is None:
+        return Again(met_again["r"] if met_again else None, best_again, True)
+    fell = max(abs(winner[0][goal.metric] - best), abs(best))
+    room = BEST if goal.higher else BEST * fell + 1e-9
+    fragile = abs(r_again - r) > _slack(r) or abs(best_again - best) > room
+    return Again(met_again["r"] if met_again else None, best_again, fragile)
+
+
+def _slack(r: int) -> float:
+    return max(1.0, ROUNDS * r)

@@ -1,0 +1,255 @@
+"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core import Oracle, Program, State, Vector, leaves, map_leaves
+from trimtab.core.replies import Tally
+from trimtab.problems import Quadratic
+from trimtab.simulation import Simulation, simulate
+
+N, D = 6, 4
+SOME = (1, 3, 5)  # a cohort; as a chunk it is not as long as a vector
+
+
+class Still(Quadratic):
+    """Clients that want to stay wherever they are."""
+
+    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+        """Return zero gradients."""
+        return lambda y, k=None: torch.zeros_like(y)
+
+
+class Taped(Quadratic):
+    """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
+
+    kernel = "tensors"
+
+    def play(
+        self,
+        tape: Any,
+        clients: Sequence[int],
+        seed: int,
+        r: int,
+        inputs: Sequence[Sequence[Vector]],
+        outputs: Sequence[Sequence[Vector | None]],
+    ) -> tuple[Tensor, list[list[float]]]:
+        """Return the sum of p_i times each output, (outputs, d), and each client's |output|^2."""
+        oracles = (self.oracle(i, seed, r) for i in clients)
+        found = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
+        for places, vectors in zip(outputs, found, strict=True):
+            for place, vector in zip(places, vectors, strict=True):
+                if place is not None:
+                    place.copy_(vector)
+        stacked = torch.stack([torch.stack(vectors) for vectors in found])
+        weights = self.weights[list(clients)].to(stacked)
+        return torch.tensordot(weights, stacked, dims=1), stacked.square().sum(-1).tolist()
+
+
+def _played(tape: Any, g: Oracle, given: Sequence[Vector]) -> list[Vector]:
+    values = dict(enumerate(given))
+
+    def combined(terms: Sequence[tuple[float, int]]) -> Vector:
+        return torch.stack([number * values[value] for number, value in terms]).sum(0)
+
+    for dest, what, *batch in tape.code.steps:
+        values[dest] = g(values[what], tape.batches[batch[0]]) if batch else combined(what)
+    return [combined(terms) for terms in tape.code.outputs]
+
+
+@cache
+def quadratic(
+    kind: type[Quadratic] = Quadratic,
+    *,
+    equal: bool = False,
+    sigma: float = 0.1,
+    dtype: torch.dtype = torch.float64,
+) -> Quadratic:
+    """Return N clients in R^D with L = 1 and unequal weights; equal ones have no gradient at start.
+
+    >>> round(quadratic().L, 9), quadratic().delta > 0.1
+    (1.0, True)
+    >>> quadratic(equal=True).client_gradient(3, start()).tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    """
+    draw = torch.Generator().manual_seed(0)
+    rotate = torch.linalg.qr(torch.randn(N, D, D, generator=draw, dtype=torch.float64)).Q
+    A = rotate @ torch.diag(torch.linspace(0.25, 1, D, dtype=torch.float64)) @ rotate.mT
+    b = torch.randn(N, D, generator=draw, dtype=torch.float64)
+    if equal:
+        A = A[[0] * N]
+        b = (start() @ A[0]).expand(N, D)
+    return kind(A.to(dtype), b.to(dtype), sigma, weights=range(1, N + 1))
+
+
+def start(dtype: torch.dtype = torch.float64) -> Vector:
+    """Return the x where trials begin."""
+    return torch.linspace(1, 2, D, dtype=dtype)
+
+
+class Clients:
+    """Clients by hand: in any order, alone or as one chunk; they note what passes by."""
+
+    def __init__(
+        self,
+        problem: Quadratic,
+        order: Sequence[int],
+        states: dict[int, State],
+        *,
+        chunk: bool = False,
+        lost: int | None = None,
+    ) -> None:
+        self.problem, self.order, self.states = problem, list(order), dict(states)
+        self.chunk, self.lost = chunk, lost
+        self.programs: list[Program] = []
+        self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
+        self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
+        self.gradients: dict[int, list[Vector]] = {i: [] for i in order}  # of mini-batches
+
+    def run(self, program: Program, *broadcast: Any) -> Tally:
+        """Run the program on every client, then lose the reply of the one that is `lost`."""
+        self.programs.append(program)
+        self._note("the broadcast", broadcast)
+        replies = (self._as_chunk if self.chunk else self._alone)(program, broadcast)
+        tally = Tally()
+        for i, (upload, state) in zip(self.order, replies, strict=True):
+            if i != self.lost:
+                tally.add(float(self.problem.weights[i]), upload, state)
+                self.uploads[i] += (upload,)
+                self.states[i] = state
+        self.order = [i for i in self.order if i != self.lost]
+        return tally
+
+    def parts(self, *servers: State) -> Iterator[tuple[str, Any]]:
+        """Go through all parts of server states, client states and messages with their names."""
+        named = [("server", server) for server in servers]
+        named += [(name, copy) for name, _, copy in self.given]
+        named += [("client state", self.states[i]) for i in self.uploads]
+        named += [("upload", upload) for sent in self.uploads.values() for upload in sent]
+        for name, tree in named:
+            yield from parts(name, tree)
+
+    def _note(self, name: str, tree: State) -> None:
+        self.given.append((name, tree, map_leaves(torch.clone, tree)))
+
+    def _oracle(self, i: int) -> Oracle:
+        oracle = self.problem.oracle(i, seed=0, r=1)
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            gradient = oracle(y, k)
+            if k is not None:
+                self.gradients[i].append(gradient)
+            return gradient
+
+        return g
+
+    def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
+        for i in self.order:
+            self._note("the client's state", self.states[i])
+        return [program(self._oracle(i), self.states[i], *broadcast) for i in self.order]
+
+    def _as_chunk(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
+        s, oracles = len(self.order), [self._oracle(i) for i in self.order]
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            rows = zip(oracles, y.expand(s, D), strict=True)
+            return torch.stack([g_i(y_i, k) for g_i, y_i in rows])
+
+        stacked = map_leaves(lambda *rows: torch.stack(rows), *(self.states[i] for i in self.order))
+        replies = program(g, stacked, *broadcast)
+        for name, part in parts("(upload, state)", replies):
+            if part.shape[:1] != (s,):
+                raise ValueError(f"{name} has shape {tuple(part.shape)}, not ({s}, …)")
+        return [map_leaves(lambda t, j=j: t[j], replies) for j in range(s)]
+
+
+@torch.no_grad()
+def run_round(
+    algorithm: Any,
+    server: State = None,
+    states: dict[int, State] | None = None,
+    *,
+    order: Sequence[int] = SOME,
+    problem: Quadratic | None = None,
+    chunk: bool = False,
+    lost: int | None = None,
+) -> tuple[State, Clients]:
+    """Run a round from these states or the initial ones; return the server's and the clients."""
+    problem = problem or quadratic()
+    x = start(problem.b.dtype)
+    server = algorithm.init_server(x) if server is None else server
+    states = states or {i: algorithm.init_client(x) for i in range(N)}
+    clients = Clients(problem, order, states, chunk=chunk, lost=lost)
+    return algorithm.round(server, clients), clients
+
+
+def warm(algorithm: Any) -> tuple[State, dict[int, State]]:
+    """Return the server's state and all clients' after three rounds, so that they are not zero."""
+    sim = advance(simulate(algorithm, quadratic(), S=4, x=start()), 3)
+    states = (
+        sim.states[i] if i in sim.states else algorithm.init_client(start()) for i in range(N)
+    )
+    return sim.server, dict(enumerate(states))
+
+
+def with_half_eta_g(algorithm: Any) -> Iterator[Any]:
+    """Go through the algorithm and, if it has an eta_g, the one with half of it."""
+    yield algorithm
+    if hasattr(algorithm, "eta_g"):
+        yield replace(algorithm, eta_g=algorithm.eta_g / 2)
+
+
+def advance(sim: Simulation, rounds: int) -> Simulation:
+    """Run some rounds."""
+    for _ in range(rounds):
+        next(sim)
+    return sim
+
+
+def distance(sim: Simulation) -> float:
+    """Return |x - x*|."""
+    return sim.problem.evaluate(sim.server.x)["distance"]
+
+
+def all_states(sim: Simulation) -> State:
+    """Return the server's state and those of the clients seen."""
+    return (sim.server, *(sim.states[i] for i in sim.states))
+
+
+def parts(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Go through the parts of a state or a message with their names.
+
+    >>> [name for name, _ in parts("upload", (1, (2, 3)))]
+    ['upload[0]', 'upload[1][0]', 'upload[1][1]']
+    """
+    if isinstance(tree, tuple):
+        names = getattr(tree, "_fields", None)
+        for j, part in enumerate(tree):
+            yield from parts(f"{name}.{names[j]}" if names else f"{name}[{j}]", part)
+    else:
+        yield name, tree
+
+
+def shapes(tree: State) -> list[tuple[str, Any]]:
+    """Return the names and shapes of the parts of a state."""
+    return [(name, part.shape) for name, part in parts("", tree)]
+
+
+def equal(a: State, b: State) -> bool:
+    """Tell whether two states have the same bits."""
+    return _match(torch.equal, a, b)
+
+
+def close(a: State, b: State) -> bool:
+    """Tell whether two states are the same up to rounding."""
+    return _match(lambda t, u: torch.allclose(t, u, rtol=1e-8, atol=1e-8), a, b)
+
+
+def _match(same: Callable[[Tensor, Tensor], bool], a: State, b: State) -> bool:
+    ours, theirs = leaves(a), leaves(b)
+    return [t.shape for t in ours] == [t.shape for t in theirs] and all(map(same, ours, theirs))
