@@ -24,9 +24,9 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
     >>> import torch
     >>> [t.item() for t in leaves((torch.tensor(1), ((), torch.tensor(2))))]
     [1, 2]
-    >>> leaves((torch.tensor(1), None), "a state")
+    >>> leaves((torch.tensor(1), None), "x")
     Traceback (most recent call last):
-    trimtab.core.tree.NoLeafError: a state holds None; use tensors, tuples of them, or () for nothing.
+    trimtab.core.tree.NoLeafError: x holds None; use tensors, tuples of them, or () for nothing.
     """
     if isinstance(tree, tuple):
         return [leaf for part in tree for leaf in leaves(part, what)]
