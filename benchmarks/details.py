@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from trimtab import Scaffold, Supervised
 from trimtab.bench import ETA, WORKLOADS, Workload, _bare, _simulated, machine
 from trimtab.compute import kernel as native
+from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
 from trimtab.problems.supervised.samples import Batches
-from trimtab.simulation import executors
 from trimtab.studies.record import write_json
 
 REPEATS = 7
@@ -70,7 +70,7 @@ def profile(work: Workload) -> dict[str, float]:
         calls.clear()
         with (
             Clock(native, "run") as kernel,
-            Clock(executors, "trace") as trace,
+            Clock(Tapes, "trace") as trace,
             Clock(Batches, "rows") as rows,
         ):
             started = perf_counter()

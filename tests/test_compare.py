@@ -16,9 +16,11 @@ from trimtab.report import write_page
 from trimtab.studies.compare import comparing
 from trimtab.studies.comparison import Entry, advise, read_comparison
 from trimtab.studies.fragility import judge
-from trimtab.studies.race import Goal, Trial, goal_of, race, ranked, settings_of
+from trimtab.studies.goal import Goal, goal_of
+from trimtab.studies.race import race, ranked
 from trimtab.studies.record import Record, model_round
 from trimtab.studies.run import running
+from trimtab.studies.trial import Trial, settings_of
 
 
 def trial_of(problem, algorithm, **options):

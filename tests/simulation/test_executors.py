@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from shutil import which
 
 import numpy as np
@@ -21,8 +22,11 @@ from trimtab.algorithms import fedopt
 from trimtab.compute import kernel as native
 from trimtab.compute.lazy import Combination, NotLazyError, eager
 from trimtab.core import leaves, map_leaves
+from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.simulation import executors
+
+batched = import_module("trimtab.simulation.executors.batched")  # a function has its name
 
 SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
 
@@ -150,7 +154,7 @@ def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
     problem = Supervised(build, F.cross_entropy, clients(features=100))
     for count in (1, 2, 64):
         monkeypatch.setattr(native, "cores", lambda count=count: count)
-        monkeypatch.setattr(executors, "cores", lambda count=count: count)
+        monkeypatch.setattr("trimtab.simulation.executors.threads.cores", lambda count=count: count)
         assert executors.choose(problem, S=2) == "workers"
         assert executors.choose(problem, S=1) == "loop"
 
@@ -162,7 +166,7 @@ def test_only_wide_may_give_other_bits_with_another_number_of_cores(monkeypatch,
     found = []
     for count in (1, 2, 3):
         monkeypatch.setattr(native, "cores", lambda count=count: count)
-        monkeypatch.setattr(executors, "cores", lambda count=count: count)
+        monkeypatch.setattr("trimtab.simulation.executors.threads.cores", lambda count=count: count)
         made = PROBLEMS[problem]()
         sim, done = after(Scaffold(eta_l=0.1, K=3), made, executor, rounds=6)
         states = tuple(sim.states[i] for i in sim.states)
@@ -179,16 +183,16 @@ def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
         lambda: nn.Sequential(nn.Linear(2, 2), nn.Tanh()), F.cross_entropy, few * 1000
     )
     seen = []
-    merge = executors.Tally.merge
+    merge = Tally.merge
 
     def counting(self, other):
         seen.append(len(other))
         merge(self, other)
 
-    monkeypatch.setattr(executors.Tally, "merge", counting)
+    monkeypatch.setattr(Tally, "merge", counting)
     next(simulate(FedAvg(eta_l=0.1, K=1), problem, executor=executor))
     assert sum(seen) == 1000
-    assert max(seen) <= executors.CHUNK
+    assert max(seen) <= batched.CHUNK
 
 
 def test_without_the_kernel_everything_is_the_same(monkeypatch):
@@ -393,7 +397,7 @@ def test_an_algorithm_may_do_what_it_likes_with_its_vectors(algorithm, problem, 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, Signs()], ids=repr)
 def test_what_treats_each_number_alike_runs_in_chunks(monkeypatch, algorithm):
-    monkeypatch.setattr(executors, "_block", None)
+    monkeypatch.setattr(batched, "run_block", None)
     monkeypatch.setattr(native, "works", lambda dtype: False)
     after(algorithm, linear(), "batched", rounds=2)
 

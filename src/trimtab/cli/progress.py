@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from trimtab.diagnosis import Diagnosis
 from trimtab.simulation import step_size
 from trimtab.studies.comparison import Comparison
-from trimtab.studies.race import Trial
+from trimtab.studies.trial import Trial
 
 
 def follow(steps: Any, folder: Path) -> Comparison:

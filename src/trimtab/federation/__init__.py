@@ -2,20 +2,20 @@
 
 Whoever carries messages needs these and no more:
 
-`site.Site(folder, name, problem).answer(request) -> reply`
+`protocol.site.Site(folder, name, problem).answer(request) -> reply`
     One site. `problem` is a Problem in which this site is the client of the number that the server
     gives it: `Supervised(model, loss, [train] * N, test=test)`. `close()` releases the folder.
 
-`coordinator.Coordinator(folder, algorithm, sites, x=…, R=…, weights=…, seed=…, …)`
+`protocol.coordinator.Coordinator(folder, algorithm, sites, x=…, R=…, weights=…, seed=…, …)`
     The server. `run(ask)` is an iterator of events, one after each committed round; `audit(ask)`,
     `join(ask, name)` and `leave(ask, name)` may be called between two of them; `close()`.
-    `ledger.read_standing(folder)` and `read_journal` look at a folder that is in use.
+    `storage.ledger.read_standing(folder)` and `read_journal` look at a folder that is in use.
 
 `ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]`
     The transport: sends each request to the site of that name, and yields replies one at a time as
     they arrive, until `timeout` seconds have passed or nothing more can come. Replies may be late,
     twice, or missing. The name is that of the sender by its key, whatever the message says.
 
-`messages.encode(message) -> bytes`, `messages.decode(bytes) -> message`
-    A message is JSON and arrays: `messages.Message(header, arrays)`.
+`message.encode(message) -> bytes`, `message.decode(bytes) -> message`
+    A message is JSON and arrays: `message.Message(header, arrays)`.
 """

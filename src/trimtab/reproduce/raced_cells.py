@@ -32,8 +32,10 @@ from trimtab.problems.supervised.problem import Supervised
 from trimtab.reproduce.reproduction import Cell, Record, Say
 from trimtab.simulation import step_size
 from trimtab.studies.fragility import judge, moved, repeat
-from trimtab.studies.race import Goal, Start, Trial, Trials, race, ranked
+from trimtab.studies.goal import Goal
+from trimtab.studies.race import Start, Trials, race, ranked
 from trimtab.studies.record import Record as Rounds
+from trimtab.studies.trial import Trial
 
 FACTOR = 1.8  # between step sizes
 SAVE_EVERY = 60.0  # seconds of work that an interrupted cell may lose

@@ -13,18 +13,10 @@ from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size, step_size
 from trimtab.studies.comparison import Comparison, advise, entry_of, outcome_of
 from trimtab.studies.fragility import judge, moved, repeat
-from trimtab.studies.race import (
-    Goal,
-    Start,
-    Trial,
-    Trials,
-    calm_down,
-    goal_of,
-    race,
-    ranked,
-    round_count,
-)
+from trimtab.studies.goal import Goal, goal_of, round_count
+from trimtab.studies.race import Start, Trials, calm_down, race, ranked
 from trimtab.studies.record import Record, alone, how_computed, open_folder, read_json, write_json
+from trimtab.studies.trial import Trial
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 

@@ -7,8 +7,9 @@ from typing import Any
 from trimtab.algorithms import ALGORITHMS
 from trimtab.simulation import step_size
 from trimtab.studies.fragility import Again
-from trimtab.studies.race import Goal, Trial, settings_of
+from trimtab.studies.goal import Goal
 from trimtab.studies.record import plain, read_json
+from trimtab.studies.trial import Trial, settings_of
 
 FRAGILE = (
     "but this step is fragile: from a start moved by a millionth the run takes another course, as "

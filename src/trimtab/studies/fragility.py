@@ -13,7 +13,8 @@ import torch
 
 from trimtab.core import Vector
 from trimtab.core.streams import MOVED, stream
-from trimtab.studies.race import Goal, Trial
+from trimtab.studies.goal import Goal
+from trimtab.studies.trial import Trial
 
 MOVE = 1e-6  # |x - x0| <= 1e-6 x max(1, |x0|)
 ROUNDS = 0.1  # a run holds if its rounds to the target change by <= 10 %, or by one,

@@ -7,8 +7,9 @@ from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.studies.comparison import Comparison, Entry, describe, entry_of, outcome_of
-from trimtab.studies.race import Goal, Trial, goal_of, round_count
+from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.record import Record, alone, how_computed
+from trimtab.studies.trial import Trial
 
 
 def running(

@@ -14,7 +14,7 @@ from trimtab.federation.protocol.inquiry import Attempt, Call
 from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.studies.race import Goal
+from trimtab.studies.goal import Goal
 
 
 class TooFew(Exception):

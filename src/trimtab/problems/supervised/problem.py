@@ -276,7 +276,7 @@ class Supervised:
 
     @property
     def executor(self) -> str:
-        """Which executor suits this problem (measured; see `simulation/executors.py`).
+        """Which executor suits this problem (measured; see `simulation/executors`).
 
         A classifier that the compiled kernel can run: batched, the kernel itself uses all cores.
         Large modules keep all cores busy by themselves: wide. Middling ones: workers. Small ones

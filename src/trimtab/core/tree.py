@@ -1,0 +1,53 @@
+"""Trees of tensors: states, uploads and broadcasts. The only walker of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.core.protocols import State
+
+
+class Leaf:
+    """What a tree may hold besides tensors; lazy vectors are such leaves."""
+
+    __slots__ = ()
+
+
+class NoLeafError(TypeError, ValueError):
+    """A state or message holds what is no leaf."""
+
+
+def leaves(tree: State, what: str = "a state or message") -> list[Any]:
+    """Return the tensors of a state, upload or broadcast, in order.
+
+    >>> import torch
+    >>> [t.item() for t in leaves((torch.tensor(1), ((), torch.tensor(2))))]
+    [1, 2]
+    >>> leaves((torch.tensor(1), None), "x")
+    Traceback (most recent call last):
+    trimtab.core.tree.NoLeafError: x holds None; use tensors, tuples of them, or () for nothing.
+    """
+    if isinstance(tree, tuple):
+        return [leaf for part in tree for leaf in leaves(part, what)]
+    return [_leaf(tree, what)]
+
+
+def map_leaves(f: Callable[..., Any], tree: State, *others: State) -> State:
+    """Apply f to the leaves of trees of one structure, and keep that structure."""
+    if isinstance(tree, tuple):
+        parts = [map_leaves(f, *parts) for parts in zip(tree, *others, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return f(_leaf(tree), *others)
+
+
+def _leaf(tree: Any, what: str = "a state or message") -> Any:
+    """Return a leaf; refuse what is none, for skipping it would silently leave it as it is."""
+    if isinstance(tree, Tensor | Leaf):
+        return tree
+    raise NoLeafError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
+
+
+def nbytes(tree: State) -> int:
+    """Return how many bytes the tensors of a message take."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

@@ -1,0 +1,127 @@
+"""Chunks of a cohort as one computation: a kernel's, or on vectors of shape (s, d)."""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import Any
+
+import torch
+
+from trimtab.compute.kernel import BadDataError
+from trimtab.compute.lazy import NotAlikeError, NotLazyError, Rows, eager, lazily, lazy
+from trimtab.compute.tape import Tape, filled, numbers
+from trimtab.core import Oracle, State, leaves, map_leaves
+from trimtab.core.replies import Tally
+from trimtab.problems.problem import side_by_side
+from trimtab.simulation.executors.exchange import Exchange
+from trimtab.simulation.executors.fused import run_block
+
+WAVE = 128  # a kernel runs <= 128 clients at once
+CHUNK = 20  # a chunk has <= 20 clients,
+ROOM = 4_000_000  # and its vectors <= 4,000,000 numbers
+
+
+def batched(exchange: Exchange, clients: Sequence[int]) -> Tally:
+    """Run chunks of clients as one computation: a kernel's, or on vectors of shape (s, d)."""
+    tally, tape, d = Tally(), _tape(exchange, clients[0]), exchange.problem.d
+    for wave in _slices(clients, max(8, min(WAVE, 4 * ROOM // d))):
+        part = None if tape is None else _play(exchange, tape, wave)
+        if part is not None:
+            tally.merge(part)
+            continue
+        for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
+            tally.merge(_chunk(exchange, chunk))
+    return tally
+
+
+def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Go through slices of about the same size: a small one at the end leaves cores idle."""
+    size = ceil(len(clients) / ceil(len(clients) / most))
+    return (clients[j : j + size] for j in range(0, len(clients), size))
+
+
+def _tape(e: Exchange, client: int) -> Tape | None:
+    """Return the program's tape, if the problem has a kernel to play it."""
+    if getattr(e.problem, "kernel", None) is None:
+        return None
+    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d)
+
+
+def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
+    """Let the problem's kernel run the tape; None if it cannot for these clients."""
+    sent = leaves(e.broadcast)
+    uploads, states = numbers(tape.upload), numbers(tape.state)
+    like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
+    new = [_room(e, like) for _ in clients]
+    try:
+        found = e.problem.play(  # type: ignore[attr-defined]
+            tape,
+            clients,
+            e.seed,
+            e.r,
+            [[*leaves(e.state(i)), *sent] for i in clients],
+            [[*(None for _ in uploads), *leaves(state)] for state in new],
+        )
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
+    if found is None:
+        return None
+    sums, squares = found
+    moves = numbers(getattr(tape.upload, "dx", ()))
+    tally = Tally()
+    tally.add_sums(
+        [float(e.problem.weights[i]) for i in clients],
+        filled(tape.upload, sums),
+        filled(tape.state, sums),
+        [sum(row[j] for j in moves) for row in squares] if moves else [],
+        [sum(row[j] for j in states) for row in squares] if states else [],
+    )
+    for i, state in zip(clients, new, strict=True):
+        e.keep(i, state)
+    return tally
+
+
+def _room(e: Exchange, like: State) -> State:
+    lent = e.room(like) if leaves(like) else like
+    return map_leaves(torch.empty_like, like) if lent is None else lent
+
+
+@torch.no_grad()
+def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
+    """Run one chunk: its vectors have a first dimension for the clients."""
+    e, tally = exchange, Tally()
+    try:
+        uploads, new = _rows(e, clients)
+    except BadDataError as error:
+        raise error.of(clients[error.place]) from None
+    except NotLazyError:
+        tally, own = run_block(e, clients)
+    else:
+        tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
+        own = {i: map_leaves(lambda leaf, j=j: leaf[j], new) for j, i in enumerate(clients)}
+    for i, state in own.items():
+        e.keep(i, state)
+    return tally
+
+
+def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
+    """Return uploads and new states with a row for each client, if all of it is vectors."""
+    s, d = len(clients), e.problem.d
+    states = [e.state(i) for i in clients]
+    given = leaves((states[0], e.broadcast))
+    if any(leaf.shape != (d,) or not leaf.is_floating_point() for leaf in given):
+        raise NotAlikeError("a tensor that is no vector")
+    old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
+    sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
+    g = lazily(_oracle(e, clients), Rows)
+    found = uploads, new = eager(e.program(g, lazy(old, Rows), *lazy(sent, Rows)))
+    if any(leaf.shape != (s, d) for leaf in leaves(found)):
+        raise NotAlikeError("a tensor that is the same for all clients")
+    return uploads, new
+
+
+def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
+    own = getattr(e.problem, "chunk_oracle", None)
+    if own is None:
+        return side_by_side([e.problem.oracle(i, e.seed, e.r) for i in clients])
+    oracle: Oracle = own(clients, e.seed, e.r)
+    return oracle

@@ -1,0 +1,36 @@
+"""Blocks of clients on as many threads as there are cores, one intra-op thread each."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+from trimtab.compute.kernel import cores
+from trimtab.core.replies import Tally
+from trimtab.core.threads import pool
+from trimtab.simulation.executors.exchange import Exchange
+from trimtab.simulation.executors.fused import Block, run_block
+
+AHEAD = 4  # <= 4 blocks for each worker are under way
+
+
+def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
+    """Run blocks of clients in threads; the bits do not depend on how many threads there are."""
+    size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
+    blocks = [clients[j : j + size] for j in range(0, len(clients), size)]
+    tally = Tally()
+    for part, new in _in_order(exchange, blocks, count or cores()):
+        tally.merge(part)
+        for i, state in new.items():
+            exchange.keep(i, state)
+    return tally
+
+
+def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -> Iterator[Block]:
+    """Go through the results; of blocks that wait for a slow one there are a few, not all."""
+    running: deque[Future[Block]] = deque()
+    for block in blocks:
+        running.append(pool(count).submit(run_block, exchange, block))
+        if len(running) > AHEAD * count:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
