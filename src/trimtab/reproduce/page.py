@@ -46,7 +46,7 @@ tie, or within 5 % of the fewest rounds, the smaller step wins. Stored candidate
 by both rules, step sizes that this asks for were run and added to the record, and cells with
 another winner were raced anew. Each winner of tables 3 and 4, clients and emnist400 then ran again
 from a start moved by a millionth, on another processor than the record's; † marks those that come
-out otherwise."""
+out otherwise. Cells that a table counts as not tried were only judged again by what they hold."""
 
 
 def _summary(found: Mapping[str, Records]) -> str:
