@@ -97,7 +97,7 @@ the pages of a mapping would count as memory of the process.
 
 ## Why it is fast
 
-- An algorithm's local program is traced once a round (`tape.py`). If it is linear in its vectors,
+- An algorithm's local program is traced once (`compute/tape.py`). If it is linear in its vectors,
   as those of SGD, FedAvg, FedProx, SCAFFOLD, Richardson-Romberg and Mime with momentum are, a
   compiled kernel runs it for each client without Python in between, its vectors in the cache.
 - The kernel gathers mini-batches by pointer and computes the gradient of linear and MLP

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import trimtab
 from quadratics_pair import pair
@@ -444,6 +444,16 @@ def test_a_comparison_leaves_the_best_model_of_each_winner(tmp_path):
     best = load_file(tmp_path / "c" / "sgd" / "best.safetensors")["x"]
     assert float(best[0]) == pytest.approx(1 - 0.7**5)
     assert len(list((tmp_path / "c").rglob("best.safetensors"))) == 1
+
+
+def test_the_best_model_is_never_that_of_an_earlier_winner(tmp_path):
+    """Both are best in round 5; the file of the first must not pass for that of the second."""
+    folder = tmp_path / "c"
+    compare(peaks(), [Sgd(eta=0.3)], target=-1.0, R=12, out=folder)
+    old = folder / "sgd" / "best.safetensors"
+    save_file({"x": torch.zeros(1)}, old, metadata={"r": "5"})  # of another step size
+    compare(peaks(), [Sgd(eta=0.3)], target=-1.0, R=14, out=folder, resume=True)
+    assert float(load_file(old)["x"][0]) == pytest.approx(1 - 0.7**5)
 
 
 def test_a_folder_is_never_overwritten(tmp_path):

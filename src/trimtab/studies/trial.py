@@ -5,6 +5,7 @@ from dataclasses import asdict
 from itertools import islice
 from math import ceil, inf
 from pathlib import Path
+from shutil import copyfile
 from time import perf_counter
 from typing import Any
 
@@ -39,8 +40,8 @@ class Trial:
         self.dropped: int | None = None  # the round at which a race gave it up
         self._sim: Simulation | None = None
         self._unsaved = 0.0  # seconds of work since the last checkpoint
-        self._best: tuple[int, Vector] | None = None  # the best round, if it is one of ours
-        self._most: float | None = None  # its score
+        self._best: tuple[int, Vector] | None = None  # the best round, if this process ran it
+        self._most: float | None = None  # the best score, of whoever ran it
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -98,16 +99,19 @@ class Trial:
         write_model(path, self._tensors(self.sim.server.x), self.sim.r)
 
     def write_best(self, path: Path, goal: Goal) -> None:
-        """Write the model after the best round, if it is not there yet."""
+        """Write the model after the best round; what another trial left at `path` is replaced."""
         line = goal.best_round(self.rounds)
-        if line is None or model_round(path) == line["r"]:
+        if line is None:
             return
-        if self._best is not None and self._best[0] == line["r"]:
-            x = self._best[1]
+        r, own = line["r"], self.record.best if self.record.folder is not None else None
+        if own is not None and model_round(own) == r:
+            if own != path:
+                copyfile(own, path)
+        elif self._best is not None and self._best[0] == r:
+            write_model(path, self._tensors(self._best[1]), r)
         else:  # it was run before an interruption, and not written by then
-            *_, last = islice(simulate(self.algorithm, self.problem, **self.options), line["r"])
-            x = last.x
-        write_model(path, self._tensors(x), line["r"])
+            *_, last = islice(simulate(self.algorithm, self.problem, **self.options), r)
+            write_model(path, self._tensors(last.x), r)
 
     def _note_best(self, r: int, x: Vector, score: float, goal: Goal) -> None:
         if self._most is None:
