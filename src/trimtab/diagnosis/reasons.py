@@ -30,7 +30,7 @@ def reasons(
             f"MimeLite needs no state. {apart}"
         )
     elif plan.favourite is None:
-        why = f"{apart}; it got furthest down in the rounds that were tried"
+        why = f"{apart}; of what was tried, this got f down best in as many rounds"
     elif plan.choice.algorithm == "fedavg":
         why = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
     elif plan.choice.algorithm == "sgd":
@@ -43,8 +43,12 @@ def reasons(
 
 
 def _hessians(hessians: Hessians) -> str:
-    if hessians.rough or not isfinite(hessians.delta):
+    if not isfinite(hessians.delta):
         return "how far their Hessians differ was not measured"
+    if hessians.rough:
+        return (
+            f"how far their Hessians differ is known in part only (delta >= {hessians.delta:.2g})"
+        )
     ratio = hessians.delta / hessians.L if hessians.L else 0.0
     return f"their Hessians {'are close' if ratio < 0.2 else 'differ'} (delta/L = {ratio:.2g})"
 

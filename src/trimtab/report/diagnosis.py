@@ -124,7 +124,8 @@ def _spectrum(axes: "Axes", found: Diagnosis) -> None:
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_xlabel("eigenvalues of Hess_i - Hess")
     known = found.L > 0 and not found.rough
-    ratio = f"delta/L = {found.delta / found.L:.2g}" if known else "not measured"
+    bound = f"delta >= {found.delta:.2g}" if isfinite(found.delta) else "not measured"
+    ratio = f"delta/L = {found.delta / found.L:.2g}" if known else bound
     axes.set_title(f"How their Hessians differ ({ratio})", fontsize=10, loc="left")
 
 
