@@ -23,6 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trimtab import Diagnosis, Quadratic, Supervised, compare, diagnose
+from trimtab._files import write_json
+from trimtab._version import environment
 from trimtab.core import Oracle
 from trimtab.core.streams import stream
 from trimtab.core.threads import one_thread
@@ -32,7 +34,6 @@ from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.models import logistic
 from trimtab.problems.partition import by_similarity, split
-from trimtab.studies.record import versions, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 GRID = (1, 4, 16, 64)
@@ -203,7 +204,7 @@ def account(case: Case, before: dict[str, Any] | None = None) -> dict[str, Any]:
         "found": rows,
         "with the advised step": as_it_is,
         "seconds": {"diagnose": round(taken, 1), "all": round(perf_counter() - started, 1)},
-        "versions": versions(),
+        "versions": environment(),
     }
 
 

@@ -16,12 +16,12 @@ import click
 from torch.nn import functional as F
 
 from trimtab import Scaffold, Supervised
+from trimtab._files import write_json
 from trimtab.bench import ETA, WORKLOADS, Workload, _bare, _simulated, machine
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
 from trimtab.problems.supervised.samples import Batches
-from trimtab.studies.record import write_json
 
 REPEATS = 7
 

@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trimtab import FedAvg, Scaffold
+from trimtab._files import write_json
+from trimtab._version import environment
 from trimtab.core import Algorithm
 from trimtab.federation.log import Log
 from trimtab.federation.processes.child import Child
@@ -29,7 +31,6 @@ from trimtab.federation.processes.site import free_port
 from trimtab.federation.setup import job as experiment
 from trimtab.federation.setup import operator_folder
 from trimtab.federation.transport.flower import api as flower
-from trimtab.studies.record import versions, write_json
 
 OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
 
@@ -274,7 +275,9 @@ def main() -> None:
             row = measure(Path(folder), sites=4, features=features, R=5)
         rows.append(row | {"load": os.getloadavg()})
         print(json.dumps(rows[-1]), file=sys.stderr)
-        write_json(OUT, {"made": time.strftime("%Y-%m-%d"), "versions": versions(), "rows": rows})
+        write_json(
+            OUT, {"made": time.strftime("%Y-%m-%d"), "versions": environment(), "rows": rows}
+        )
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from trimtab._files import read_json, write_json
 from trimtab.bench import ETA, WORKLOADS, machine
-from trimtab.studies.record import read_json, write_json
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"

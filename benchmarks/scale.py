@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, MimeLite, Momentum, Scaffold, Supervised, simulate
+from trimtab._files import write_json
 from trimtab.bench import machine
-from trimtab.studies.record import write_json
 
 MB = 1_000_000
 ALGORITHMS = {

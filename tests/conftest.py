@@ -66,8 +66,8 @@ def same_global_rng() -> Iterator[None]:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     code = (
-        "import sys; from pathlib import Path; from trimtab.studies.record import alone\n"
-        "with alone(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from trimtab._files import Lock\n"
+        "with Lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

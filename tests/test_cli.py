@@ -402,10 +402,14 @@ def test_nothing_written_is_lost(capsys):
         assert Path("here/rounds.jsonl").read_text() == before
     about = json.loads(Path("here/run.json").read_text())
     about["versions"]["trimtab"] = "0.0.9"
+    Path("here/run.json").write_text(json.dumps(about))  # of another version with the same numbers
+    assert trimtab(capsys, *command, "-R", 3, "--resume")[0] == 0
+    about["results"] -= 1
     Path("here/run.json").write_text(json.dumps(about))
     code, _, err = trimtab(capsys, *command, "-R", 5, "--resume")
     assert code == 2
-    assert f"here was written by trimtab 0.0.9, this is {__version__}; continue it with" in err
+    assert f"trimtab 0.0.9, whose numbers are not those of this one, {__version__}; continue" in err
+    assert "another --out." in err
     assert Path("here/rounds.jsonl").read_text() == before
 
 

@@ -382,21 +382,21 @@ def test_the_record_says_when_bits_depend_on_threads(tmp_path):
 
 def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused):
     problem, _ = load_problem("quadratic")
-    with held(tmp_path / "c"), refused("c is being written by another process", "end it first"):
+    with held(tmp_path / "c"), refused("c is in use by another process", "end it first"):
         compare(problem, ["sgd"], R=4, out=tmp_path / "c")
     compare(problem, ["sgd"], R=4, out=tmp_path / "c")
 
 
 def test_a_file_is_no_folder(tmp_path, refused):
     (tmp_path / "f").touch()
-    with refused("f is a file; pass another --out"):
+    with refused("f is a file; pass another out"):
         compare(load_problem("quadratic")[0], ["sgd"], R=4, out=tmp_path / "f")
 
 
 def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
     problem, _ = load_problem("quadratic")
     run = partial(running, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")
-    with held(tmp_path / "r"), refused("r is being written by another process"):
+    with held(tmp_path / "r"), refused("r is in use by another process"):
         list(run())
     assert len(list(run())) == 4
 
@@ -459,7 +459,7 @@ def test_the_best_model_is_never_that_of_an_earlier_winner(tmp_path):
 def test_a_folder_is_never_overwritten(tmp_path):
     problem, _ = load_problem("quadratic")
     compare(problem, ["sgd"], R=4, out=tmp_path / "c")
-    with pytest.raises(ValueError, match="holds a comparison already; pass --resume"):
+    with pytest.raises(ValueError, match="holds a comparison already; pass resume=True"):
         compare(problem, ["sgd"], R=4, out=tmp_path / "c")
     with pytest.raises(ValueError, match="was made with seed=0, not 1; repeat its settings"):
         compare(problem, ["sgd"], R=4, seed=1, out=tmp_path / "c", resume=True)

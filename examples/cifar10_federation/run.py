@@ -21,11 +21,11 @@ import matplotlib.pyplot as plt
 import torch
 from safetensors.torch import save_file
 
+from trimtab._version import environment
 from trimtab.federation.processes.site import free_port
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.partition import dirichlet
-from trimtab.studies.record import versions
 
 HERE = Path(__file__).parent
 TRIMTAB = [sys.executable, "-m", "trimtab", "federate"]
@@ -95,7 +95,7 @@ def record(options, outcome, seconds):
     lines = [n for n in read_journal(folder, read_standing(folder)) if n["kind"] == "round"]
     curve = [line["metrics"] for line in lines[1:]] + [outcome["metrics"]]
     settings = {k: v for k, v in vars(options).items() if k not in ("data", "out")}
-    about = {"settings": settings, "versions": versions(), "seconds": round(seconds)}
+    about = {"settings": settings, "versions": environment(), "seconds": round(seconds)}
     rounds = [{k: n[k] for k in ("r", "seconds", "bytes_up", "bytes_down", "drift")} for n in lines]
     found = [told | metrics for told, metrics in zip(rounds, curve, strict=True)]
     about |= {"audit": outcome["audit"], "rounds": found}

@@ -6,6 +6,8 @@ Names are found when they are first used, so that `import trimtab` loads no torc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trimtab._version import __version__
+
 if TYPE_CHECKING:
     from trimtab.algorithms import (
         ALGORITHMS,
@@ -25,25 +27,27 @@ if TYPE_CHECKING:
     )
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
+    from trimtab.errors import BadArgument, DataError, Diverged, InUse
     from trimtab.problems import Problem, Quadratic, Supervised
-    from trimtab.simulation.simulate import Diverged, Round, Simulation, simulate
+    from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
     from trimtab.studies.comparison import Comparison
 
     from trimtab import testing  # isort: skip
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ALGORITHMS",
     "Adagrad",
     "Adam",
+    "BadArgument",
     "Comparison",
+    "DataError",
     "Diagnosis",
     "Diverged",
     "FedAvg",
     "FedOpt",
     "FedProx",
+    "InUse",
     "Mime",
     "MimeLite",
     "Momentum",
@@ -57,6 +61,7 @@ __all__ = [
     "Simulation",
     "Supervised",
     "Yogi",
+    "__version__",
     "compare",
     "diagnose",
     "simulate",
@@ -64,11 +69,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
     "compare": "studies.compare",
     "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
     **dict.fromkeys(("Problem", "Quadratic", "Supervised"), "problems"),
-    **dict.fromkeys(("Diverged", "Round", "Simulation", "simulate"), "simulation"),
+    **dict.fromkeys(("Round", "Simulation", "simulate"), "simulation"),
 }
 
 

@@ -27,10 +27,7 @@ def load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"{path} cannot be imported ({told(error)}); mend it, or pass --debug for the whole "
-            "traceback."
-        ) from error
+        raise ValueError(f"{path} cannot be imported ({told(error)}); mend it.") from error
     finally:
         sys.path.pop(0)
     return module

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from trimtab._version import environment
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.compute import kernel
 from trimtab.core import Algorithm
 from trimtab.problems.models import logistic, mlp, resnet18
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation import Simulation, simulate
-from trimtab.studies.record import versions
 
 ETA = 0.1
 SLOW = 10.0  # seconds, from which on one measurement is enough
@@ -337,7 +337,7 @@ def machine() -> dict[str, Any]:
         "cores": kernel.cores(),
         "kernel": kernel.level(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "versions": versions(),
+        "versions": environment(),
     }
 
 

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 import click
 
-from trimtab import __version__
+from trimtab._version import __version__
+from trimtab.errors import BadArgument
 
 COMMANDS = {
     "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
@@ -110,13 +111,27 @@ def _sentence(error: Exception) -> str:
     """Return an error of ours as it is; one that comes from elsewhere with its place."""
     from trimtab._importing import place_of
 
+    if isinstance(error, BadArgument):
+        return error.spelled(option_of)
     place = place_of(error)
     if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
-        return str(error)
+        text = str(error)
+        mend = text.endswith("; mend it.") and error.__cause__ is not None
+        return f"{text[:-1]}, or pass --debug for the whole traceback." if mend else text
     what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if place is None:
         return f"{what}; this should not happen: please report it with what --debug shows."
     return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
+
+
+def option_of(name: str, value: str = "") -> str:
+    """Return how the command line spells an argument.
+
+    >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
+    ('--round-timeout', '-R', '--resume')
+    """
+    option = "-R" if name == "R" else f"--{name.replace('_', '-')}"
+    return option if value in ("", "True") else f"{option} {value}"
 
 
 def _end(sentence: str, code: int) -> NoReturn:

@@ -8,12 +8,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from trimtab._files import write_json
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.bench import WORKLOADS, machine, measure
 from trimtab.cli.options import CountOrFraction, Numbers, algorithm_of, hyper_options, run_options
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import follow, watch
 from trimtab.diagnosis import diagnosing
+from trimtab.errors import BadArgument
 from trimtab.problems.catalogue import load_problem
 from trimtab.report import (
     bench_table,
@@ -26,7 +28,6 @@ from trimtab.reproduce import REPRODUCTIONS, computing, listing
 from trimtab.reproduce import read as read_records
 from trimtab.studies.compare import comparing
 from trimtab.studies.comparison import Comparison, read_comparison
-from trimtab.studies.record import write_json
 from trimtab.studies.run import running
 
 
@@ -150,7 +151,7 @@ def diagnose(
     """
     folder = _folder(out, f"diagnose-{_short(problem)}", resume=False)
     if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; pass another --out.")
+        raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     with users_output():
         made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
         steps = diagnosing(

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any
 
+from trimtab._files import plain
 from trimtab.core import Algorithm
 from trimtab.diagnosis.choice import make, named
 from trimtab.diagnosis.quadratic_model import BETA, Predicted
-from trimtab.studies.record import plain
 
 
 @dataclass

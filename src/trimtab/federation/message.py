@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save, save_file
 from torch import Tensor
 
+from trimtab._version import __version__
 from trimtab.core import leaves
 
 _HEADER = "trimtab"
@@ -105,8 +106,6 @@ def check_arrays(
 
 def version() -> str:
     """Return which trimtab this is; server and sites must have the same."""
-    from trimtab import __version__
-
     return __version__
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from trimtab._importing import load, place_of, told
 from trimtab.core.streams import PROBLEM, mix, seeded, stream
+from trimtab.errors import BadArgument
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.data.concrete import concrete
@@ -198,9 +199,7 @@ def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and place_of(error) is None:
             raise
-        raise ValueError(
-            f"{spec} failed ({told(error)}); mend it, or pass --debug for the whole traceback."
-        ) from error
+        raise ValueError(f"{spec} failed ({told(error)}); mend it.") from error
     if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
         raise ValueError(
             f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
@@ -208,6 +207,6 @@ def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
         )
     if "batch" in options and "batch" not in taken:
         if not isinstance(problem, Supervised):
-            raise ValueError(f"{spec} has no mini-batches; drop --batch.")
+            raise BadArgument("batch", "{spec} has no mini-batches; drop {batch}.", spec=spec)
         problem = problem.replace(batch=options["batch"])
     return problem  # type: ignore[no-any-return]

@@ -5,10 +5,11 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab._files import write_whole
+from trimtab._version import environment
 from trimtab.diagnosis import Diagnosis
 from trimtab.diagnosis.choice import named
 from trimtab.report.page import CSS
-from trimtab.studies.record import versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ def write_diagnosis(found: Diagnosis, path: Path) -> Path:
 
     what = "and what to do" if found.algorithm is not None else "and why there is no advice"
     title = f"{found.name}: how its clients differ, {what}"
-    facts = ", ".join(f"{name} {version}" for name, version in versions().items())
+    facts = ", ".join(f"{name} {version}" for name, version in environment().items())
     reasons = " ".join([*found.reasons, found.accuracy, found.about_K])
     doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*found.doubts, *found.cut))
     text = f"""<!doctype html>
@@ -46,7 +47,7 @@ from the optimum FedAvg stops at the step size that is advised.</p>
 <p class="small">{escape(facts)}</p>
 </body></html>
 """
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path
 
 

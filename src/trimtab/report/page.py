@@ -3,9 +3,10 @@
 from html import escape
 from pathlib import Path
 
+from trimtab._files import write_whole
+from trimtab._version import environment
 from trimtab.report.table import COLUMNS, FRAGILE, cells, wanted, winners
 from trimtab.studies.comparison import Comparison, Entry, pretty
-from trimtab.studies.record import versions
 
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;
@@ -30,7 +31,7 @@ def write_page(result: Comparison, path: Path) -> Path:
     note = f"<br>{FRAGILE}" if any(entry.fragile for entry in result.entries) else ""
     drawn = any(entry.curve for entry in result.entries)
     plot = f'<div class="plot">{svg(curves(result))}</div>' if drawn else ""
-    facts = ", ".join(f"{name} {version}" for name, version in versions().items())
+    facts = ", ".join(f"{name} {version}" for name, version in environment().items())
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -45,7 +46,7 @@ target was first met; 'n+' means not met in n rounds. The best of each column is
 <p class="small">{escape(facts)}</p>
 </body></html>
 """
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return path
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
+from trimtab._files import write_whole
 from trimtab.reproduce import REPRODUCTIONS
 from trimtab.reproduce.raced_cells import NAMES
 from trimtab.reproduce.reproduction import Claim, Records, Reproduction, read
@@ -133,10 +134,9 @@ def write(root: Path) -> None:
                 REPRODUCTIONS[name].figure(records).savefig(
                     docs / "reproduction" / f"{name}.svg", metadata={"Date": None}
                 )
-    (docs / "reproduction.md").write_text(page(found), encoding="utf-8")
+    write_whole(docs / "reproduction.md", page(found))
     readme = root / "README.md"
-    text = with_excerpt(readme.read_text("utf-8"), excerpt(found))
-    readme.write_text(text, encoding="utf-8")
+    write_whole(readme, with_excerpt(readme.read_text("utf-8"), excerpt(found)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ with the cells that have none; what a long cell has done by then waits in a fold
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -18,7 +17,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from trimtab.studies.record import InUseError, alone, plain, versions
+from trimtab._files import Lock, plain, write_whole
+from trimtab._version import environment
+from trimtab.errors import InUse
 
 Record = dict[str, Any]
 Records = Mapping[str, Record]
@@ -108,14 +109,14 @@ def _each(
             say(f"{name}: {text}")
 
         try:
-            with alone(scratch):
+            with Lock(scratch):
                 if path.exists():  # another process was faster
                     continue
                 record = plain(cell.compute(data, telling, scratch))
-                record |= {"seconds": round(perf_counter() - started, 2), "versions": versions()}
+                record |= {"seconds": round(perf_counter() - started, 2), "versions": environment()}
                 write(path, record)
                 rmtree(scratch, ignore_errors=True)
-        except InUseError:
+        except InUse:
             telling("another process is at it")
             continue
         yield cell.name, record
@@ -136,14 +137,8 @@ def read(folder: Path) -> dict[str, Record]:
 
 def write(path: Path, record: Record) -> None:
     """Write a record whole; equal records are equal files."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    with open(part, "wb") as file:
-        file.write(gzip.compress(text.encode(), mtime=0))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    write_whole(path, gzip.compress(text.encode(), mtime=0))
 
 
 def listed(reproduction: Reproduction, folder: Path) -> dict[str, Any]:

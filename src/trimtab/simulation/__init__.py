@@ -1,8 +1,9 @@
 """The loop of rounds, sampling, client memory and checkpoints."""
 
+from trimtab.errors import Diverged
 from trimtab.simulation.divergence import step_size
 from trimtab.simulation.executors import bits_depend_on_threads
-from trimtab.simulation.simulate import Diverged, Round, Simulation, cohort_size, simulate
+from trimtab.simulation.simulate import Round, Simulation, cohort_size, simulate
 
 __all__ = [
     "Diverged",

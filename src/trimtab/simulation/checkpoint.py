@@ -5,7 +5,6 @@ client states may be more than fits into memory.
 """
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -16,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trimtab._files import whole
+from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.problems.problem import Problem, same_problem
 from trimtab.problems.problem import fingerprint as fingerprint
@@ -37,6 +38,7 @@ def save(sim: "Simulation", path: Path) -> None:
     """Write server state, client states, and all that decides the rounds to come."""
     settings = {
         "format": FORMAT,
+        "results": RESULTS,
         "algorithm": repr(sim.algorithm),
         "problem": fingerprint(sim.problem),
         "r": sim.r,
@@ -74,6 +76,12 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         )
     if missing:
         raise _damaged(path, f"it has no {min(missing)}")
+    if found.get("results", 1) != RESULTS:
+        warnings.warn(
+            f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
+            "rounds to come are not those that it would have run.",
+            stacklevel=3,
+        )
     if found["algorithm"] != repr(algorithm):
         raise ValueError(
             f"{path} was saved with {found['algorithm']}, not {algorithm}; load it with that, "
@@ -94,8 +102,8 @@ def _damaged(path: Path, why: str) -> ValueError:
     """Return the error that refuses a file, and says how to go on without it."""
     why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
     return ValueError(
-        f"{path} is damaged or no saved simulation ({why}); delete this file to start anew, or, "
-        "with --resume, to have its rounds run once more."
+        f"{path} is damaged or no saved simulation ({why}); delete this file to start anew, or "
+        "resume without it to have its rounds run once more."
     )
 
 
@@ -141,14 +149,10 @@ def _write_whole(
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the numbers are aligned
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
+    with whole(path) as part, open(part, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, leaf in tensors():
             file.write(leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def _named(name: str, state: State) -> Iterator[tuple[str, Tensor]]:

@@ -27,6 +27,7 @@ from trimtab.core import (
 from trimtab.core.replies import Tally
 from trimtab.core.streams import COHORT, LOST, stream
 from trimtab.core.threads import one_thread
+from trimtab.errors import Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.client_states import ClientStates
@@ -37,18 +38,6 @@ from trimtab.simulation.executors import (
     bits_depend_on_threads,
     choose,
 )
-
-
-class Diverged(ArithmeticError):
-    """x, or a state, is no longer finite. The simulation stays at the last round that was."""
-
-    def __init__(self, algorithm: Algorithm, r: int, why: str = "") -> None:
-        why = why or explain(algorithm, (), int)
-        super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {why}.")
-        self.algorithm, self.r, self.why = algorithm, r, why
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Diverged, (self.algorithm, self.r, self.why)
 
 
 @dataclass(frozen=True)

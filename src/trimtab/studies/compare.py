@@ -1,11 +1,13 @@
 """Compare algorithms on one problem: each with its own best step size, side by side."""
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from math import floor
 from pathlib import Path
 from typing import Any
 
+from trimtab._files import Lock, read_json, write_json
 from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
 from trimtab.core import Algorithm, Vector
 from trimtab.problems.catalogue import load_problem
@@ -15,7 +17,7 @@ from trimtab.studies.comparison import Comparison, advise, entry_of, outcome_of
 from trimtab.studies.fragility import judge, moved, repeat
 from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.race import Start, Trials, calm_down, race, ranked
-from trimtab.studies.record import Record, alone, how_computed, open_folder, read_json, write_json
+from trimtab.studies.record import Record, how_computed, open_folder
 from trimtab.studies.trial import Trial
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
@@ -96,7 +98,7 @@ def comparing(
     folder = None if out is None else Path(out)
     name = name or type(problem).__name__.lower()
     common = {"problem": name, "seed": seed, "S": cohort_size(S, problem.N)}
-    with alone(folder):
+    with nullcontext() if folder is None else Lock(folder):
         if folder is not None:
             settings = common | {"algorithms": [lane.label for lane in lanes]}
             open_folder(folder / "compare.json", "comparison", settings, problem, resume)

@@ -4,11 +4,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from trimtab._files import plain, read_json
 from trimtab.algorithms import ALGORITHMS
+from trimtab.errors import BadArgument
 from trimtab.simulation import step_size
 from trimtab.studies.fragility import Again
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import plain, read_json
 from trimtab.studies.trial import Trial, settings_of
 
 FRAGILE = (
@@ -176,7 +177,11 @@ def read_comparison(folder: Path) -> Comparison:
     name = "run.json" if (folder / "run.json").exists() else "compare.json"
     found = read_json(folder / name)
     if "outcome" not in found:
-        raise ValueError(f"{folder} is not finished; repeat its command with --resume first.")
+        raise BadArgument(
+            "resume",
+            "{folder} is not finished; repeat its command with {resume:True} first.",
+            folder=folder,
+        )
     outcome = found["outcome"]
     keys = {f.name for f in fields(Entry)}
     entries = [Entry(**{k: v for k, v in e.items() if k in keys}) for e in outcome["entries"]]

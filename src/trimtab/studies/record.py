@@ -8,59 +8,32 @@ best.safetensors        the model after the best round
 """
 
 import json
-import os
-import platform
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from trimtab._files import (
+    LOCK,
+    append_line,
+    plain,
+    read_json,
+    read_lines,
+    whole,
+    write_json,
+    write_whole,
+)
+from trimtab._version import RESULTS, __version__, environment
+from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, fingerprint, same_problem
 from trimtab.simulation.executors import bits_depend_on_threads
 
-with suppress(ImportError):  # not on Windows
-    import fcntl
-
 FORMAT = 1
-
-_HELD: set[Path] = set()  # folders that this process keeps to itself
-
-
-class InUseError(ValueError):
-    """Another process writes there."""
-
-
-@contextmanager
-def alone(folder: Path | None) -> Iterator[None]:
-    """Keep a folder to this process while it writes there; a process that ends lets go of it."""
-    if folder is None or "fcntl" not in globals() or folder.resolve() in _HELD:
-        yield
-        return
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file; pass another --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    key = folder.resolve()
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InUseError(
-                f"{folder} is being written by another process; wait for it, or end it first."
-            ) from None
-        _HELD.add(key)
-        yield
-    finally:
-        _HELD.discard(key)
-        os.close(descriptor)
 
 
 def how_computed(executors: Iterable[str]) -> dict[str, Any]:
@@ -68,19 +41,6 @@ def how_computed(executors: Iterable[str]) -> dict[str, Any]:
     if not any(map(bits_depend_on_threads, executors)):
         return {}
     return {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a run depends on."""
-    from trimtab import __version__
-
-    return {
-        "trimtab": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "platform": platform.platform(),
-    }
 
 
 class Record:
@@ -103,8 +63,9 @@ class Record:
         if folder is None:
             return
         if open_folder(folder / "run.json", "run", settings, problem, resume):
-            self.rounds = _read_lines(folder / "rounds.jsonl")
-            _write(folder / "rounds.jsonl", "".join(json.dumps(r) + "\n" for r in self.rounds))
+            path = folder / "rounds.jsonl"
+            self.rounds = read_lines(path)
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in self.rounds))
 
     @property
     def checkpoint(self) -> Path | None:
@@ -122,8 +83,7 @@ class Record:
         line = plain(line)
         self.rounds.append(line)
         if self.folder is not None:
-            with open(self.folder / "rounds.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            append_line(self.folder / "rounds.jsonl", line)
 
     def note(self, **facts: Any) -> None:
         """Write facts known at the end (the outcome) beside the settings."""
@@ -143,32 +103,43 @@ def open_folder(
     if problem is not None:
         plainly["fingerprint"] = fingerprint(problem)
     if not path.exists():
-        if folder.is_dir() and any(folder.iterdir()):
-            raise ValueError(f"{folder} is not empty; pass another --out.")
+        if folder.is_dir() and any(file.name != LOCK for file in folder.iterdir()):
+            raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
         folder.mkdir(parents=True, exist_ok=True)
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"format": FORMAT, "kind": kind, "started": started, "versions": versions()}
-        write_json(path, about | {"settings": plainly})
+        about = {"format": FORMAT, "results": RESULTS, "kind": kind, "started": started}
+        write_json(path, about | {"versions": environment(), "settings": plainly})
         return False
     if not resume:
-        raise ValueError(
-            f"{folder} holds a {kind} already; pass --resume to continue it, or another --out."
+        raise BadArgument(
+            "resume",
+            "{folder} holds a {what} already; pass {resume:True} to continue it, or another {out}.",
+            folder=folder,
+            what=kind,
         )
     found = read_json(path)
-    theirs, ours = found.get("versions", {}).get("trimtab", "?"), versions()["trimtab"]
-    if theirs != ours or found.get("format") != FORMAT:
-        raise ValueError(
-            f"{folder} was written by trimtab {theirs}, this is {ours}; continue it with that "
-            "version, or start anew with another --out."
+    if found.get("results", 1) != RESULTS or found.get("format") != FORMAT:
+        raise BadArgument(
+            "out",
+            "{folder} was written by trimtab {theirs}, whose numbers are not those of this one, "
+            "{ours}; continue it with that version, or start anew with another {out}.",
+            folder=folder,
+            theirs=found.get("versions", {}).get("trimtab", "?"),
+            ours=__version__,
         )
     if problem is not None:
         _check_problem(folder, problem, found["settings"].get("fingerprint", ""))
         del plainly["fingerprint"]
     for name, value in plainly.items():
         if found["settings"].get(name) != value:
-            raise ValueError(
-                f"{folder} was made with {name}={found['settings'].get(name)!r}, not {value!r}; "
-                "repeat its settings to resume it, or pass another --out."
+            raise BadArgument(
+                name,
+                "{folder} was made with {setting}={theirs!r}, not {ours!r}; repeat its settings to "
+                "resume it, or pass another {out}.",
+                folder=folder,
+                setting=name,
+                theirs=found["settings"].get(name),
+                ours=value,
             )
     return True
 
@@ -177,46 +148,21 @@ def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
     """Refuse to go on with another problem; warn where nobody can tell."""
     alike = same_problem(problem, stored)
     if alike.differs:
-        raise ValueError(
-            f"{folder} was made with another problem: {', '.join(alike.differs)}; repeat what it "
-            "was made with to resume it, or pass another --out."
+        raise BadArgument(
+            "problem",
+            "{folder} was made with another problem: {differences}; repeat what it was made with "
+            "to resume it, or pass another {out}.",
+            folder=folder,
+            differences=", ".join(alike.differs),
         )
     if alike.warning:
         warnings.warn(f"{folder}: {alike.warning}", stacklevel=3)
 
 
-def plain(value: Any) -> Any:
-    """Return value as JSON holds it: no NaN, no tuples, no tensors."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole."""
-    _write(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of ours."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path.parent} holds no run (there is no {path.name}).") from None
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
-    return content
-
-
 def write_model(path: Path, tensors: dict[str, torch.Tensor], r: int) -> None:
     """Write the model of a round whole."""
-    part = path.with_name(path.name + ".part")
-    save_file(tensors, part, metadata={"r": str(r)})
-    os.replace(part, path)
+    with whole(path) as part:
+        save_file(tensors, part, metadata={"r": str(r)})
 
 
 def model_round(path: Path) -> int | None:
@@ -226,25 +172,3 @@ def model_round(path: Path) -> int | None:
             return int((file.metadata() or {})["r"])
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the whole lines of a file that a crash may have cut off."""
-    if not path.exists():
-        return []
-    lines: list[dict[str, Any]] = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return lines

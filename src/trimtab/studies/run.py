@@ -3,12 +3,13 @@
 from collections.abc import Generator
 from pathlib import Path
 
+from trimtab._files import Lock
 from trimtab.core import Algorithm
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.studies.comparison import Comparison, Entry, describe, entry_of, outcome_of
 from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.record import Record, alone, how_computed
+from trimtab.studies.record import Record, how_computed
 from trimtab.studies.trial import Trial
 
 
@@ -29,7 +30,7 @@ def running(
     goal = goal_of(problem, target)
     settings = {"problem": name, "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
-    with alone(out):
+    with Lock(out):
         record = Record(out, settings, problem=problem, resume=resume)
         trial = Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed)
         label = type(algorithm).__name__.lower()
@@ -57,6 +58,6 @@ def _sentence(entry: Entry, goal: Goal) -> str:
     if entry.rounds is None:
         return (
             f"{describe(entry)} did not reach {goal.metric} {goal.target:g} in {ran} rounds (best "
-            f"{best}); allow more with -R and --resume, or let `trimtab compare` tune it."
+            f"{best}); allow more rounds and resume it, or let `trimtab compare` tune it."
         )
     return f"{describe(entry)} reached {goal.metric} {goal.target:g} in {entry.rounds} rounds."

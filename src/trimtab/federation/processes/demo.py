@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.core import Algorithm
+from trimtab.errors import DataError
 from trimtab.federation.log import Log
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.operator import Server
@@ -20,7 +21,6 @@ from trimtab.federation.setup import job as experiment
 from trimtab.federation.setup import operator_folder
 from trimtab.federation.setup.status import summary_of
 from trimtab.problems.data.digits import digits
-from trimtab.problems.data.files import DataError
 from trimtab.problems.data.heart_disease import heart_disease
 from trimtab.problems.partition import by_label
 

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import httpx
 
+from trimtab._files import Lock, write_json
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
@@ -18,11 +19,10 @@ from trimtab.federation.processes.rounds import nodes_of
 from trimtab.federation.processes.site import free_port
 from trimtab.federation.processes.worker import send
 from trimtab.federation.setup.operator_folder import Federation, secret
-from trimtab.federation.storage.files import Lock
+from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
 from trimtab.federation.transport.flower import api as flower
 from trimtab.federation.transport.flower.front import Front
-from trimtab.studies.record import write_json
 
 Event = dict[str, Any]
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -64,7 +64,7 @@ class Server:
         )
         self._read_at = (folder / "federation.json").stat().st_mtime_ns
         self._events: queue.Queue[Event | None] = queue.Queue()
-        self._lock = Lock(folder / "run")
+        self._lock = Lock(private_folder(folder / "run"))
         try:
             self.front = self._front(bind)
         except BaseException:

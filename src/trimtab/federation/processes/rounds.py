@@ -22,6 +22,7 @@ from flwr.proto.runtime_pb2 import PullTaskInputRequest
 from flwr.supercore.constant import TaskType
 from flwr.superlink.grid import HttpGrid
 
+from trimtab._files import plain
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
@@ -32,7 +33,6 @@ from trimtab.federation.setup.operator_folder import Federation, dismissed
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.transport.flower import api as flower
 from trimtab.federation.transport.flower.fleet import Fleet
-from trimtab.studies.record import plain
 
 _GATHER = 20.0  # seconds in which all sites are waited for at the start
 

@@ -15,12 +15,13 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime.run_clientapp import push_message
 
+from trimtab._files import Lock
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.worker import Worker, WorkerGone
 from trimtab.federation.setup.operator_folder import Silo, secret
-from trimtab.federation.storage.files import Lock
+from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api as flower
 
 _POLL = 0.1  # seconds between questions for a task
@@ -44,7 +45,7 @@ class Service:
     def __init__(self, folder: Path, data: Path, log: Log) -> None:
         self.silo, self.log = Silo.read(folder), log
         self.stop = threading.Event()
-        self._lock = Lock(folder / "run")
+        self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
         environment = flower.environment(folder / "flower")

@@ -32,8 +32,10 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from trimtab._files import Lock
 from trimtab.core import Algorithm, State, Vector, leaves
 from trimtab.core.threads import one_thread
+from trimtab.errors import Diverged
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.cohort import (
@@ -53,7 +55,6 @@ from trimtab.federation.storage import files as durable
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.simulation import Diverged
 
 log = logging.getLogger("trimtab.federation")
 
@@ -128,7 +129,7 @@ class Coordinator:
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.outcome: Outcome | None = None
-        self._lock = durable.Lock(folder)
+        self._lock = Lock(durable.private_folder(folder))
         try:
             self._ledger = Ledger(folder)
             self._check_same()

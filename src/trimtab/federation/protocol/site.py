@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab._files import Lock, plain
 from trimtab.core import State, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
@@ -23,7 +24,6 @@ from trimtab.federation.storage import files as durable
 from trimtab.federation.storage.states import START, Version, Versions
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.studies.record import plain
 
 log = logging.getLogger("trimtab.federation")
 
@@ -51,7 +51,7 @@ class Site:
             "control": self._control,
             "restore": self._restore,
         }
-        self._lock = durable.Lock(folder)
+        self._lock = Lock(durable.private_folder(folder))
 
     def close(self) -> None:
         """Give the folder up."""

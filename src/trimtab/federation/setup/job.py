@@ -6,11 +6,12 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from trimtab._files import read_json, whole, write_json
+from trimtab._version import __version__
 from trimtab.core import Algorithm
 from trimtab.federation.protocol.rehearsal import describe
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import Standing, read_journal, read_standing
-from trimtab.studies.record import read_json, versions, write_json
 
 Job = dict[str, Any]
 
@@ -44,7 +45,7 @@ def begin(
         "seed": seed,
         "on_lost_state": on_lost_state,
         "state": state,
-        "trimtab": versions()["trimtab"],
+        "trimtab": __version__,
     }
     check(job, len(federation.sites))
     write_json(federation.folder / "run.json", job)
@@ -59,7 +60,7 @@ def again(federation: Federation, **changes: Any) -> Job:
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
         )
     job = read_json(path)
-    ours = versions()["trimtab"]
+    ours = __version__
     if job["trimtab"] != ours:
         raise ValueError(
             f"{federation.folder} was begun with trimtab {job['trimtab']}, this is {ours}; go on "
@@ -111,5 +112,6 @@ def save_model(federation: Federation, out: Path) -> int:
         raise ValueError(f"{out} exists; pass another name.")
     problem = federation.problem.server_problem()
     state = problem.unflatten(found.standing.server.x)
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, out)
+    with whole(out) as part:
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
     return found.standing.r

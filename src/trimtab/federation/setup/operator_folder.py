@@ -16,9 +16,10 @@ from pathlib import Path
 from secrets import token_bytes, token_hex
 from typing import Any, Self
 
+from trimtab._files import read_json, write_json
+from trimtab._version import __version__
 from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.storage import keys
-from trimtab.studies.record import read_json, versions, write_json
 
 FORMAT = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
@@ -215,5 +216,5 @@ def _write(path: Path, what: Any) -> None:
 
 def _text(what: Any) -> str:
     content = {k: v for k, v in asdict(what).items() if k != "folder"}
-    about = {"format": FORMAT, "trimtab": versions()["trimtab"]}
+    about = {"format": FORMAT, "trimtab": __version__}
     return json.dumps(about | content, indent=2) + "\n"

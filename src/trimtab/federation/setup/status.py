@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trimtab._files import plain, read_json
 from trimtab.federation.setup.job import progress
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.keys import check_certificate, fingerprint
-from trimtab.studies.record import plain, read_json
 
 
 def status_of(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trimtab._files import plain
 from trimtab.core import Algorithm, State
 from trimtab.federation.message import Message, arrays_of, decode
 from trimtab.federation.protocol.rehearsal import build, describe, filled
@@ -19,7 +20,6 @@ from trimtab.federation.storage import faults
 from trimtab.federation.storage import files as durable
 from trimtab.federation.storage.states import START
 from trimtab.problems.problem import normalised
-from trimtab.studies.record import plain
 
 FORMAT = 1
 

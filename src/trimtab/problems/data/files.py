@@ -25,14 +25,13 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
+from trimtab._files import write_whole
+from trimtab.errors import DataError
+
 Folder = str | os.PathLike[str] | None
 
 _TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 20
-
-
-class DataError(ValueError):
-    """A data file is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _store(content: IO[bytes], path: Path, new: Path) -> None:
     with content, new.open("wb") as out:
         shutil.copyfileobj(content, out, _CHUNK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _note(path).write_text(f"{_digest(new, 'sha256')}  {path.name}\n")
+    write_whole(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
     new.replace(path)
 
 
@@ -187,7 +186,7 @@ def _check_note(path: Path, source: Source) -> None:
     """Refuse a cached file that has changed; make a note of one seen for the first time."""
     found, note = _digest(path, "sha256"), _note(path)
     if not note.exists():
-        note.write_text(f"{found}  {path.name}\n")
+        write_whole(note, f"{found}  {path.name}\n")
         _say(f"{path} is used for the first time; its SHA-256 is noted in {note}")
     elif note.read_text().split()[:1] != [found]:
         raise DataError(

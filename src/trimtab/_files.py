@@ -1,0 +1,132 @@
+"""Files that are there whole or not at all, and folders that belong to one process.
+
+The only writer of whole files, and the only lock.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import BadArgument, InUse
+
+with suppress(ImportError):  # Windows has no such locks
+    import fcntl
+
+LOCK = ".lock"  # the file in a folder that its process holds
+
+
+@contextmanager
+def whole(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Give a name to write to; at the end, what is there becomes `path`, even if power fails.
+
+    If anything goes wrong on the way, what was at `path` before still is.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        sync(part)
+        before_rename()
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file whole, in a folder that is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole."""
+    write_whole(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of ours."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.parent} holds no run (there is no {path.name}).") from None
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
+    return content
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Add a line of JSON to a file."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a file that a crash may have cut off."""
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: no NaN, no tuples, no tensors.
+
+    >>> plain({1: (float("nan"), 0.5)})
+    {'1': [None, 0.5]}
+    """
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def sync(path: Path) -> None:
+    """Make what a file holds, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Lock:
+    """A folder held by one writer; the system lets go of it when its process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        if folder.is_file():
+            raise BadArgument("out", "{folder} is a file; pass another {out}.", folder=folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if "fcntl" in globals():
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise InUse(
+                f"{folder} is in use by another process; wait for it, or end it first."
+            ) from None
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()

@@ -1,0 +1,19 @@
+"""The version, once; what of it matters to records and sites; and what else a run depends on."""
+
+import platform
+from importlib.metadata import version
+
+__version__ = "0.2.0.dev0"
+
+RESULTS = 2  # changes whenever the same settings give other numbers; 0.1.0 wrote none and was 1
+
+
+def environment() -> dict[str, str]:
+    """Return the versions that a run depends on."""
+    return {
+        "trimtab": __version__,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+    }

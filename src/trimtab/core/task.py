@@ -1,0 +1,117 @@
+"""Long work: iterated for events, then it has a result."""
+
+import inspect
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
+
+P = ParamSpec("P")
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is being done, and about which share of it all is over; None if nobody knows."""
+
+    what: str
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence for whoever watches."""
+
+    sentence: str
+
+
+class Task(Generator[E, None, R]):
+    """Work that was started: iterate it for its events, or ask for the result at once.
+
+    `close` between two events stops it there; what is done by then is saved, if there is a folder.
+    `result = yield from task`, in another task, passes its events on.
+    """
+
+    def __init__(self, steps: Generator[E, None, R]) -> None:
+        self._steps = steps
+        self._results: list[R] = []
+        self._stopped: BaseException | None = None
+
+    def send(self, value: None) -> E:
+        """Go on to the next event."""
+        if self._stopped is not None:
+            raise self._stopped
+        if self._results:
+            raise StopIteration(self._results[0])
+        try:
+            return next(self._steps)
+        except StopIteration as done:
+            self._results.append(done.value)
+            raise
+        except BaseException as error:
+            self._stopped = error
+            raise
+
+    def throw(self, *error: Any) -> E:
+        """Raise an error where the work stands."""
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """Stop between two events."""
+        self._steps.close()
+        if not self._results and self._stopped is None:
+            self._stopped = ValueError("this task was closed before it ended; start it again.")
+
+    def result(self) -> R:
+        """Do what is left, and return what came of it."""
+        for _ in self:
+            pass
+        return self._results[0]
+
+
+class TaskFunction(Protocol[P, E, R]):
+    """A function that does long work, and `start`, which does it event by event."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do it all, and return the result."""
+        ...
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[E, R]:
+        """Return the work, to be iterated."""
+        ...
+
+
+def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
+    """Make a function of a generator that yields events and returns a result.
+
+    >>> @task
+    ... def count(to: int) -> Generator[Progress, None, str]:
+    ...     for i in range(to):
+    ...         yield Progress(f"at {i}", i / to)
+    ...     return "done"
+    >>> count(2)
+    'done'
+    >>> for event in (work := count.start(2)):
+    ...     print(event)
+    Progress(what='at 0', share=0.0)
+    Progress(what='at 1', share=0.5)
+    >>> work.result()
+    'done'
+    """
+
+    def start(*args: P.args, **kwargs: P.kwargs) -> Task[E, R]:
+        return Task(steps(*args, **kwargs))
+
+    @wraps(steps)
+    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+        return start(*args, **kwargs).result()
+
+    returns = steps.__annotations__.get("return")
+    result = get_args(returns)[2] if get_args(returns) else Any
+    made = cast(Any, whole)
+    made.__signature__ = inspect.signature(steps).replace(return_annotation=result)
+    made.start = start
+    return cast("TaskFunction[P, E, R]", whole)

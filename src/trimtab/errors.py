@@ -1,0 +1,73 @@
+"""What users may catch. Each error is one sentence: what, where, what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class BadArgument(ValueError):
+    """An argument that cannot be used.
+
+    The sentence names arguments in braces, `{out}`, or with the value to pass, `{resume:True}`:
+    Python shows them as they are typed there, and the command line as its options. All other
+    braces are filled from `facts`.
+
+    >>> error = BadArgument("out", "{folder} is not empty; pass another {out}.", folder="runs/a")
+    >>> str(error)
+    'runs/a is not empty; pass another out.'
+    >>> error.spelled(lambda name, value: f"--{name}")
+    'runs/a is not empty; pass another --out.'
+    """
+
+    def __init__(self, argument: str, sentence: str, **facts: object) -> None:
+        self.argument, self.sentence = argument, sentence
+        self.facts = facts
+        super().__init__(self.spelled(lambda name, value: f"{name}={value}" if value else name))
+
+    def spelled(self, spell: Callable[[str, str], str]) -> str:
+        """Return the sentence with its arguments as `spell(name, value)` writes them."""
+        return self.sentence.format_map(_Braces(self.facts, spell))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.argument, self.sentence, self.facts)
+
+
+def _again(kind: type[BadArgument], argument: str, sentence: str, facts: dict[str, Any]) -> Any:
+    return kind(argument, sentence, **facts)
+
+
+class _Braces(dict[str, Any]):
+    """Facts by name; every other name is an argument."""
+
+    def __init__(self, facts: dict[str, Any], spell: Callable[[str, str], str]) -> None:
+        super().__init__(facts)
+        self.spell = spell
+
+    def __missing__(self, name: str) -> "_Argument":
+        return _Argument(name, self.spell)
+
+
+class _Argument:
+    def __init__(self, name: str, spell: Callable[[str, str], str]) -> None:
+        self.name, self.spell = name, spell
+
+    def __format__(self, value: str) -> str:
+        return self.spell(self.name, value)
+
+
+class InUse(ValueError):
+    """Another process writes there."""
+
+
+class DataError(ValueError):
+    """Data files are not there, or not what they should be."""
+
+
+class Diverged(ArithmeticError):
+    """x, or a state, is no longer finite. The simulation stays at the last round that was."""
+
+    def __init__(self, algorithm: Any, r: int, why: str = "try a smaller step size") -> None:
+        super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {why}.")
+        self.algorithm, self.r, self.why = algorithm, r, why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Diverged, (self.algorithm, self.r, self.why)
