@@ -465,7 +465,7 @@ def test_a_folder_is_never_overwritten(tmp_path):
         compare(problem, ["sgd"], R=4, seed=1, out=tmp_path / "c", resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty; pass another --out"):
+    with pytest.raises(ValueError, match="is not empty; pass another out"):
         compare(problem, ["sgd"], R=4, out=tmp_path / "other")
 
 
