@@ -11,16 +11,18 @@ from safetensors.torch import load_file, save_file
 import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
+from trimtab.core.hyper import settings_of
 from trimtab.problems.catalogue import load_problem
+from trimtab.problems.metric import ACCURACY, LOSS
 from trimtab.report import write_page
-from trimtab.studies.compare import comparing
 from trimtab.studies.comparison import Entry, advise, read_comparison
+from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge
 from trimtab.studies.goal import Goal, goal_of
 from trimtab.studies.race import race, ranked
-from trimtab.studies.record import Record, model_round
-from trimtab.studies.run import running
-from trimtab.studies.trial import Trial, settings_of
+from trimtab.studies.record import Record, RoundLine, model_round
+from trimtab.studies.run import run as run_task
+from trimtab.studies.trial import Trial
 
 
 def trial_of(problem, algorithm, **options):
@@ -29,13 +31,13 @@ def trial_of(problem, algorithm, **options):
 
 def test_the_race_finds_a_step_size_near_the_best_on_a_fine_grid():
     problem = pair(G=1.0)
-    goal = Goal("loss", problem.f_star + 1e-6)
+    goal = Goal(LOSS, problem.f_star + 1e-6)
 
     def rounds(eta):
         trial = trial_of(problem, Scaffold(eta_l=eta, K=5), x=torch.ones(1, dtype=torch.float64))
         list(trial.advance(200, goal))
         met = goal.first(trial.rounds)
-        return met["r"] if met else 10**6
+        return met.r if met else 10**6
 
     best = min(rounds(1.1**e) for e in range(-60, 10))
 
@@ -44,7 +46,7 @@ def test_the_race_finds_a_step_size_near_the_best_on_a_fine_grid():
         return trial_of(problem, Scaffold(eta_l=eta, K=5), x=x)
 
     found = ranked(finish(race(start, goal, R=200)), goal)
-    assert goal.first(found[0].rounds)["r"] <= 1.5 * best
+    assert goal.first(found[0].rounds).r <= 1.5 * best
 
 
 def test_the_race_widens_a_grid_that_is_far_off():
@@ -58,7 +60,7 @@ def test_the_race_widens_a_grid_that_is_far_off():
 
 def test_losers_stop_early():
     problem = pair(G=1.0)
-    goal = Goal("loss", problem.f_star + 1e-9)
+    goal = Goal(LOSS, problem.f_star + 1e-9)
     trials = finish(race(lambda eta: trial_of(problem, FedAvg(eta_l=eta, K=5)), goal, R=64))
     ran = sorted(len(trial.rounds) for trial in trials.values())
     assert ran[0] == 16
@@ -69,7 +71,7 @@ def test_without_a_target_a_small_step_that_looked_slow_early_may_win():
     torch.manual_seed(0)
     problem = Quadratic(A=torch.ones(4, 20), b=torch.randn(4, 20), sigma=1.0)  # noise is the limit
     etas = [1.8**e for e in range(-5, 1)]
-    goal, x = Goal("loss"), torch.full((20,), 3.0)
+    goal, x = Goal(LOSS), torch.full((20,), 3.0)
 
     def at_the_end(eta):
         trial = trial_of(problem, FedAvg(eta_l=eta, K=2), x=x)
@@ -84,6 +86,10 @@ def test_without_a_target_a_small_step_that_looked_slow_early_may_win():
     assert found[0].algorithm.eta_l == best
 
 
+def line(r, **metrics):
+    return RoundLine(r, metrics=metrics)
+
+
 class Scripted(Trial):
     """A trial whose accuracy is known beforehand."""
 
@@ -94,13 +100,13 @@ class Scripted(Trial):
     def advance(self, to, goal):
         while len(self.rounds) < to and goal.first(self.rounds) is None:
             r = len(self.rounds) + 1
-            self.record.append({"r": r, "accuracy": self.accuracy(r)})
-            yield self
+            self.record.append(line(r, accuracy=self.accuracy(r)))
+            yield RoundDone("", self.algorithm, self.rounds[-1])
 
 
 def scripted_race(accuracy, target, etas, R=200):
     """Race trials whose accuracy in round r is accuracy(eta, r), in factors of 2."""
-    goal = Goal("accuracy", target)
+    goal = Goal(ACCURACY, target)
     steps = race(lambda eta: Scripted(eta, partial(accuracy, eta)), goal, R, etas, 2.0, False)
     return {t.algorithm: len(t.rounds) for t in ranked(finish(steps), goal)}  # best first
 
@@ -180,7 +186,7 @@ def test_a_smaller_step_wins_that_needs_at_most_5_per_cent_more_rounds(needs, wi
 
 
 def curve(*accuracies):
-    return [{"r": r, "accuracy": a} for r, a in enumerate(accuracies, 1)]
+    return [line(r, accuracy=a) for r, a in enumerate(accuracies, 1)]
 
 
 @pytest.mark.parametrize(
@@ -194,17 +200,15 @@ def curve(*accuracies):
     ],
 )
 def test_a_run_is_fragile_if_it_does_not_come_out_again(again, fragile):
-    goal = Goal("accuracy", 0.5)
+    goal = Goal(ACCURACY, 0.5)
     assert judge(curve(0.1, 0.3, 0.5, 0.6), again, goal).fragile is fragile
     assert judge(curve(0.1, 0.3, 0.5, 0.6), again, goal, diverged=True).fragile
 
 
 def test_a_loss_is_judged_by_how_far_it_fell():
-    first = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 2.0}]
-    near = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 2.9}]
-    far = [{"r": 1, "loss": 100.0}, {"r": 2, "loss": 3.1}]
-    assert not judge(first, near, Goal("loss")).fragile
-    assert judge(first, far, Goal("loss")).fragile
+    first, near, far = ([line(1, loss=100.0), line(2, loss=end)] for end in (2.0, 2.9, 3.1))
+    assert not judge(first, near, Goal(LOSS)).fragile
+    assert judge(first, far, Goal(LOSS)).fragile
 
 
 class Chaos(Quadratic):
@@ -285,10 +289,11 @@ def test_when_everything_diverges_the_advice_says_so():
 
 def test_a_run_that_diverges_after_the_target_is_not_advised():
     fast, slow = (
-        Entry(name, name, {"eta": 1.0}, rounds=r) for name, r in (("mime", 2), ("sgd", 9))
+        Entry(name, name, {"eta": 1.0}, rounds=r, shown=shown, step="eta")
+        for name, shown, r in (("mime", "Mime", 2), ("sgd", "Sgd", 9))
     )
     fast.diverged_at = 5
-    assert advise([fast, slow], Goal("loss", 0.1)).startswith("Use Sgd")
+    assert advise([fast, slow], Goal(LOSS, 0.1)).startswith("Use Sgd")
 
 
 def test_instances_keep_their_step_size_and_may_come_twice():
@@ -347,7 +352,7 @@ def test_an_interrupted_comparison_resumes_to_the_same_result(tmp_path, rounds):
     problem, _ = load_problem("quadratic", sigma=0.1)
     options = {"K": 4, "R": 20, "S": 4, "name": "quadratic"}
     whole = compare(problem, ["fedavg", "scaffold"], **options)
-    steps = comparing(problem, ["fedavg", "scaffold"], out=tmp_path / "c", **options)
+    steps = compare.start(problem, ["fedavg", "scaffold"], out=tmp_path / "c", **options)
     for _ in range(rounds):
         next(steps)
     steps.close()
@@ -374,7 +379,7 @@ def test_the_record_says_when_bits_depend_on_threads(tmp_path):
     ones = torch.ones(2)
     for kind, threads in ((Wide, torch.get_num_threads()), (Quadratic, None)):
         out = tmp_path / kind.__name__
-        finish(running(Sgd(eta=0.1), kind(ones, ones), R=2, name="q", out=out))
+        finish(run_task.start(Sgd(eta=0.1), kind(ones, ones), R=2, name="q", out=out))
         content = json.loads((out / "run.json").read_text())
         assert content.get("threads") == threads
         assert ("bits" in content) is (kind is Wide)
@@ -395,7 +400,7 @@ def test_a_file_is_no_folder(tmp_path, refused):
 
 def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
     problem, _ = load_problem("quadratic")
-    run = partial(running, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")
+    run = partial(run_task.start, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")
     with held(tmp_path / "r"), refused("r is in use by another process"):
         list(run())
     assert len(list(run())) == 4
@@ -415,7 +420,7 @@ def peaks():
 
 @pytest.mark.parametrize("cut", [None, 2, 5, 9])
 def test_the_best_model_is_kept_beside_the_last(tmp_path, cut):
-    run = partial(running, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
+    run = partial(run_task.start, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
     if cut is not None:
         steps = run(R=12)
         for _ in range(cut):
@@ -430,7 +435,7 @@ def test_the_best_model_is_kept_beside_the_last(tmp_path, cut):
 
 
 def test_the_best_model_survives_a_kill_before_it_was_written(tmp_path):
-    run = partial(running, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
+    run = partial(run_task.start, Sgd(eta=0.3), peaks(), name="q", out=tmp_path / "r")
     finish(run(R=3))
     finish(run(R=9, resume=True))
     (tmp_path / "r" / "best.safetensors").unlink()
@@ -471,14 +476,14 @@ def test_a_folder_is_never_overwritten(tmp_path):
 
 def test_goals_are_accuracy_or_loss():
     digits, target = load_problem("digits")
-    assert goal_of(digits, target) == Goal("accuracy", 0.95)
-    assert goal_of(pair(1.0), -0.4) == Goal("loss", -0.4)
+    assert goal_of(digits, target) == Goal(ACCURACY, 0.95)
+    assert goal_of(pair(1.0), -0.4) == Goal(LOSS, -0.4)
     with pytest.raises(ValueError, match="target=3; pass an accuracy above 0 and at most 1"):
         goal_of(digits, 3)
 
 
 def test_bad_arguments_get_one_sentence():
-    with pytest.raises(ValueError, match="'scafold' is no algorithm; pass some of sgd, fedavg"):
+    with pytest.raises(ValueError, match="'scafold' is no algorithm; pass one of sgd, fedavg"):
         compare(pair(1.0), ["scafold"])
     for R in (0, -1, 2.5, None, True):
         with pytest.raises(ValueError, match=f"R={R}; pass a number of rounds R >= 1"):
@@ -506,7 +511,7 @@ def finish(steps):
 
 def without_seconds(found):
     curves = [
-        [{k: v for k, v in line.items() if k != "seconds"} for line in entry.curve]
+        [{k: v for k, v in done.to_json().items() if k != "seconds"} for done in entry.curve]
         for entry in found.entries
     ]
     return curves, [(e.label, e.settings, e.rounds, e.bytes, e.best) for e in found.entries]

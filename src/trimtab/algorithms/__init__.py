@@ -1,41 +1,34 @@
-"""The algorithms, one file each; `ALGORITHMS` is the only registry."""
+"""The algorithms, one file each; registry.py knows them by name. Names are found on first use.
 
-from typing import Any
+Imports core, errors and _importing.
+"""
 
-from trimtab.algorithms.bases import Adagrad, Adam, Base, Momentum, Yogi
-from trimtab.algorithms.fedavg import FedAvg
-from trimtab.algorithms.fedopt import FedOpt
-from trimtab.algorithms.fedprox import FedProx
-from trimtab.algorithms.mime import Mime
-from trimtab.algorithms.mimelite import MimeLite
-from trimtab.algorithms.richardsonromberg import RichardsonRomberg
-from trimtab.algorithms.scaffold import Scaffold
-from trimtab.algorithms.serveronly import ServerOnly
-from trimtab.algorithms.sgd import Sgd
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-ALGORITHMS: dict[str, type[Any]] = {
-    cls.__name__.lower(): cls
-    for cls in (
-        Sgd,
-        FedAvg,
-        FedProx,
-        Scaffold,
-        FedOpt,
-        MimeLite,
-        Mime,
-        ServerOnly,
-        RichardsonRomberg,
-    )
-}
-BASES: dict[str, type[Base]] = {
-    cls.__name__.lower(): cls for cls in (Momentum, Adam, Yogi, Adagrad)
-}
+from trimtab.algorithms import registry
+
+if TYPE_CHECKING:
+    from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
+    from trimtab.algorithms.fedavg import FedAvg
+    from trimtab.algorithms.fedopt import FedOpt
+    from trimtab.algorithms.fedprox import FedProx
+    from trimtab.algorithms.mime import Mime
+    from trimtab.algorithms.mimelite import MimeLite
+    from trimtab.algorithms.richardsonromberg import RichardsonRomberg
+    from trimtab.algorithms.scaffold import Scaffold
+    from trimtab.algorithms.serveronly import ServerOnly
+    from trimtab.algorithms.sgd import Sgd
+
+    ALGORITHMS: dict[str, type[Any]]
+    BASES: dict[str, type[Base]]
 
 __all__ = [
     "ALGORITHMS",
     "BASES",
     "Adagrad",
     "Adam",
+    "AnyBase",
     "Base",
     "FedAvg",
     "FedOpt",
@@ -49,3 +42,19 @@ __all__ = [
     "Sgd",
     "Yogi",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'trimtab.algorithms' has no attribute {name!r}")
+    globals()[name] = value = _first_use(name)  # the next use finds it without a search
+    return value
+
+
+def _first_use(name: str) -> Any:
+    if name == "ALGORITHMS":
+        return {name: registry.kind(name).cls for name in registry.NAMES}
+    if name == "BASES":
+        return dict(registry.bases())
+    home = name.lower() if name.lower() in registry.NAMES else "bases"
+    return getattr(import_module(f"trimtab.algorithms.{home}"), name)

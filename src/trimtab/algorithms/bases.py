@@ -6,11 +6,11 @@ Yogi and Adagrad as in Reddi et al., "Adaptive Federated Optimization", 2021: no
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import torch
 
-from trimtab.core import State, Vector, validate
+from trimtab.core import Fraction, Positive, Rule, State, Vector, validate
 
 
 class Base(Protocol):
@@ -29,6 +29,16 @@ class Base(Protocol):
         ...
 
 
+def _is_base(value: Any) -> bool:
+    return not isinstance(value, type) and all(hasattr(value, name) for name in ("init", "U", "V"))
+
+
+AnyBase = Annotated[
+    Base, Rule(_is_base, "; pass an optimiser such as Momentum(), Adam() or Yogi().")
+]
+"""The type of a field that takes any base optimiser."""
+
+
 class Moments(NamedTuple):
     """First and second moment."""
 
@@ -40,7 +50,7 @@ class Moments(NamedTuple):
 class Momentum:
     """Heavy ball: m' = g + beta m, U = m'."""
 
-    beta: float = 0.9
+    beta: Fraction = 0.9
 
     def __post_init__(self) -> None:
         validate(self)
@@ -59,9 +69,9 @@ class Momentum:
 class Adam:
     """Exponential means of g and g^2: U = m'/(sqrt v' + eps)."""
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    eps: Positive = 1e-3
 
     def __post_init__(self) -> None:
         validate(self)
@@ -84,9 +94,9 @@ class Adam:
 class Yogi:
     """Adam whose second moment moves by a bounded amount: v' = v - (1-b2) g^2 sign(v - g^2)."""
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    eps: Positive = 1e-3
 
     def __post_init__(self) -> None:
         validate(self)
@@ -109,7 +119,7 @@ class Yogi:
 class Adagrad:
     """Sum of squares: v' = v + g^2, U = g/(sqrt v' + eps)."""
 
-    eps: float = 1e-3
+    eps: Positive = 1e-3
 
     def __post_init__(self) -> None:
         validate(self)

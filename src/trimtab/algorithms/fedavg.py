@@ -7,7 +7,7 @@ Two step sizes as in Karimireddy et al. (2020), equations (1) and (2).
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.core import Clients, Oracle, Vector, validate
+from trimtab.core import Clients, NonNegative, Oracle, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -22,9 +22,9 @@ class Upload(NamedTuple):
 class FedAvg:
     """Federated averaging."""
 
-    eta_l: float
-    K: int
-    eta_g: float = 1.0
+    eta_l: StepSize
+    K: Steps
+    eta_g: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         validate(self)

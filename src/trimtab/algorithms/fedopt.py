@@ -6,8 +6,8 @@ Reddi et al., "Adaptive Federated Optimization", 2021.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.algorithms.bases import Base
-from trimtab.core import Clients, Oracle, State, Vector, validate
+from trimtab.algorithms.bases import AnyBase
+from trimtab.core import Clients, NonNegative, Oracle, State, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -23,10 +23,10 @@ class Upload(NamedTuple):
 class FedOpt:
     """FedAvg with a server optimiser."""
 
-    eta_l: float
-    K: int
-    base: Base
-    eta_g: float = 1.0
+    eta_l: StepSize
+    K: Steps
+    base: AnyBase
+    eta_g: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         validate(self)

@@ -6,7 +6,7 @@ Li et al., "Federated Optimization in Heterogeneous Networks", 2020.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.core import Clients, Oracle, Vector, validate
+from trimtab.core import Clients, NonNegative, Oracle, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -21,10 +21,10 @@ class Upload(NamedTuple):
 class FedProx:
     """FedAvg on f_i(y) + mu/2 |y - x|^2."""
 
-    eta_l: float
-    K: int
-    mu: float = 1.0
-    eta_g: float = 1.0
+    eta_l: StepSize
+    K: Steps
+    mu: NonNegative = 1.0
+    eta_g: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         validate(self)

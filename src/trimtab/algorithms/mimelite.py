@@ -7,8 +7,8 @@ Algorithm 1.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.algorithms.bases import Base
-from trimtab.core import Clients, Oracle, State, Vector, validate
+from trimtab.algorithms.bases import AnyBase
+from trimtab.core import Clients, Oracle, State, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -25,9 +25,9 @@ class Upload(NamedTuple):
 class MimeLite:
     """MimeLite with any base optimiser (U, V)."""
 
-    eta: float
-    K: int
-    base: Base
+    eta: StepSize
+    K: Steps
+    base: AnyBase
 
     def __post_init__(self) -> None:
         validate(self)

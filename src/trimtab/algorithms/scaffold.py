@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from trimtab.core import Clients, Oracle, Vector, validate
+from trimtab.core import Clients, NonNegative, Oracle, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -25,9 +25,9 @@ class Upload(NamedTuple):
 class Scaffold:
     """SCAFFOLD, options I and II. `lean` (option II) uploads dx alone: the server can infer dc."""
 
-    eta_l: float
-    K: int
-    eta_g: float = 1.0
+    eta_l: StepSize
+    K: Steps
+    eta_g: NonNegative = 1.0
     option: Literal["I", "II"] = "II"
     lean: bool = False
 

@@ -7,8 +7,8 @@ Learning", 2020.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.algorithms.bases import Base
-from trimtab.core import Clients, Oracle, State, Vector, validate
+from trimtab.algorithms.bases import AnyBase
+from trimtab.core import Clients, Oracle, State, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -24,8 +24,8 @@ class Upload(NamedTuple):
 class ServerOnly:
     """SGD with momentum, Adam, ... without local steps."""
 
-    eta: float
-    base: Base
+    eta: StepSize
+    base: AnyBase
 
     def __post_init__(self) -> None:
         validate(self)

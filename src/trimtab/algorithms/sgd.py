@@ -6,7 +6,7 @@ The baseline of Karimireddy et al. (2020), section 7.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trimtab.core import Clients, Oracle, Vector, validate
+from trimtab.core import Clients, Oracle, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -21,7 +21,7 @@ class Upload(NamedTuple):
 class Sgd:
     """Large-batch SGD."""
 
-    eta: float
+    eta: StepSize
 
     def __post_init__(self) -> None:
         validate(self)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,24 @@ import click
 from rich.console import Console
 
 from trimtab._files import write_json
-from trimtab.algorithms import ALGORITHMS, BASES
+from trimtab.algorithms.registry import BASE_NAMES, NAMES, kind
 from trimtab.bench import WORKLOADS, machine, measure
-from trimtab.cli.options import CountOrFraction, Numbers, algorithm_of, hyper_options, run_options
+from trimtab.cli.options import (
+    OWN,
+    CountOrFraction,
+    Numbers,
+    WithOwnOptions,
+    algorithm_of,
+    hyper_options,
+    run_options,
+)
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import follow, watch
+from trimtab.core import Algorithm
 from trimtab.diagnosis import diagnosing
 from trimtab.errors import BadArgument
 from trimtab.problems.catalogue import load_problem
+from trimtab.problems.problem import Problem
 from trimtab.report import (
     bench_table,
     reproduction_table,
@@ -26,16 +37,16 @@ from trimtab.report import (
 )
 from trimtab.reproduce import REPRODUCTIONS, computing, listing
 from trimtab.reproduce import read as read_records
-from trimtab.studies.compare import comparing
+from trimtab.studies.compare import compare as compare_algorithms
 from trimtab.studies.comparison import Comparison, read_comparison
-from trimtab.studies.run import running
+from trimtab.studies.run import run as run_algorithm
 
 
 @click.command()
 @click.argument("problem", default="digits")
-@click.option("--algorithms", help="Names with commas between: " + ", ".join(ALGORITHMS) + ".")
+@click.option("--algorithms", help="Names with commas between: " + ", ".join(NAMES) + ".")
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
-@click.option("--base", type=click.Choice(list(BASES)), help="Optimiser in mime, fedopt, ….")
+@click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
 @run_options
 def compare(
     problem: str,
@@ -60,7 +71,7 @@ def compare(
     folder = _folder(out, f"compare-{_short(problem)}", resume)
     with users_output():
         made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
-        steps = comparing(
+        work = compare_algorithms.start(
             made,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
             target=suggested if target is None else target,
@@ -68,12 +79,12 @@ def compare(
             S=S,
             R=R,
             seed=seed,
-            base=BASES[base]() if base else None,
+            base=base,
             name=problem,
             out=folder,
             resume=resume,
         )
-        result = follow(steps, folder)
+        result = follow(work, folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
@@ -81,7 +92,7 @@ def compare(
         _show(result)
 
 
-@click.command()
+@click.command(cls=WithOwnOptions)
 @click.argument("algorithm")
 @click.argument("problem", default="digits")
 @hyper_options
@@ -102,14 +113,20 @@ def run(
 ) -> None:
     """Run one ALGORITHM on PROBLEM and leave its model.
 
-    ALGORITHM is a class name in lower case (scaffold, fedavg, …); --eta-l or --eta its step size.
+    ALGORITHM is a class name in lower case (scaffold, fedavg, …), or mine.py:Mine, whose own
+    hyper-parameters are options too; --eta-l or --eta is its step size.
     """
-    chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
-    folder = _folder(out, f"{algorithm.lower()}-{_short(problem)}", resume)
+    own = click.get_current_context().meta[OWN]
     options: dict[str, Any] = {"S": S, "R": R, "target": target, "seed": seed, "resume": resume}
     with users_output():
-        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
-        result = follow(running(chosen, made, name=problem, out=folder, **options), folder)
+        made, chosen = problem_and(
+            problem,
+            {"batch": batch, "data": data, "seed": seed},
+            lambda: algorithm_of(algorithm, hyper, own),
+        )
+        folder = _folder(out, f"{kind(chosen).name}-{_short(problem)}", resume)
+        work = run_algorithm.start(chosen, made, name=problem, out=folder, **options)
+        result = follow(work, folder)
     result.page = write_page(result, folder / "report.html")
     if as_json:
         only = {"problem": result.problem, "target": target, **result.entries[0].to_json()}
@@ -263,6 +280,18 @@ def _show(result: Comparison) -> None:
     console.print(terminal_table(result))
     console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
     click.echo(f"Page: {result.page}")
+
+
+def problem_and(
+    spec: str, options: dict[str, Any], make: Callable[[], Algorithm]
+) -> tuple[Problem, Algorithm]:
+    """Load the problem and make the algorithm: a wrong name is told before data is read.
+
+    A file may register algorithms of its own, so that it is read first.
+    """
+    algorithm = None if ".py" in spec else make()
+    problem, _ = load_problem(spec, **options)
+    return problem, make() if algorithm is None else algorithm
 
 
 def _folder(out: Path | None, stem: str, resume: bool) -> Path:

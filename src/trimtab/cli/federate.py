@@ -16,7 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from trimtab.algorithms import ALGORITHMS
+from trimtab.algorithms.registry import NAMES
 from trimtab.cli.options import CountOrFraction, algorithm_of, hyper_options
 from trimtab.cli.output import users_output
 from trimtab.report.live import Watch, metrics_text
@@ -85,7 +85,7 @@ def init(
 
 @federate.command()
 @click.argument("folder", type=_Folder, metavar="DIR")
-@click.option("--algorithm", required=True, help="One of " + ", ".join(ALGORITHMS) + ".")
+@click.option("--algorithm", required=True, help="One of " + ", ".join(NAMES) + ".")
 @hyper_options
 @click.option("-R", "R", type=int, required=True, help="Most rounds.")
 @click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
@@ -118,7 +118,7 @@ def server(
     from trimtab.federation.setup import job as experiment
     from trimtab.federation.setup.operator_folder import Federation
 
-    chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
+    chosen = algorithm_of(algorithm, hyper)
     job = experiment.begin(
         Federation.read(folder),
         chosen,

@@ -1,17 +1,23 @@
 """Options that several commands take, and what they stand for."""
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from trimtab.algorithms import ALGORITHMS, BASES, FedAvg, RichardsonRomberg
+from trimtab.algorithms import registry
+from trimtab.algorithms.registry import BASE_NAMES, Kind
 from trimtab.core import Algorithm
 
-HYPER = {"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str}
-HYPER |= {"beta": float, "beta1": float, "beta2": float, "eps": float}
+OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
+
+# The hyper-parameters of all algorithms and bases that come with trimtab. They stand here so that
+# help and completion need no torch; a test holds them equal to those of the registry.
+PARAMETERS: dict[str, type] = {
+    **{"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str},
+    **{"beta": float, "beta1": float, "beta2": float, "eps": float},
+}
 
 
 class CountOrFraction(click.ParamType[int | float]):
@@ -61,37 +67,56 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command one option for each hyper-parameter that an algorithm or base has."""
-    base = click.Choice(list(BASES))
+    base = click.Choice(BASE_NAMES)
     command = click.option("--base", type=base, help="Optimiser in mime, fedopt, ….")(command)
     lean = "Upload dx alone (scaffold, option II)."
     command = click.option("--lean", is_flag=True, default=None, help=lean)(command)
-    for name, kind in reversed(HYPER.items()):
+    for name, kind in reversed(PARAMETERS.items()):
         command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)
     return command
 
 
-def algorithm_of(name: str, hyper: dict[str, Any]) -> Algorithm:
-    """Return the algorithm of a name with these hyper-parameters."""
-    cls = ALGORITHMS.get(name.lower())
-    if cls is None:
-        raise ValueError(f"{name!r} is no algorithm; pass one of {', '.join(ALGORITHMS)}.")
-    wraps = cls is RichardsonRomberg
-    names = [f.name for f in fields(FedAvg if wraps else cls)]
-    if "base" in names:
-        base = BASES[hyper.pop("base", "momentum")]
-        own = {f.name: hyper.pop(f.name) for f in fields(base) if f.name in hyper}  # type: ignore[arg-type]
-        hyper["base"] = base(**own)
-    for given in hyper:
-        if given not in names:
-            option = f"--{given.replace('_', '-')}"
-            raise ValueError(f"{name} takes no {option}; it has {', '.join(names)}.")
-    step = "eta_l" if "eta_l" in names else "eta"
-    if step not in hyper:
-        option = f"--{step.replace('_', '-')}"
-        raise ValueError(
-            f"{name} needs a step size; pass {option}, or let `trimtab compare` find one."
-        )
-    if "K" in names and "K" not in hyper:
-        raise ValueError(f"{name} needs a number of local steps; pass --K.")
-    made: Algorithm = cls(FedAvg(**hyper)) if wraps else cls(**hyper)
+def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) -> Algorithm:
+    """Return the algorithm of a name with the hyper-parameters that were given.
+
+    own: options that no algorithm of trimtab has, for one of the user's.
+    """
+    kind = registry.kind(name)
+    given = {word: value for word, value in words.items() if value is not None}
+    made: Algorithm = registry.build(kind, **given | _converted(kind, own))
     return made
+
+
+def _converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
+    parameters = {p.name: p for p in kind.parameters}
+    words: dict[str, Any] = {}
+    for option, value in own.items():
+        name = option.removeprefix("--").replace("-", "_")
+        if name not in parameters:
+            raise click.NoSuchOption(option)
+        wanted = parameters[name].type
+        known = click.types.convert_type(wanted if wanted in (int, float, bool) else str)
+        words[name] = known.convert(value, None, None)
+    return words
+
+
+class WithOwnOptions(click.Command):
+    """A command that keeps options it does not know, for the algorithm: --clip 1.0, --clip=1.0."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take unknown options out, with what follows them."""
+        known = {option for p in self.get_params(ctx) for option in (*p.opts, *p.secondary_opts)}
+        own: dict[str, str] = {}
+        rest: list[str] = []
+        left = list(args)
+        while left:
+            word = left.pop(0)
+            option, equals, value = word.partition("=")
+            if not option.startswith("--") or option in known or option == "--":
+                rest.append(word)
+            elif equals:
+                own[option] = value
+            else:
+                own[option] = left.pop(0) if left and not left[0].startswith("--") else "true"
+        ctx.meta[OWN] = own
+        return super().parse_args(ctx, rest)

@@ -11,14 +11,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from trimtab.core.hyper import step_size
+from trimtab.core.task import Task
 from trimtab.diagnosis import Diagnosis
-from trimtab.simulation import step_size
 from trimtab.studies.comparison import Comparison
-from trimtab.studies.trial import Trial
+from trimtab.studies.events import RoundDone
 
 
-def follow(steps: Any, folder: Path) -> Comparison:
-    """Consume the rounds with live progress on a terminal; stop cleanly on Ctrl-C."""
+def follow(work: Task[RoundDone, Comparison], folder: Path) -> Comparison:
+    """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C."""
     console = Console(stderr=True, emoji=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
     with (
@@ -26,22 +27,18 @@ def follow(steps: Any, folder: Path) -> Comparison:
         Progress(*columns, console=console, disable=not console.is_terminal) as lines,
     ):
         tasks: dict[str, Any] = {}
-        while True:
-            try:
-                label, trial = next(steps)
-            except StopIteration as done:
-                result: Comparison = done.value
-                return result
-            if label not in tasks:
+        for event in work:
+            if event.label not in tasks:
                 for task in tasks.values():
                     lines.update(task, total=1, completed=1)
-                tasks[label] = lines.add_task(f"{label:<14}", total=None, now="")
-            lines.update(tasks[label], now=_now(trial))
+                tasks[event.label] = lines.add_task(f"{event.label:<14}", total=None, now="")
+            lines.update(tasks[event.label], now=_now(event))
             if stop:
-                steps.close()
+                work.close()
                 raise click.ClickException(
                     f"stopped; all rounds so far are in {folder}: repeat the command with --resume."
                 )
+        return work.result()
 
 
 def watch(steps: Any) -> Diagnosis:
@@ -59,11 +56,10 @@ def watch(steps: Any) -> Diagnosis:
             lines.update(task, description=stage, completed=done)
 
 
-def _now(trial: Trial) -> str:
-    last = trial.rounds[-1]
-    step, value = step_size(trial.algorithm)
-    shown = [f"{m} {last[m]:.4g}" for m in ("accuracy", "loss") if last.get(m) is not None]
-    return f"{step} = {value:<8.3g} round {last['r']:<4} {', '.join(shown)}"
+def _now(event: RoundDone) -> str:
+    step, value = step_size(event.algorithm)
+    metrics = [f"{name} {v:.4g}" for name, v in event.line.metrics.items() if v is not None]
+    return f"{step} = {value:<8.3g} round {event.line.r:<4} {', '.join(metrics)}"
 
 
 @contextmanager

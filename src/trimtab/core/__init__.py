@@ -7,7 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab.core.hyper import plain_number, validate
+    from trimtab.core.hyper import (
+        Fraction,
+        NonNegative,
+        Positive,
+        Rule,
+        Share,
+        Steps,
+        StepSize,
+        plain_number,
+        validate,
+    )
     from trimtab.core.protocols import (
         Algorithm,
         Clients,
@@ -20,7 +30,10 @@ if TYPE_CHECKING:
     from trimtab.core.tree import Leaf, NoLeafError, leaves, map_leaves, nbytes
 
 _HOMES = {
-    "hyper": ("plain_number", "validate"),
+    "hyper": (
+        *("Fraction", "NonNegative", "Positive", "Rule", "Share", "StepSize", "Steps"),
+        *("plain_number", "validate"),
+    ),
     "protocols": ("Algorithm", "Clients", "Oracle", "Program", "Replies", "State", "Vector"),
     "tree": ("Leaf", "NoLeafError", "leaves", "map_leaves", "nbytes"),
 }
@@ -28,12 +41,19 @@ _HOMES = {
 __all__ = [
     "Algorithm",
     "Clients",
+    "Fraction",
     "Leaf",
     "NoLeafError",
+    "NonNegative",
     "Oracle",
+    "Positive",
     "Program",
     "Replies",
+    "Rule",
+    "Share",
     "State",
+    "StepSize",
+    "Steps",
     "Vector",
     "leaves",
     "map_leaves",

@@ -1,55 +1,197 @@
-"""Hyper-parameters: what an algorithm's fields may be."""
+"""Hyper-parameters: a field's type says what it may be, and which one is the step size.
+
+eta_l: StepSize         positive; the one that is tuned
+K: Steps                a whole number >= 1
+mu: NonNegative         also Positive, Fraction (0 <= v < 1), Share (0 < v <= 1)
+"""
 
 from collections.abc import Callable
-from dataclasses import fields
-from math import isfinite
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
+from math import isfinite, nan
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-_POSITIVE = ("positive", lambda v: v > 0)
-_NON_NEGATIVE = ("zero or positive", lambda v: v >= 0)
-_FRACTION = ("at least 0 and below 1", lambda v: 0 <= v < 1)
-_RULES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "eta": _POSITIVE,
-    "eta_l": _POSITIVE,
-    "eta_g": _NON_NEGATIVE,
-    "mu": _NON_NEGATIVE,
-    "eps": _POSITIVE,
-    "beta": _FRACTION,
-    "beta1": _FRACTION,
-    "beta2": _FRACTION,
-}
+from trimtab.errors import BadArgument
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be: `holds` tells, and `sentence` says what to pass instead."""
+
+    holds: Callable[[Any], bool]
+    sentence: str
+
+
+def _number(what: str, holds: Callable[[float], bool]) -> Rule:
+    def is_one(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and isfinite(value) and holds(value)
+
+    return Rule(is_one, f"; pass a number that is {what}.")
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+_STEP_SIZE = object()  # marks the field that is tuned
+
+Positive = Annotated[float, _number("positive", lambda v: v > 0)]
+NonNegative = Annotated[float, _number("zero or positive", lambda v: v >= 0)]
+Fraction = Annotated[float, _number("at least 0 and below 1", lambda v: 0 <= v < 1)]
+Share = Annotated[float, _number("above 0 and at most 1", lambda v: 0 < v <= 1)]
+StepSize = Annotated[float, _number("positive", lambda v: v > 0), _STEP_SIZE]
+Steps = Annotated[
+    int, Rule(_counts, ", but it counts local steps; pass a whole number {name} >= 1.")
+]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One hyper-parameter of a class: its name, its plain type, and whether it has a default."""
+
+    name: str
+    type: Any
+    required: bool
+    rule: Rule | None = None
+    is_step: bool = False
+
+    @property
+    def wraps(self) -> Any:
+        """The algorithm's class, if this parameter is an algorithm that is wrapped; else None."""
+        return self.type if isinstance(self.type, type) and is_dataclass(self.type) else None
+
+
+def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
+    """Return the hyper-parameters of a dataclass; those of what it wraps in its place.
+
+    >>> from trimtab import RichardsonRomberg
+    >>> [parameter.name for parameter in parameters_of(RichardsonRomberg)]
+    ['eta_l', 'K', 'eta_g']
+    """
+    found: list[Parameter] = []
+    for parameter in own_parameters(cls):
+        found += (parameter,) if parameter.wraps is None else parameters_of(parameter.wraps)
+    return tuple(found)
+
+
+def own_parameters(cls: type[Any]) -> tuple[Parameter, ...]:
+    """Return the fields of a dataclass as hyper-parameters."""
+    hashable: Any = cls
+    return _own_parameters(hashable)
+
+
+@cache
+def _own_parameters(cls: Any) -> tuple[Parameter, ...]:
+    if not is_dataclass(cls):
+        return ()
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError):  # a type that only a checker sees: no rules, then
+        hints = {}
+    fallback = next((f.name for f in fields(cls) if f.name in ("eta_l", "eta")), "")
+    marked = any(_STEP_SIZE in get_args(hints.get(f.name)) for f in fields(cls))
+    return tuple(
+        Parameter(
+            name=f.name,
+            type=_plain_type(hints.get(f.name, Any)),
+            required=f.default is MISSING and f.default_factory is MISSING,
+            rule=next((a for a in get_args(hints.get(f.name)) if isinstance(a, Rule)), None),
+            is_step=_STEP_SIZE in get_args(hints.get(f.name)) if marked else f.name == fallback,
+        )
+        for f in fields(cls)
+        if f.init
+    )
+
+
+def _plain_type(hint: Any) -> Any:
+    """Return the type that a value is read as: float of Annotated[float, …], str of a Literal."""
+    if get_origin(hint) is Annotated:
+        return _plain_type(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return type(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _plain_type(get_args(hint)[0])
+    return hint
 
 
 def validate(hyper: Any) -> None:
-    """Check a dataclass of hyper-parameters by the names of its fields; call it in `__post_init__`.
+    """Check a dataclass of hyper-parameters by the types of its fields; for `__post_init__`.
 
     Numbers of NumPy or PyTorch become Python's own, so that `repr` can be read back.
 
     >>> from trimtab import FedAvg
     >>> FedAvg(eta_l=0.1, K=0)
     Traceback (most recent call last):
-    ValueError: FedAvg: K=0, but it counts local steps; pass a whole number K >= 1.
+    trimtab.errors.BadArgument: FedAvg: K=0, but it counts local steps; pass a whole number K >= 1.
     """
-    who = type(hyper).__name__
-    for name in (field.name for field in fields(hyper)):
+    for parameter in own_parameters(type(hyper)):
+        name, rule = parameter.name, parameter.rule
         value = plain_number(getattr(hyper, name))
         if value is not getattr(hyper, name):
             object.__setattr__(hyper, name, value)
-        if name == "K" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(
-                f"{who}: K={value!r}, but it counts local steps; pass a whole number K >= 1."
-            )
-        if name == "base" and (isinstance(value, type) or not hasattr(value, "U")):
-            raise ValueError(
-                f"{who}: base={value!r}; pass an optimiser such as Momentum(), Adam() or Yogi()."
-            )
-        if name in _RULES:
-            what, holds = _RULES[name]
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not isfinite(value) or not holds(value):
-                raise ValueError(f"{who}: {name}={value!r}; pass a number that is {what}.")
+        if rule is not None and not rule.holds(value):
+            sentence = f"{{_who}}: {{{name}:{{_value}}}}" + rule.sentence.replace("{name}", name)
+            raise BadArgument(name, sentence, _who=type(hyper).__name__, _value=repr(value))
 
 
 def plain_number(value: Any) -> Any:
     """Return a number of NumPy or PyTorch as Python's own, and all else as it is."""
     return value.item() if getattr(value, "shape", None) == () else value
+
+
+# -- instances
+
+
+def wrapped(value: Any) -> bool:
+    """Tell whether the value of a field is an algorithm, which its owner wraps."""
+    return is_dataclass(value) and not isinstance(value, type) and hasattr(value, "init_server")
+
+
+def settings_of(algorithm: Any) -> dict[str, Any]:
+    """Return an algorithm's hyper-parameters; those of what it wraps in its place.
+
+    >>> from trimtab import FedAvg, Mime, Momentum, RichardsonRomberg
+    >>> settings_of(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))
+    {'eta_l': 0.1, 'K': 5, 'eta_g': 1.0}
+    >>> settings_of(Mime(eta=0.1, K=5, base=Momentum()))
+    {'eta': 0.1, 'K': 5, 'base': Momentum(beta=0.9)}
+    """
+    settings: dict[str, Any] = {}
+    for parameter in own_parameters(type(algorithm)):
+        value = getattr(algorithm, parameter.name)
+        settings |= settings_of(value) if wrapped(value) else {parameter.name: value}
+    return settings
+
+
+def step_size(algorithm: Any) -> tuple[str, float]:
+    """Return name and value of an algorithm's step size, or ("", nan).
+
+    >>> from trimtab import FedAvg, RichardsonRomberg
+    >>> step_size(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))
+    ('eta_l', 0.1)
+    """
+    for parameter in own_parameters(type(algorithm)):
+        value = getattr(algorithm, parameter.name)
+        if parameter.is_step:
+            return parameter.name, value
+        if wrapped(value) and step_size(value)[0]:
+            return step_size(value)
+    return "", nan
+
+
+def with_step(algorithm: Any, eta: float) -> Any:
+    """Return an algorithm with another step size.
+
+    >>> from trimtab import FedAvg, RichardsonRomberg
+    >>> with_step(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)), 0.2)
+    RichardsonRomberg(fedavg=FedAvg(eta_l=0.2, K=5, eta_g=1.0))
+    """
+    for parameter in own_parameters(type(algorithm)):
+        value = getattr(algorithm, parameter.name)
+        if parameter.is_step:
+            return replace(algorithm, **{parameter.name: eta})
+        if wrapped(value) and step_size(value)[0]:
+            return replace(algorithm, **{parameter.name: with_step(value, eta)})
+    raise ValueError(f"{algorithm} has no step size; give one of its fields the type StepSize.")

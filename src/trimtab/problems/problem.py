@@ -1,6 +1,6 @@
 """What a simulator, a diagnosis or a federation needs to know of a problem."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trimtab.core import Oracle, Vector
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
+from trimtab.problems.metric import ACCURACY, LOSS, Metric
 
 
 class Problem(Protocol):
@@ -51,6 +52,17 @@ class Problem(Protocol):
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
         """Return loss, accuracy where there is one, and other metrics at x."""
         ...
+
+
+def metric_of(problem: Problem, measured: Mapping[str, float]) -> Metric:
+    """Return what a problem is judged by: its own metric, or accuracy where it has one, or loss."""
+    own = getattr(problem, "metric", None)
+    if own is not None and not isinstance(own, Metric):
+        raise ValueError(
+            f"{type(problem).__name__}.metric is {own!r}; make it a Metric, as "
+            "Metric('auc', higher=True, low=0.5, high=1.0)."
+        )
+    return own or (ACCURACY if "accuracy" in measured else LOSS)
 
 
 def fingerprint(problem: Problem) -> str:

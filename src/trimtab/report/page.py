@@ -6,7 +6,7 @@ from pathlib import Path
 from trimtab._files import write_whole
 from trimtab._version import environment
 from trimtab.report.table import COLUMNS, FRAGILE, cells, wanted, winners
-from trimtab.studies.comparison import Comparison, Entry, pretty
+from trimtab.studies.comparison import Comparison, Entry
 
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;
@@ -25,7 +25,7 @@ def write_page(result: Comparison, path: Path) -> Path:
     """Write the page, and return where it is."""
     title = f"{result.problem}: {len(result.entries)} algorithms to {wanted(result)}"
     if len(result.entries) == 1:
-        title = f"{result.problem}: {pretty(result.entries[0].name)} to {wanted(result)}"
+        title = f"{result.problem}: {result.entries[0].shown} to {wanted(result)}"
     from trimtab.report.plots import curves, svg  # matplotlib is slow to import
 
     note = f"<br>{FRAGILE}" if any(entry.fragile for entry in result.entries) else ""
@@ -72,19 +72,19 @@ def _tried(result: Comparison) -> str:
 
 def _candidates(entry: Entry) -> str:
     rows = []
-    for one in sorted(entry.tried, key=lambda t: t["step"]):
+    for one in sorted(entry.tried, key=lambda candidate: candidate.step or 0.0):
         outcome = (
-            f"diverged at round {one['diverged_at']}"
-            if one["diverged_at"]
-            else f"target met at round {one['rounds']}"
-            if one["rounds"]
-            else f"stopped after {one['ran']} rounds"
+            f"diverged at round {one.diverged_at}"
+            if one.diverged_at
+            else f"target met at round {one.rounds}"
+            if one.rounds
+            else f"stopped after {one.ran} rounds"
         )
-        best = "-" if one["best"] is None else f"{one['best']:.4g}"
-        rows.append(f"<tr><td>{one['step']:.3g}</td><td>{outcome}</td><td>{best}</td></tr>")
+        best = "-" if one.best is None else f"{one.best:.4g}"
+        rows.append(f"<tr><td>{one.step:.3g}</td><td>{outcome}</td><td>{best}</td></tr>")
     K = f", K = {entry.settings['K']}" if "K" in entry.settings else ""
     return (
-        f"<details><summary>{escape(pretty(entry.name))}{K}</summary><table>"
+        f"<details><summary>{escape(entry.shown)}{K}</summary><table>"
         "<tr><th>step size</th><th>outcome</th><th>best</th></tr>"
         f"{''.join(rows)}</table></details>"
     )

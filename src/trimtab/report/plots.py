@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from trimtab.studies.comparison import Comparison, Entry, pretty
+from trimtab.algorithms.registry import NAMES, kind
+from trimtab.studies.comparison import Comparison, Entry
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -21,30 +22,21 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "trimtab",
 }
-COLOURS = {
-    "sgd": "#444444",
-    "fedavg": "#d1495b",
-    "fedprox": "#edae49",
-    "scaffold": "#00798c",
-    "mimelite": "#8d6cab",
-    "mime": "#4f3b78",
-    "fedopt": "#b5651d",
-    "serveronly": "#888888",
-    "richardsonromberg": "#5a9367",
-}
-_OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25")
+COLOURS = {name: kind(name).colour for name in NAMES}
 
 
 def curves(result: Comparison) -> Figure:
     """Return one panel for each metric against rounds, and one against bytes."""
-    metrics = [m for m in ("accuracy", "loss") if any(m in e.curve[0] for e in _drawn(result))]
+    first = [entry.curve[0].metrics for entry in _drawn(result)]
+    wanted = dict.fromkeys((result.metric, "accuracy", "loss"))
+    metrics = [name for name in wanted if any(name in metrics for metrics in first)]
     with rc_context(STYLE):
         figure = Figure(figsize=(10, 3.6 * len(metrics)), layout="constrained")
         panels: Any = figure.subplots(len(metrics), 2, squeeze=False)
         for row, metric in zip(panels, metrics, strict=True):
             for axes, against in zip(row, ("rounds", "bytes"), strict=True):
                 _draw(axes, result, metric, against)
-        panels[0][0].legend(loc="lower right" if metrics[0] == "accuracy" else "upper right")
+        panels[0][0].legend(loc="lower right" if result.goal.metric.higher else "upper right")
     return figure
 
 
@@ -63,26 +55,26 @@ def _drawn(result: Comparison) -> list[Entry]:
 def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
     several = len({e.settings.get("K") for e in result.entries if "K" in e.settings}) > 1
     styles: dict[str, int] = {}
-    for j, entry in enumerate(_drawn(result)):
+    for entry in _drawn(result):
         base = entry.name.split("#")[0]
         seen = styles[base] = styles.get(base, -1) + 1
-        moved = accumulate(line["bytes_down"] + line["bytes_up"] for line in entry.curve)
-        x = [line["r"] for line in entry.curve] if against == "rounds" else [b / 1e6 for b in moved]
-        y = [line.get(metric) for line in entry.curve]
-        label = pretty(entry.name) + (
+        moved = accumulate(line.bytes_down + line.bytes_up for line in entry.curve)
+        x = [line.r for line in entry.curve] if against == "rounds" else [b / 1e6 for b in moved]
+        y = [line.metrics.get(metric) for line in entry.curve]
+        label = entry.shown + (
             f", K = {entry.settings['K']}" if several and "K" in entry.settings else ""
         )
         axes.plot(
             x,
             [float("nan") if v is None else v for v in y],
-            color=COLOURS.get(base, _OTHERS[j % len(_OTHERS)]),
+            color=entry.colour,
             linestyle=("-", "--", ":", "-.")[seen % 4],
             linewidth=1.6,
             label=label,
         )
     if metric == result.metric and result.target is not None:
         axes.axhline(result.target, color="#999999", linewidth=1, linestyle=(0, (4, 3)))
-    values = [line.get(metric) for e in _drawn(result) for line in e.curve]
+    values = [line.metrics.get(metric) for e in _drawn(result) for line in e.curve]
     known = [v for v in values if v is not None]
     if metric == "loss" and known and min(known) > 0:
         axes.set_yscale("log")

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.studies.comparison import Comparison, Entry, pretty
+from trimtab.studies.comparison import Comparison, Entry
 
 COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
 FRAGILE = (
@@ -17,7 +17,7 @@ FRAGILE = (
 def cells(entry: Entry, result: Comparison) -> list[str]:
     """Return an entry's cells; the settings that name the algorithm come first."""
     s = entry.settings
-    step = next((s[k] for k in ("eta_l", "eta") if k in s), None)
+    step = s.get(entry.step)
     best = "-" if entry.best is None else f"{entry.best:.4g}"
     shown = _number(step) + (" *" if entry.fragile else "")
     if entry.diverged:
@@ -37,7 +37,7 @@ def cells(entry: Entry, result: Comparison) -> list[str]:
 
 def winners(result: Comparison) -> dict[int, set[int]]:
     """Return which rows hold the best of each column that has one."""
-    higher = result.metric != "loss"
+    higher = result.goal.metric.higher
     values: dict[int, list[float | None]] = {
         3: [e.rounds for e in result.entries],
         4: [e.bytes for e in result.entries],
@@ -102,7 +102,7 @@ def wanted(result: Comparison) -> str:
     """Return the target in words."""
     if result.target is None:
         return f"the best {result.metric}"
-    return f"{result.metric} {result.target:g}" + (" or less" if result.metric == "loss" else "")
+    return f"{result.metric} {result.target:g}" + ("" if result.goal.metric.higher else " or less")
 
 
 def human_bytes(n: float) -> str:
@@ -120,7 +120,7 @@ def human_bytes(n: float) -> str:
 
 def _name(entry: Entry) -> str:
     base = entry.settings.get("base", "")
-    return pretty(entry.name) + (f" ({base.split('(')[0]})" if base else "")
+    return entry.shown + (f" ({base.split('(')[0]})" if base else "")
 
 
 def _number(value: float | None) -> str:

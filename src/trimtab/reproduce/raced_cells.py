@@ -26,6 +26,7 @@ from trimtab.algorithms.bases import Base
 from trimtab.core import Algorithm, Vector
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.data.split import Scale, Split
+from trimtab.problems.metric import ACCURACY
 from trimtab.problems.models import logistic, mlp
 from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.supervised.problem import Supervised
@@ -157,19 +158,19 @@ def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
             s.with_step(eta, K), problem, rounds, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x
         )
 
-    goal = Goal("accuracy", s.target)
+    goal = Goal(ACCURACY, s.target)
     trials = {s.eta: start(s.eta)} if s.eta is not None else _race(s, start, goal, say)
     winner = ranked(trials, goal)[0]
     (eta,) = (eta for eta, trial in trials.items() if trial is winner)
-    further = winner.advance(s.limit, Goal("accuracy"))
+    further = winner.advance(s.limit, Goal(ACCURACY))
     while stays(_accuracy(winner), s.until) is None and next(further, None):
         accuracy = _accuracy(winner)
         say(f"round {len(accuracy)}, accuracy {accuracy[-1]:.3f}")
     again = None
     if s.eta is None and not s.network and not winner.diverged:
         second = start(eta, moved(problem.x0(s.seed), s.seed))
-        for trial in repeat(second, winner, goal):
-            say(f"again from a moved start, round {len(trial.rounds)}")
+        for event in repeat(second, winner, goal):
+            say(f"again from a moved start, round {event.line.r}")
         again = judge(winner.rounds, second.rounds, goal, second.diverged is not None)
     return {
         "setting": asdict(s),
@@ -184,7 +185,7 @@ def compute(s: Setting, data: Path | None, say: Say, scratch: Path) -> Record:
         "best": max(_accuracy(winner), default=None),
         "again": None if again is None else asdict(again),
         "limit": s.limit,
-        "bytes a round": sum(winner.rounds[0][b] for b in ("bytes_up", "bytes_down"))
+        "bytes a round": winner.rounds[0].bytes_up + winner.rounds[0].bytes_down
         if winner.rounds
         else None,
     }
@@ -194,11 +195,11 @@ def _race(s: Setting, start: Start, goal: Goal, say: Say) -> Trials:
     running = race(start, goal, s.limit, grid(s), factor=FACTOR, refine=False)
     while True:
         try:
-            trial = next(running)
+            event = next(running)
         except StopIteration as over:
             trials: Trials = over.value
             return trials
-        say(f"step size {step_size(trial.algorithm)[1]:.3g}, round {len(trial.rounds)}")
+        say(f"step size {step_size(event.algorithm)[1]:.3g}, round {event.line.r}")
 
 
 def grid(s: Setting) -> list[float]:
@@ -216,7 +217,7 @@ def grid(s: Setting) -> list[float]:
 
 
 def _accuracy(trial: Trial) -> list[float]:
-    return [round(line["accuracy"], 4) for line in trial.rounds]
+    return [round(line.metrics["accuracy"] or 0.0, 4) for line in trial.rounds]
 
 
 def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
@@ -224,7 +225,7 @@ def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
     return {
         "eta": eta,
         "rounds": len(trial.rounds),
-        "first": met["r"] if met else None,
+        "first": met.r if met else None,
         "best": goal.best(trial.rounds),
         "diverged": trial.diverged is not None,
     }

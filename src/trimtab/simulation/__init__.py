@@ -1,7 +1,7 @@
 """The loop of rounds, sampling, client memory and checkpoints."""
 
+from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged
-from trimtab.simulation.divergence import step_size
 from trimtab.simulation.executors import bits_depend_on_threads
 from trimtab.simulation.simulate import Round, Simulation, cohort_size, simulate
 

@@ -1,11 +1,11 @@
 """Why a run diverged, from the sums that its rounds leave behind."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trimtab.core import Algorithm
+from trimtab.core.hyper import settings_of, step_size
 
 
 class Moves(NamedTuple):
@@ -37,15 +37,16 @@ def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], i
             f"client {worst()} moves nearly alone, so look at its data (outliers, scale), or try "
             f"{name} below {eta:g}"
         )
-    beta = getattr(getattr(algorithm, "base", None), "beta", 0.0)
+    settings = settings_of(algorithm)
+    beta = getattr(settings.get("base"), "beta", 0.0)
     if beta:
         return (
             f"momentum beta = {beta:g} adds up to {1 / (1 - beta):.3g} steps, so try {name} below "
             f"{eta * (1 - beta):.2g} or a smaller beta, not {name} = {eta:g}"
         )
     growth = _growth(rounds)
-    K = getattr(getattr(algorithm, "fedavg", algorithm), "K", None)
-    if K is None or not growth > 1 or getattr(algorithm, "base", None) is not None:
+    K = settings.get("K")
+    if K is None or not growth > 1 or "base" in settings:
         return f"try {name} below {eta:g}"
     L = (1 + growth ** (1 / K)) / eta
     return (
@@ -58,22 +59,3 @@ def _growth(rounds: Sequence[Moves]) -> float:
     if len(rounds) < 2 or not rounds[-2].drift > 0 or not isfinite(rounds[-1].drift):
         return nan
     return rounds[-1].drift / rounds[-2].drift
-
-
-def step_size(algorithm: Any) -> tuple[str, float]:
-    """Return name and value of an algorithm's step size, or ("", nan).
-
-    >>> from trimtab import FedAvg, RichardsonRomberg
-    >>> step_size(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))
-    ('eta_l', 0.1)
-    """
-    if is_dataclass(algorithm):
-        names = [field.name for field in fields(algorithm)]
-        for name in ("eta_l", "eta"):
-            if name in names:
-                return name, getattr(algorithm, name)
-        for name in names:
-            found = step_size(getattr(algorithm, name))
-            if found[0]:
-                return found
-    return "", nan

@@ -1,28 +1,34 @@
 """Compare algorithms on one problem: each with its own best step size, side by side."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
-from trimtab.algorithms import ALGORITHMS, FedAvg, Momentum
+from trimtab.algorithms.registry import Kind, build, kind
 from trimtab.core import Algorithm, Vector
+from trimtab.core.hyper import step_size
+from trimtab.core.task import task
 from trimtab.problems.catalogue import load_problem
+from trimtab.problems.metric import ACCURACY
 from trimtab.problems.problem import Problem
-from trimtab.simulation import cohort_size, step_size
-from trimtab.studies.comparison import Comparison, advise, entry_of, outcome_of
+from trimtab.simulation import cohort_size
+from trimtab.studies.comparison import Comparison, Entry, advise, entry_of
+from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge, moved, repeat
 from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.race import Start, Trials, calm_down, race, ranked
-from trimtab.studies.record import Record, how_computed, open_folder
+from trimtab.studies.record import Record, RoundLine, how_computed, open_folder
 from trimtab.studies.trial import Trial
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
+LEAST = 20  # the curves of all algorithms have >= 20 rounds, if R allows it
 
 
+@task
 def compare(
     problem: Problem | str,
     algorithms: Sequence[Any] | None = None,
@@ -36,7 +42,7 @@ def compare(
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-) -> Comparison:
+) -> Generator[RoundDone, None, Comparison]:
     """Tune each algorithm's step size on the problem, and tell which needs the fewest rounds.
 
     problem: one, or the name of one as for `trimtab compare`, with the target it suggests.
@@ -45,6 +51,7 @@ def compare(
     those of one epoch (10 where an epoch is a single step).
     target: an accuracy (for regression, a loss); None takes one that the best nearly reaches.
     With `out`, everything is written there and an interrupted comparison can be resumed.
+    `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
     >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([42.0, -40.0]))
@@ -52,91 +59,42 @@ def compare(
     >>> [(entry.name, entry.rounds is not None) for entry in found.entries]  # f_star is -0.5
     [('fedavg', False), ('scaffold', True)]
     """
-    steps = comparing(
-        problem,
-        algorithms,
-        target=target,
-        K=K,
-        S=S,
-        R=R,
-        seed=seed,
-        base=base,
-        name=name,
-        out=out,
-        resume=resume,
-    )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: Comparison = done.value
-            return result
-
-
-def comparing(
-    problem: Problem | str,
-    algorithms: Sequence[Any] | None = None,
-    *,
-    target: float | None = None,
-    K: int | Sequence[int] | None = None,
-    S: int | float | None = None,
-    R: int = 200,
-    seed: int = 0,
-    base: Any = None,
-    name: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-) -> Generator[tuple[str, Trial], None, Comparison]:
-    """Do what `compare` does; yield (label, trial) after each round, for progress."""
     R = round_count(R)
     if isinstance(problem, str):
         name = name or problem
         problem, suggested = load_problem(problem, seed=seed)
         target = suggested if target is None else target
-    goal = goal_of(problem, target)
-    lanes = _lanes(algorithms or DEFAULT, _local_steps(problem, K))
-    folder = None if out is None else Path(out)
-    name = name or type(problem).__name__.lower()
-    common = {"problem": name, "seed": seed, "S": cohort_size(S, problem.N)}
-    with nullcontext() if folder is None else Lock(folder):
-        if folder is not None:
-            settings = common | {"algorithms": [lane.label for lane in lanes]}
-            open_folder(folder / "compare.json", "comparison", settings, problem, resume)
-
-        def start(lane: _Lane, algorithm: Algorithm, x: Vector | None = None) -> Trial:
-            step, value = step_size(algorithm)
-            settings = common | {"algorithm": repr(algorithm)}
-            again = "" if x is None else "-again"
-            stem = f"{step or 'run'}={value:.4g}{again}"
-            place = None if folder is None else folder / lane.label / stem
-            record = Record(place, settings, problem=problem, resume=resume)
-            return Trial(algorithm, problem, record, keep_best=True, S=S, seed=seed, x=x)
-
+    study = _Study(
+        problem=problem,
+        name=name or type(problem).__name__.lower(),
+        goal=goal_of(problem, target),
+        lanes=_lanes(algorithms or DEFAULT, _local_steps(problem, K)),
+        R=R,
+        S=S,
+        seed=seed,
+        base=base,
+        folder=None if out is None else Path(out),
+        resume=resume,
+    )
+    with nullcontext() if study.folder is None else Lock(study.folder):
+        study.open()
         trials: dict[str, Trials] = {}
-        for lane in lanes:
-            trials[lane.label] = yield from _labelled(lane, _race(lane, start, goal, R, base))
-        goal = _settle(goal, [ranked(tried, goal)[0].rounds for tried in trials.values()])
-        for lane in lanes:  # once more, now that there surely is a target
+        for lane in study.lanes:
+            trials[lane.label] = yield from study.race(lane)
+        goal = study.goal = _settle(study.goal, [_curve(t, study.goal) for t in trials.values()])
+        for lane in study.lanes:  # once more, now that there surely is a target
             if lane.fixed is None:
-                heat = calm_down(_starter(lane, start, base), trials[lane.label], goal, R)
-                yield from _labelled(lane, heat)
-        order = {lane.label: ranked(trials[lane.label], goal) for lane in lanes}
+                yield from calm_down(study.starter(lane), trials[lane.label], goal, R)
+        order = {lane.label: ranked(trials[lane.label], goal) for lane in study.lanes}
         winners = {label: tried[0] for label, tried in order.items()}
         horizon = _horizon(goal, winners, R)
-        entries = []
-        for lane in lanes:
-            winner = winners[lane.label]  # runs on to a common length, for the plots and the best
-            yield from _labelled(lane, winner.advance(horizon, Goal(goal.metric)))
-            again = None
-            if winner.rounds and not winner.diverged:
-                second = start(lane, winner.algorithm, moved(problem.x0(seed), seed))
-                yield from _labelled(lane, repeat(second, winner, goal))
-                diverged = second.diverged is not None
-                again = judge(winner.rounds, second.rounds, goal, diverged)
-            entries.append(entry_of(lane.name, lane.label, order[lane.label], goal, again))
-        result = Comparison(name, goal.metric, goal.target, entries, advise(entries, goal), folder)
-        if folder is not None:
-            _write(folder, result, winners, goal)
+        entries: list[Entry] = []
+        for lane in study.lanes:
+            entries.append((yield from study.finish(lane, order[lane.label], horizon)))
+        advice = advise(entries, goal)
+        result = Comparison(study.name, goal, entries, advice, study.folder)
+        if study.folder is not None:
+            _write(study.folder, result, winners, goal)
         return result
 
 
@@ -147,6 +105,7 @@ def comparing(
 class _Lane:
     """One algorithm at one K, still without a step size; or one that has it."""
 
+    kind: Kind
     name: str
     K: int | None = None
     fixed: Any = None
@@ -156,32 +115,25 @@ class _Lane:
         return self.name if self.K is None else f"{self.name}-K{self.K}"
 
     def algorithm(self, eta: float, base: Any = None) -> Algorithm:
-        cls = ALGORITHMS[self.name]
-        if self.name == "richardsonromberg":
-            assert self.K is not None
-            wrapped: Algorithm = cls(FedAvg(eta_l=eta, K=self.K))
-            return wrapped
-        names = {f.name for f in fields(cls)}
-        given: dict[str, Any] = {"eta_l" if "eta_l" in names else "eta": eta}
-        given |= {"K": self.K} if "K" in names else {}
-        given |= {"base": base or Momentum()} if "base" in names else {}
-        made: Algorithm = cls(**given)
+        words: dict[str, Any] = {self.kind.step: eta}
+        words |= {} if self.K is None else {"K": self.K}
+        words |= {"base": base} if any(p.name == "base" for p in self.kind.parameters) else {}
+        made: Algorithm = build(self.kind, **words)
         return made
 
 
 def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
     lanes: list[_Lane] = []
     for algorithm in algorithms:
-        name = algorithm.lower() if isinstance(algorithm, str) else _class_name(algorithm)
+        chosen = kind(algorithm)
         if not isinstance(algorithm, str | type):
-            same = sum(lane.name.split("#")[0] == name for lane in lanes)
-            name = f"{name}#{same + 1}" if same else name
-            lanes.append(_Lane(name, getattr(algorithm, "K", None), algorithm))
-            continue
-        if name not in ALGORITHMS:
-            raise ValueError(f"{name!r} is no algorithm; pass some of {', '.join(ALGORITHMS)}.")
-        stepless = name in ("sgd", "serveronly")
-        lanes += [_Lane(name, K) for K in ([None] if stepless else Ks)]
+            same = sum(lane.kind.name == chosen.name for lane in lanes)
+            name = f"{chosen.name}#{same + 1}" if same else chosen.name
+            lanes.append(_Lane(chosen, name, getattr(algorithm, "K", None), algorithm))
+        elif not chosen.step:
+            lanes.append(_Lane(chosen, chosen.name, fixed=build(chosen)))
+        else:
+            lanes += [_Lane(chosen, chosen.name, K) for K in (Ks if chosen.has_K else [None])]
     labels = [lane.label for lane in lanes]
     return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]
 
@@ -194,55 +146,97 @@ def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
     return list(K) if isinstance(K, Sequence) else [K]
 
 
-def _class_name(algorithm: Any) -> str:
-    return (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__.lower()
+@dataclass
+class _Study:
+    """What all lanes have in common."""
 
+    problem: Problem
+    name: str
+    goal: Goal
+    lanes: list[_Lane]
+    R: int
+    S: int | float | None
+    seed: int
+    base: Any
+    folder: Path | None
+    resume: bool
 
-def _starter(lane: _Lane, start: Any, base: Any) -> Start:
-    """Return what makes the trial of a step size in this lane."""
-    return lambda eta: start(lane, lane.algorithm(eta, base))
+    def open(self) -> None:
+        """Start the folder, or check that it holds this comparison."""
+        if self.folder is not None:
+            settings = self._settings() | {"algorithms": [lane.label for lane in self.lanes]}
+            path = self.folder / "compare.json"
+            open_folder(path, "comparison", settings, self.problem, self.resume)
 
+    def trial(self, lane: _Lane, algorithm: Algorithm, x: Vector | None = None) -> Trial:
+        """Return the trial of one step size, from a moved start if x is given."""
+        step, value = step_size(algorithm)
+        stem = f"{step or 'run'}={value:.4g}{'' if x is None else '-again'}"
+        folder = None if self.folder is None else self.folder / lane.label / stem
+        settings = self._settings() | {"algorithm": repr(algorithm)}
+        record = Record(folder, settings, problem=self.problem, resume=self.resume)
+        options: dict[str, Any] = {"S": self.S, "seed": self.seed, "x": x}
+        return Trial(algorithm, self.problem, record, label=lane.label, keep_best=True, **options)
 
-def _race(lane: _Lane, start: Any, goal: Goal, R: int, base: Any) -> Generator[Trial, None, Trials]:
-    """Race the step sizes of one lane, or run its one algorithm; return the trials."""
-    if lane.fixed is not None:
-        trial: Trial = start(lane, lane.fixed)
-        yield from trial.advance(R, goal)
+    def starter(self, lane: _Lane) -> Start:
+        """Return what makes the trial of a step size in this lane."""
+        return lambda eta: self.trial(lane, lane.algorithm(eta, self.base))
+
+    def race(self, lane: _Lane) -> Generator[RoundDone, None, Trials]:
+        """Race the step sizes of one lane, or run its one algorithm; return the trials."""
+        if lane.fixed is None:
+            return (yield from race(self.starter(lane), self.goal, self.R))
+        trial = self.trial(lane, lane.fixed)
+        yield from trial.advance(self.R, self.goal)
         return {step_size(lane.fixed)[1]: trial}
-    found = yield from race(_starter(lane, start, base), goal, R)
-    return found
 
+    def finish(
+        self, lane: _Lane, tried: list[Trial], horizon: int
+    ) -> Generator[RoundDone, None, Entry]:
+        """Let the winner run on to a common length, and once more from a moved start."""
+        winner, again = tried[0], None
+        yield from winner.advance(horizon, self.goal.without_target())
+        if winner.rounds and not winner.diverged:
+            start = moved(self.problem.x0(self.seed), self.seed)
+            second = self.trial(lane, winner.algorithm, start)
+            yield from repeat(second, winner, self.goal)
+            diverged = second.diverged is not None
+            again = judge(winner.rounds, second.rounds, self.goal, diverged)
+        return entry_of(lane.name, lane.label, tried, self.goal, again)
 
-def _labelled(lane: _Lane, steps: Iterator[Trial]) -> Generator[tuple[str, Trial], None, Any]:
-    """Pass on what moves with the name of its lane, and return what is returned."""
-    while True:
-        try:
-            yield lane.label, next(steps)
-        except StopIteration as done:
-            return done.value
+    def _settings(self) -> dict[str, Any]:
+        S = cohort_size(self.S, self.problem.N)
+        return {"problem": self.name, "seed": self.seed, "S": S}
 
 
 # -- the outcome
 
 
-def _settle(goal: Goal, curves: list[list[dict[str, Any]]]) -> Goal:
+def _curve(trials: Trials, goal: Goal) -> list[RoundLine]:
+    return ranked(trials, goal)[0].rounds
+
+
+def _settle(goal: Goal, curves: list[list[RoundLine]]) -> Goal:
     """Return the goal with a target: if none was given, one that the best run nearly reaches."""
     if goal.target is not None:
         return goal
-    bests = [best for best in (goal.best(curve) for curve in curves) if best is not None]
-    firsts = [curve[0][goal.metric] for curve in curves if curve and goal.best(curve) is not None]
+    finite = [(goal.best(curve), curve) for curve in curves]
+    bests = [best for best, _ in finite if best is not None]
+    starts = [curve[0].metrics[goal.name] for best, curve in finite if best is not None]
     if not bests:
         return Goal(goal.metric, 0.5)
-    if goal.higher:
+    if goal.metric == ACCURACY:
         return Goal(goal.metric, floor(98 * max(bests)) / 100)
-    least, worst = min(bests), max(firsts)
+    if goal.metric.higher:
+        most, worst = max(bests), min(start for start in starts if start is not None)
+        return Goal(goal.metric, float(f"{most - 0.02 * (most - worst):.4g}"))
+    least, worst = min(bests), max(start for start in starts if start is not None)
     return Goal(goal.metric, float(f"{least + 0.01 * (worst - least):.4g}"))
 
 
 def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
     met = [goal.first(trial.rounds) for trial in winners.values()]
-    needed = [line["r"] if line else R for line in met]
-    return min(R, max(20, *needed))
+    return min(R, max(LEAST, *(line.r if line else R for line in met)))
 
 
 # -- the folder
@@ -255,9 +249,9 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
             trial.write_last(folder / label / "model.safetensors")
             trial.write_best(folder / label / "best.safetensors", goal)
             executors[label] = trial.sim.executor
-    path, outcome = folder / "compare.json", outcome_of(result)
+    path = folder / "compare.json"
     how = {"executors": executors} | how_computed(executors.values())
-    write_json(path, read_json(path) | how | {"outcome": outcome})
+    write_json(path, read_json(path) | how | {"outcome": result.to_record()})
     for name in ("checkpoint.safetensors", "best.safetensors"):
         for file in folder.glob(f"*/*/{name}"):  # of the trials
             file.unlink()

@@ -5,22 +5,24 @@ last digit of a sum, and so the processor, decides how many rounds it takes. A r
 change when its start moves by a millionth is marked as fragile.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
 
 import torch
 
 from trimtab.core import Vector
 from trimtab.core.streams import MOVED, stream
+from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
+from trimtab.studies.record import RoundLine
 from trimtab.studies.trial import Trial
 
 MOVE = 1e-6  # |x - x0| <= 1e-6 x max(1, |x0|)
 ROUNDS = 0.1  # a run holds if its rounds to the target change by <= 10 %, or by one,
-BEST = 0.01  # and its best accuracy by <= 0.01, its best loss by <= 1 % of it or of its fall
+BEST = 0.01  # and its best value by <= 1 % of the metric's range; without one, of its way
 
-Lines = list[dict[str, Any]]
+Lines = Sequence[RoundLine]
 
 
 @dataclass(frozen=True)
@@ -43,33 +45,36 @@ def moved(x0: Vector, seed: int) -> Vector:
     return x0 + (size / float(u.norm()) * u).to(x0)
 
 
-def repeat(again: Trial, winner: Trial, goal: Goal) -> Iterator[Trial]:
+def repeat(again: Trial, winner: Trial, goal: Goal) -> Iterator[RoundDone]:
     """Run the repetition as long as it takes to judge the winner."""
     met = goal.first(winner.rounds)
-    latest = met["r"] + _slack(met["r"]) if met else 0
-    yield from again.advance(max(len(winner.rounds), int(latest)), Goal(goal.metric))
+    latest = met.r + _slack(met.r) if met else 0
+    yield from again.advance(max(len(winner.rounds), int(latest)), goal.without_target())
 
 
 def judge(winner: Lines, again: Lines, goal: Goal, diverged: bool = False) -> Again:
     """Compare the rounds of a run with those of its repetition.
 
-    >>> lines = [{"r": r, "accuracy": r / 100} for r in range(1, 41)]
-    >>> later = [{"r": r, "accuracy": (r - 4) / 100} for r in range(1, 45)]
-    >>> judge(lines, lines, Goal("accuracy", 0.3)).fragile
+    >>> from trimtab.problems.metric import ACCURACY
+    >>> lines = [RoundLine(r, metrics={"accuracy": r / 100}) for r in range(1, 41)]
+    >>> later = [RoundLine(r, metrics={"accuracy": (r - 4) / 100}) for r in range(1, 45)]
+    >>> judge(lines, lines, Goal(ACCURACY, 0.3)).fragile
     False
-    >>> judge(lines, later, Goal("accuracy", 0.3))
+    >>> judge(lines, later, Goal(ACCURACY, 0.3))
     Again(rounds=34, best=0.36, fragile=True)
     """
     n = len(winner)
     met, met_again = goal.first(winner), goal.first(again)
-    r, r_again = (line["r"] if line else n + 1 for line in (met, met_again))
+    r, r_again = (line.r if line else n + 1 for line in (met, met_again))
     best, best_again = goal.best(winner), goal.best(again[:n])
+    start = winner[0].metrics.get(goal.name) if winner else None
     if diverged or best is None or best_again is None:
-        return Again(met_again["r"] if met_again else None, best_again, True)
-    fell = max(abs(winner[0][goal.metric] - best), abs(best))
-    room = BEST if goal.higher else BEST * fell + 1e-9
+        return Again(met_again.r if met_again else None, best_again, True)
+    way = max(abs((best if start is None else start) - best), abs(best))
+    span = goal.metric.high - goal.metric.low
+    room = BEST * span if isfinite(span) else BEST * way + 1e-9
     fragile = abs(r_again - r) > _slack(r) or abs(best_again - best) > room
-    return Again(met_again["r"] if met_again else None, best_again, fragile)
+    return Again(met_again.r if met_again else None, best_again, fragile)
 
 
 def _slack(r: int) -> float:

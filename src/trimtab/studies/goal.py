@@ -1,78 +1,98 @@
 """What is wanted of a run: a metric, and a target for it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from operator import index
-from typing import Any
 
 from trimtab.core import Vector
-from trimtab.problems.problem import Problem
+from trimtab.errors import BadArgument
+from trimtab.problems.metric import ACCURACY, Metric
+from trimtab.problems.problem import Problem, metric_of
+from trimtab.studies.record import RoundLine
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted: accuracy at or above the target, or loss at or below it.
+    """A metric at or beyond the target.
 
-    >>> goal = Goal("accuracy", 0.9)
-    >>> goal.reached({"accuracy": 0.91}), Goal("loss", 0.1).reached({"loss": 0.2})
+    >>> from trimtab.problems.metric import LOSS
+    >>> Goal(ACCURACY, 0.9).reached({"accuracy": 0.91}), Goal(LOSS, 0.1).reached({"loss": 0.2})
     (True, False)
     """
 
-    metric: str
+    metric: Metric
     target: float | None = None
 
     @property
-    def higher(self) -> bool:
-        """Whether more is better."""
-        return self.metric != "loss"
+    def name(self) -> str:
+        """The metric's name."""
+        return self.metric.name
 
-    def score(self, line: dict[str, Any]) -> float:
-        """Return how good a round is; more is better."""
-        value = line.get(self.metric)
+    def without_target(self) -> "Goal":
+        """Return the goal of whoever runs on."""
+        return Goal(self.metric)
+
+    def score(self, metrics: Mapping[str, float | None]) -> float:
+        """Return how good a model with these metrics is; more is better."""
+        value = metrics.get(self.name)
         if value is None or not isfinite(value):
             return -inf
-        return float(value) if self.higher else -float(value)
+        return float(value) if self.metric.higher else -float(value)
 
-    def reached(self, line: dict[str, Any]) -> bool:
-        """Tell whether a round meets the target."""
+    def reached(self, metrics: Mapping[str, float | None]) -> bool:
+        """Tell whether these metrics meet the target."""
         if self.target is None:
             return False
-        return self.score(line) >= self.score({self.metric: self.target})
+        return self.score(metrics) >= self.score({self.name: self.target})
 
-    def first(self, rounds: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def first(self, rounds: Sequence[RoundLine]) -> RoundLine | None:
         """Return the first round that meets the target."""
-        return next((line for line in rounds if self.reached(line)), None)
+        return next((line for line in rounds if self.reached(line.metrics)), None)
 
-    def best_round(self, rounds: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def best_round(self, rounds: Sequence[RoundLine]) -> RoundLine | None:
         """Return the first of the best rounds."""
-        finite = [line for line in rounds if self.score(line) > -inf]
-        return max(finite, key=self.score) if finite else None
+        finite = [line for line in rounds if self.score(line.metrics) > -inf]
+        return max(finite, key=lambda line: self.score(line.metrics)) if finite else None
 
-    def best(self, rounds: list[dict[str, Any]]) -> float | None:
+    def best(self, rounds: Sequence[RoundLine]) -> float | None:
         """Return the best value seen."""
         line = self.best_round(rounds)
-        return None if line is None else float(line[self.metric])
+        return None if line is None else line.metrics[self.name]
 
 
 def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
-    """Return the goal a problem suggests: accuracy where it has one, else loss."""
+    """Return the goal a problem suggests: its own metric, or accuracy where it has one, or loss."""
     measured = problem.evaluate(problem.x0() if x is None else x)
-    metric = "accuracy" if "accuracy" in measured else "loss"
-    if metric not in measured:
+    metric = metric_of(problem, measured)
+    if metric.name not in measured:
         has = ", ".join(map(repr, measured)) or "nothing"
         raise ValueError(
             f"{type(problem).__name__}.evaluate returns {has}, by which nobody can win; return "
-            "'accuracy' or 'loss' too."
+            + (
+                "'accuracy' or 'loss' too."
+                if metric.name == "loss"
+                else f"its metric {metric.name!r} too."
+            )
         )
-    if target is not None and (
-        not isfinite(target) or (metric == "accuracy" and not 0 < target <= 1)
-    ):
-        raise ValueError(f"target={target}; pass an accuracy above 0 and at most 1, such as 0.9.")
+    if target is not None and not metric.allows(target):
+        raise BadArgument(
+            "target", "{target:{_given}}; pass {_wanted}.", _given=target, _wanted=_wanted(metric)
+        )
     return Goal(metric, target)
+
+
+def _wanted(metric: Metric) -> str:
+    if metric == ACCURACY:
+        return "an accuracy above 0 and at most 1, such as 0.9"
+    low, high = ("above", "at most") if metric.higher else ("at least", "below")
+    ends = [f"{low} {metric.low:g}"] * isfinite(metric.low)
+    ends += [f"{high} {metric.high:g}"] * isfinite(metric.high)
+    return f"a finite {metric.name}" + (f" {' and '.join(ends)}" if ends else "")
 
 
 def round_count(R: int) -> int:
     """Return a number of rounds, or refuse what is none."""
     if isinstance(R, bool) or not hasattr(R, "__index__") or index(R) < 1:
-        raise ValueError(f"R={R!r}; pass a number of rounds R >= 1.")
+        raise BadArgument("R", "{R:{_given}}; pass a number of rounds R >= 1.", _given=repr(R))
     return index(R)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator
 from math import ceil, inf
 
+from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.trial import Trial
 
@@ -11,6 +12,8 @@ Start = Callable[[float], Trial]
 
 Trials = dict[float, Trial]
 """Trials by their step size."""
+
+Rounds = Iterator[RoundDone]
 
 _FACTOR = 10**0.5
 _FIRST = 16  # rounds before anybody is dropped
@@ -25,10 +28,10 @@ def race(
     grid: list[float] | None = None,
     factor: float = _FACTOR,
     refine: bool = True,
-) -> Generator[Trial, None, Trials]:
+) -> Generator[RoundDone, None, Trials]:
     """Find the step size that reaches the goal in the fewest rounds, at most R.
 
-    Yield the trial that moved after each round; return (by StopIteration) all trials.
+    Tell of each round; return all trials.
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
     stops. The grid, in steps of `factor`, is widened while its best lies at an edge; and since
     steps that look bad early may yet win, large ones and small ones, the neighbours of the best run
@@ -62,9 +65,7 @@ def ranked(trials: Trials, goal: Goal) -> list[Trial]:
     return [trials[winner], *(trials[eta] for eta in order if eta != winner)]
 
 
-def calm_down(
-    start: Start, trials: Trials, goal: Goal, R: int, factor: float = _FACTOR
-) -> Iterator[Trial]:
+def calm_down(start: Start, trials: Trials, goal: Goal, R: int, factor: float = _FACTOR) -> Rounds:
     """Let the step below the winner run 5 % longer than the fewest rounds, and so on down.
 
     A step below is the next smaller one that was tried, or a new one where there is none.
@@ -78,12 +79,12 @@ def calm_down(
         if below not in trials:
             trials[below] = start(below)
         trials[below].dropped = None
-        yield from trials[below].advance(min(R, ceil(_AS_GOOD * fewest["r"])), goal)
+        yield from trials[below].advance(min(R, ceil(_AS_GOOD * fewest.r)), goal)
         if _winner(trials, goal) == winner:
             return
 
 
-def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -> Iterator[Trial]:
+def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -> Rounds:
     """Race new candidates until one is there, or R rounds are over."""
     alive = {eta: start(eta) for eta in etas}
     trials |= alive
@@ -104,7 +105,7 @@ def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -
         r *= 2
 
 
-def _widen(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> Iterator[Trial]:
+def _widen(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> Rounds:
     """Follow each edge that wins outwards, until the best has neighbours that ran as far."""
     for _ in range(_FURTHEST):
         best = _best(trials, goal)
@@ -121,7 +122,7 @@ def _widen(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> I
             return
 
 
-def _descend(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> Iterator[Trial]:
+def _descend(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> Rounds:
     """Let the smallest step run as far as the best, then ever smaller ones while that is better.
 
     With few clients a round large steps can be quick and noisy, small ones slow and sure, and
@@ -141,7 +142,7 @@ def _descend(start: Start, trials: Trials, goal: Goal, R: int, factor: float) ->
 def _soonest(trials: Trials, goal: Goal, r: int) -> int:
     """Return the round at which the first of them is there, at most r."""
     there = [goal.first(trial.rounds[:r]) for trial in trials.values()]
-    return min([r, *(int(line["r"]) for line in there if line)])
+    return min([r, *(line.r for line in there if line)])
 
 
 def _beside(eta: float, trials: Trials) -> list[Trial]:
@@ -166,4 +167,4 @@ def _winner(trials: Trials, goal: Goal) -> float:
 def _limit(trials: Trials, goal: Goal, R: int) -> int:
     """Return how far newcomers need to run to be compared with the best."""
     met = goal.first(trials[_best(trials, goal)].rounds)
-    return int(met["r"]) if met else R
+    return met.r if met else R

@@ -10,6 +10,7 @@ best.safetensors        the model after the best round
 import json
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,39 @@ def how_computed(executors: Iterable[str]) -> dict[str, Any]:
     return {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
 
 
+@dataclass(frozen=True)
+class RoundLine:
+    """One round in the record; on disk its metrics stand beside the other numbers.
+
+    >>> line = RoundLine.from_json({"r": 3, "clients": 20, "accuracy": 0.9})
+    >>> line.r, line.metrics
+    (3, {'accuracy': 0.9})
+    """
+
+    r: int
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    drift: float | None = None
+    spread: float | None = None
+    cosine: float | None = None
+    clients: int = 0
+    metrics: dict[str, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> "RoundLine":
+        """Read a line of rounds.jsonl."""
+        own = {f.name for f in fields(cls)} - {"metrics"}
+        metrics = {name: value for name, value in line.items() if name not in own}
+        return cls(**{name: line[name] for name in own if name in line}, metrics=metrics)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as rounds.jsonl holds it."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "metrics"}
+        line: dict[str, Any] = plain(facts | self.metrics)
+        return line
+
+
 class Record:
     """The folder of one run; with folder None, the same in memory.
 
@@ -59,13 +93,14 @@ class Record:
         resume: bool = False,
     ) -> None:
         self.folder, self.settings = folder, settings
-        self.rounds: list[dict[str, Any]] = []
+        self.rounds: list[RoundLine] = []
         if folder is None:
             return
         if open_folder(folder / "run.json", "run", settings, problem, resume):
             path = folder / "rounds.jsonl"
-            self.rounds = read_lines(path)
-            write_whole(path, "".join(json.dumps(line) + "\n" for line in self.rounds))
+            lines = read_lines(path)
+            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
+            self.rounds = [RoundLine.from_json(line) for line in lines]
 
     @property
     def checkpoint(self) -> Path | None:
@@ -78,12 +113,12 @@ class Record:
         assert self.folder is not None
         return self.folder / "best.safetensors"
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: RoundLine) -> None:
         """Add the line of one round."""
-        line = plain(line)
-        self.rounds.append(line)
+        written = line.to_json()
+        self.rounds.append(RoundLine.from_json(written))
         if self.folder is not None:
-            append_line(self.folder / "rounds.jsonl", line)
+            append_line(self.folder / "rounds.jsonl", written)
 
     def note(self, **facts: Any) -> None:
         """Write facts known at the end (the outcome) beside the settings."""

@@ -1,7 +1,6 @@
 """One algorithm with one step size: run round by round, recorded, resumed."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
 from math import ceil, inf
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.core import Algorithm, Vector
+from trimtab.errors import Diverged
 from trimtab.problems.problem import Problem
-from trimtab.simulation import Diverged, Simulation, simulate
+from trimtab.simulation import Round, Simulation, simulate
+from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import Record, model_round, write_model
+from trimtab.studies.record import Record, RoundLine, model_round, write_model
 
 SAVE_EVERY = 5.0  # seconds of work that a crash may cost a run
 
@@ -29,12 +30,13 @@ class Trial:
         problem: Problem,
         record: Record,
         *,
+        label: str = "",
         save_every: float = SAVE_EVERY,
         keep_best: bool = False,
         **options: Any,
     ) -> None:
         self.algorithm, self.problem, self.record = algorithm, problem, record
-        self.save_every, self.keep_best = save_every, keep_best
+        self.label, self.save_every, self.keep_best = label, save_every, keep_best
         self.options = options
         self.diverged: Diverged | None = None
         self.dropped: int | None = None  # the round at which a race gave it up
@@ -44,7 +46,7 @@ class Trial:
         self._most: float | None = None  # the best score, of whoever ran it
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundLine]:
         """The rounds so far."""
         return self.record.rounds
 
@@ -63,8 +65,8 @@ class Trial:
             self._sim = sim
         return self._sim
 
-    def advance(self, to: int, goal: Goal) -> Iterator["Trial"]:
-        """Run until round `to`, the goal or divergence; yield after each new round."""
+    def advance(self, to: int, goal: Goal) -> Iterator[RoundDone]:
+        """Run until round `to`, the goal or divergence; tell of each new round."""
         try:
             while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
                 started = perf_counter()
@@ -73,15 +75,14 @@ class Trial:
                 except Diverged as error:
                     self.diverged = error
                     return
-                facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
                 measured = self.problem.evaluate(done.x)
                 if self.keep_best:
                     self._note_best(done.r, done.x, goal.score(measured), goal)
-                self.record.append(facts | {"clients": len(done.cohort)} | measured)
+                self.record.append(_line(done, measured))
                 self._unsaved += perf_counter() - started
                 if self._unsaved > self.save_every:
                     self.save()
-                yield self
+                yield RoundDone(self.label, self.algorithm, self.rounds[-1])
         except GeneratorExit:
             self.save()  # stopped between two rounds: an interrupted run goes on here
             raise
@@ -103,7 +104,7 @@ class Trial:
         line = goal.best_round(self.rounds)
         if line is None:
             return
-        r, own = line["r"], self.record.best if self.record.folder is not None else None
+        r, own = line.r, self.record.best if self.record.folder is not None else None
         if own is not None and model_round(own) == r:
             if own != path:
                 copyfile(own, path)
@@ -115,7 +116,7 @@ class Trial:
 
     def _note_best(self, r: int, x: Vector, score: float, goal: Goal) -> None:
         if self._most is None:
-            self._most = max(map(goal.score, self.rounds), default=-inf)
+            self._most = max((goal.score(line.metrics) for line in self.rounds), default=-inf)
         if score > self._most:
             self._best, self._most = (r, x), score
 
@@ -136,21 +137,20 @@ class Trial:
             return (-inf, -inf, -inf)
         met = goal.first(rounds)
         if met:
-            return (-met["r"], 0.0, 0.0)
-        last = rounds[-ceil(len(rounds) / 4) :]
-        return (-inf, len(rounds), sum(map(goal.score, last)) / len(last))
+            return (-met.r, 0.0, 0.0)
+        last = [goal.score(line.metrics) for line in rounds[-ceil(len(rounds) / 4) :]]
+        return (-inf, len(rounds), sum(last) / len(last))
 
 
-def settings_of(algorithm: Algorithm) -> dict[str, Any]:
-    """Return an algorithm's hyper-parameters as JSON holds them.
-
-    >>> from trimtab import FedAvg, Mime, Momentum
-    >>> settings_of(FedAvg(eta_l=0.1, K=5))
-    {'eta_l': 0.1, 'K': 5, 'eta_g': 1.0}
-    >>> settings_of(Mime(eta=0.1, K=5, base=Momentum()))
-    {'eta': 0.1, 'K': 5, 'base': 'Momentum(beta=0.9)'}
-    """
-    fields = asdict(algorithm)  # type: ignore[call-overload]
-    if "fedavg" in fields:  # a wrapper speaks of what it wraps
-        return dict(fields["fedavg"])
-    return {k: repr(getattr(algorithm, k)) if isinstance(v, dict) else v for k, v in fields.items()}
+def _line(done: Round, measured: dict[str, float]) -> RoundLine:
+    return RoundLine(
+        r=done.r,
+        bytes_down=done.bytes_down,
+        bytes_up=done.bytes_up,
+        seconds=done.seconds,
+        drift=done.drift,
+        spread=done.spread,
+        cosine=done.cosine,
+        clients=len(done.cohort),
+        metrics=dict(measured),
+    )

@@ -14,6 +14,7 @@ from trimtab.federation.protocol.inquiry import Attempt, Call
 from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
+from trimtab.problems.metric import ACCURACY, LOSS
 from trimtab.studies.goal import Goal
 
 
@@ -141,7 +142,7 @@ def told_by(reply: Message) -> Telemetry:
 
 def goal_for(metrics: dict[str, float], target: float | None) -> Goal:
     """Return what is to be reached: accuracy where the sites have one, else loss."""
-    return Goal("accuracy" if "accuracy" in metrics else "loss", target)
+    return Goal(ACCURACY if "accuracy" in metrics else LOSS, target)
 
 
 def mean_metrics(told: list[Telemetry]) -> dict[str, float]:

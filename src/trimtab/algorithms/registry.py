@@ -1,0 +1,321 @@
+"""Algorithms by name: the only place that knows them. No torch is loaded before one is used.
+
+An algorithm of one's own is found as `mine.py:Mine`, as an entry point of the group
+`trimtab.algorithms`, or by its name after `register(Mine)`.
+"""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from zlib import crc32
+
+from trimtab._importing import load
+from trimtab.errors import BadArgument
+
+_TITLES = {  # class, title and colour by name
+    "sgd": ("Sgd", "SGD", "#444444"),
+    "fedavg": ("FedAvg", "FedAvg", "#d1495b"),
+    "fedprox": ("FedProx", "FedProx", "#edae49"),
+    "scaffold": ("Scaffold", "SCAFFOLD", "#00798c"),
+    "fedopt": ("FedOpt", "FedOpt", "#b5651d"),
+    "mimelite": ("MimeLite", "MimeLite", "#8d6cab"),
+    "mime": ("Mime", "Mime", "#4f3b78"),
+    "serveronly": ("ServerOnly", "server only", "#888888"),
+    "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),
+}
+NAMES = tuple(_TITLES)
+_WELL_KNOWN = ("sgd", "fedavg", "scaffold")
+BASE_NAMES = ("momentum", "adam", "yogi", "adagrad")
+GROUP = "trimtab.algorithms"  # of entry points
+_OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of an algorithm's class."""
+
+    name: str  # in lower case, as it is typed
+    cls: type[Any]
+    title: str  # as papers write it
+    colour: str
+    well_known: bool = False  # what others are compared with in a sentence
+    origin: str = ""  # where a class that does not come with trimtab was found
+
+    @cached_property
+    def parameters(self) -> tuple[Any, ...]:
+        """Its hyper-parameters, those of an algorithm that it wraps in their place."""
+        from trimtab.core.hyper import parameters_of
+
+        return parameters_of(self.cls)
+
+    @property
+    def step(self) -> str:
+        """The name of its step size; empty if it has none."""
+        return next((p.name for p in self.parameters if p.is_step), "")
+
+    @property
+    def has_K(self) -> bool:
+        """Whether clients make K local steps."""
+        return any(p.name == "K" for p in self.parameters)
+
+    @cached_property
+    def stateful(self) -> bool:
+        """Whether its clients keep a state from round to round."""
+        import torch
+
+        from trimtab.core import leaves
+
+        return bool(leaves(trial_of(self).init_client(torch.zeros(2))))
+
+
+_own: dict[str, Kind] = {}  # registered by users
+
+
+def register(cls: type[Any], *, title: str | None = None, colour: str | None = None) -> type[Any]:
+    """Let an algorithm of one's own be known by the name of its class; usable as a decorator.
+
+    In a federation, a site runs the algorithms of trimtab and those that its own problem file
+    registers, and no others.
+    """
+    _check_class(cls, cls.__name__)
+    name = cls.__name__.lower()
+    if name in _TITLES or name in BASE_NAMES:
+        raise ValueError(f"{cls.__name__}: trimtab has an algorithm of this name; choose another.")
+    _own[name] = _kind_of_class(cls, title=title, colour=colour)
+    return cls
+
+
+def kind(what: Any) -> Kind:
+    """Return the kind of a name, a class or an instance.
+
+    >>> kind("scaffold").title, kind("scaffold").step, kind("scaffold").stateful
+    ('SCAFFOLD', 'eta_l', True)
+    """
+    if isinstance(what, str):
+        return _named(what)
+    return _kind_of_class(what if isinstance(what, type) else type(what))
+
+
+def known() -> list[str]:
+    """Return the names that may be typed."""
+    found = (*NAMES, *_own, *(point.name.lower() for point in entry_points(group=GROUP)))
+    return list(dict.fromkeys(found))
+
+
+def _named(name: str) -> Kind:
+    lower = name.lower()
+    if lower in _TITLES:
+        return _builtin(lower)
+    if lower in _own:
+        return _own[lower]
+    if re.search(r"\.py(:|$)", name):
+        return _kind_of_class(_class_in(name), origin=name)
+    for point in entry_points(group=GROUP):
+        if point.name.lower() == lower:
+            cls = point.load()
+            _check_class(cls, point.value)
+            return _kind_of_class(cls, origin=point.value)
+    raise BadArgument(
+        "algorithm",
+        "{_name!r} is no algorithm; pass one of {_known}, or file.py:Class.",
+        _name=name,
+        _known=", ".join(known()),
+    )
+
+
+def _builtin(name: str) -> Kind:
+    cls, title, colour = _TITLES[name]
+    module = import_module(f"trimtab.algorithms.{name}")
+    return Kind(name, getattr(module, cls), title, colour, name in _WELL_KNOWN)
+
+
+def _class_in(spec: str) -> type[Any]:
+    file, _, name = spec.partition(".py:")
+    path = Path(spec if spec.endswith(".py") else f"{file}.py")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; pass file.py:Class.")
+    module = load(path)
+    if not name:
+        raise ValueError(f"{spec} names no class; pass {path}:{_one_of(module, 'Class')}.")
+    cls = getattr(module, name, None)
+    if cls is None:
+        raise ValueError(f"{path} has no {name}; pass {path}:{_one_of(module, 'Class')}.")
+    _check_class(cls, spec)
+    return cls  # type: ignore[no-any-return]
+
+
+def _one_of(module: Any, otherwise: str) -> str:
+    """Return the name of an algorithm in a module, for a sentence."""
+    own = [n for n, c in vars(module).items() if isinstance(c, type) and hasattr(c, "init_server")]
+    return own[0] if own else otherwise
+
+
+def _check_class(cls: Any, where: str) -> None:
+    missing = [n for n in ("init_server", "init_client", "round") if not hasattr(cls, n)]
+    if not isinstance(cls, type) or not is_dataclass(cls) or missing:
+        lacks = f"it has no {missing[0]}" if missing else "it is no dataclass"
+        raise ValueError(
+            f"{where} is no algorithm, for {lacks}; write a frozen dataclass with init_server, "
+            "init_client and round."
+        )
+
+
+def _kind_of_class(
+    cls: type[Any], *, title: str | None = None, colour: str | None = None, origin: str = ""
+) -> Kind:
+    name = cls.__name__.lower()
+    if cls.__module__ == f"trimtab.algorithms.{name}":
+        return _builtin(name)
+    if name in _own and _own[name].cls is cls and title is None and colour is None:
+        return _own[name]
+    chosen = colour or _OTHERS[crc32(name.encode()) % len(_OTHERS)]
+    where = origin or f"{cls.__module__}:{cls.__qualname__}"
+    return Kind(name, cls, title or cls.__name__, chosen, origin=where)
+
+
+# -- made from words
+
+
+def bases() -> Mapping[str, type[Any]]:
+    """Return the base optimisers by name."""
+    module = import_module("trimtab.algorithms.bases")
+    classes = (getattr(module, name.capitalize()) for name in BASE_NAMES)
+    return MappingProxyType(dict(zip(BASE_NAMES, classes, strict=True)))
+
+
+def build(what: Any, **words: Any) -> Any:
+    """Return an algorithm with hyper-parameters that are given by their names.
+
+    A base optimiser is given by its name, with its own hyper-parameters beside the others.
+
+    >>> build("mime", eta=0.1, K=5, base="momentum", beta=0.5)
+    Mime(eta=0.1, K=5, base=Momentum(beta=0.5))
+    >>> build("richardsonromberg", eta_l=0.1, K=5)
+    RichardsonRomberg(fedavg=FedAvg(eta_l=0.1, K=5, eta_g=1.0))
+    """
+    chosen = what if isinstance(what, Kind) else kind(what)
+    words = _with_base(chosen, words)
+    names = [p.name for p in chosen.parameters]
+    for word in words:
+        if word not in names:
+            raise BadArgument(
+                word,
+                "{_kind} takes no {" + word + "}; it has {_names}.",
+                _kind=chosen.name,
+                _names=", ".join(names),
+            )
+    _check_complete(chosen, words)
+    return _assembled(chosen.cls, words)
+
+
+def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
+    """Return the words with a base optimiser that is made of its name and its own words."""
+    if "base" not in (p.name for p in chosen.parameters):
+        return words
+    base = words.get("base") or "momentum"
+    if not isinstance(base, str):
+        return words | {"base": base}
+    cls = bases()[base]
+    own = {f.name: words[f.name] for f in fields(cls) if f.name in words}
+    return {k: v for k, v in words.items() if k not in own} | {"base": cls(**own)}
+
+
+def _check_complete(chosen: Kind, words: dict[str, Any]) -> None:
+    for parameter in chosen.parameters:
+        name = parameter.name
+        if name in words or not parameter.required:
+            continue
+        if parameter.is_step:
+            why = "needs a step size; pass {" + name + "}, or let `trimtab compare` find one."
+        elif name == "K":
+            why = "needs a number of local steps; pass {K}."
+        else:
+            why = "needs {" + name + "}; pass it."
+        raise BadArgument(name, "{_kind} " + why, _kind=chosen.name)
+
+
+def _assembled(cls: type[Any], words: dict[str, Any]) -> Any:
+    from trimtab.core.hyper import own_parameters
+
+    given = {}
+    for parameter in own_parameters(cls):
+        if parameter.wraps is not None:
+            given[parameter.name] = _assembled(parameter.wraps, words)
+        elif parameter.name in words:
+            given[parameter.name] = words[parameter.name]
+    return cls(**given)
+
+
+def trial_of(chosen: Kind, **words: Any) -> Any:
+    """Return an instance to look at: step 0.1 and K = 5 where nothing else is given."""
+    step = {chosen.step: 0.1} if chosen.step else {}
+    local = {"K": 5} if chosen.has_K else {}
+    return build(chosen, **step | local | words)
+
+
+# -- on paper: no code travels, only names and hyper-parameters
+
+
+def encode(hyper: Any) -> Any:
+    """Return an algorithm as JSON holds it: names and hyper-parameters.
+
+    >>> from trimtab import Mime, Momentum
+    >>> encode(Mime(eta=0.1, K=5, base=Momentum()))
+    {'kind': 'mime', 'eta': 0.1, 'K': 5, 'base': {'kind': 'momentum', 'beta': 0.9}}
+    """
+    if not is_dataclass(hyper) or isinstance(hyper, type):
+        return hyper
+    name = type(hyper).__name__.lower()
+    admitted = _admitted()
+    if admitted.get(name) is not type(hyper):
+        raise ValueError(
+            f"{hyper} is not in the registry, so that no site can know it; use one of "
+            f"{', '.join(NAMES)}, or register({type(hyper).__name__}) in the problem file."
+        )
+    own = {"code": _digest(type(hyper))} if name in _own else {}
+    return {"kind": name} | own | {f.name: encode(getattr(hyper, f.name)) for f in fields(hyper)}
+
+
+def decode(description: Any) -> Any:
+    """Return what `encode` described: one of trimtab's, or one that was registered here.
+
+    A class that is registered at both ends but reads differently is refused.
+    """
+    if not isinstance(description, dict):
+        return description
+    words = dict(description)
+    name, code = words.pop("kind", None), words.pop("code", None)
+    admitted = _admitted()
+    if name not in admitted:
+        raise ValueError(f"there is no algorithm {name!r}; use one of {_listed(admitted)}.")
+    if code is not None and code != _digest(admitted[name]):
+        raise ValueError(
+            f"{admitted[name].__name__} here is not the one that was sent; use the same problem "
+            "file everywhere."
+        )
+    hyper = {word: decode(value) for word, value in words.items()}
+    try:
+        return admitted[name](**hyper)
+    except TypeError as error:
+        raise ValueError(f"{name} cannot be built from {hyper} ({error}).") from None
+
+
+def _admitted() -> dict[str, type[Any]]:
+    own = {name: k.cls for name, k in _own.items()}
+    return {name: _builtin(name).cls for name in NAMES} | dict(bases()) | own
+
+
+def _listed(admitted: Iterable[str]) -> str:
+    return ", ".join(name for name in admitted if name not in BASE_NAMES)
+
+
+def _digest(cls: type[Any]) -> str:
+    return hashlib.sha256(inspect.getsource(cls).encode()).hexdigest()[:16]
