@@ -53,7 +53,7 @@ CASES = (
         for name in ("FedAvg", "MimeLite")
         for N in (10**3, 10**4, 10**5, 10**6)
     ),
-    *(replace(_COHORT, S=S, executor=e) for e in ("batched", "workers") for S in (100, 1000)),
+    *(replace(_COHORT, S=S, executor=e) for e in ("batched", "threads") for S in (100, 1000)),
     *(replace(_COHORT, algorithm="Scaffold", S=S, memory=50 * MB) for S in (100, 1000)),
     Case("Scaffold", N=100_000, S=100, R=300, memory=500 * MB),
 )

@@ -22,7 +22,7 @@ def test_a_small_workload_gives_all_times_and_ratios(name):
     for ratio, value in row["ratios"].items():
         above, below = ratio.split(" / ")
         assert value == pytest.approx(times[above] / times[below])
-    assert row["executor"] in ("batched", "workers", "loop")
+    assert row["executor"] in ("batched", "threads", "loop")
 
 
 def test_there_are_cohorts_for_all_repetitions():

@@ -340,7 +340,7 @@ def test_the_folder_holds_all_that_was_found(tmp_path):
     assert again.to_json() == found.to_json()
     assert [e.curve for e in again.entries] == [e.curve for e in found.entries]
     content = json.loads((tmp_path / "c" / "compare.json").read_text())
-    assert set(content["executors"].values()) <= {"loop", "batched", "workers", "wide"}
+    assert set(content["executors"].values()) <= {"loop", "batched", "threads", "fused"}
     assert content["executors"]
     assert content["versions"]["trimtab"] == trimtab.__version__
     assert (tmp_path / "c" / "scaffold-K5" / "model.safetensors").exists()
@@ -372,9 +372,12 @@ def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
     assert {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")} == lines
 
 
-def test_the_record_says_when_bits_depend_on_threads(tmp_path):
+def test_the_record_says_when_bits_depend_on_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("trimtab.simulation.executors.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("trimtab.simulation.executors.KEEPS_CORES_BUSY", 1)
+
     class Wide(Quadratic):
-        executor = "wide"
+        threads = True
 
     ones = torch.ones(2)
     for kind, threads in ((Wide, torch.get_num_threads()), (Quadratic, None)):

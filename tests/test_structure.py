@@ -158,23 +158,11 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError", "Diagnosis"),
-    *(
-        "Diverged",
-        "FedAvg",
-        "FedOpt",
-        "FedProx",
-        "InUse",
-        "Mime",
-        "MimeLite",
-        "Momentum",
-        "Problem",
-        "Quadratic",
-        "RichardsonRomberg",
-    ),
+    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
+    *("Diagnosis", "Diverged", "FedAvg", "FedOpt", "FedProx", "InUse", "Metric"),
+    *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg"),
     *("Round", "Scaffold", "ServerOnly", "Sgd", "Simulation", "Supervised", "Yogi"),
-    *("__version__", "compare"),
-    *("diagnose", "simulate", "testing"),
+    *("__version__", "compare", "diagnose", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",

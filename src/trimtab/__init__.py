@@ -25,10 +25,12 @@ if TYPE_CHECKING:
         Sgd,
         Yogi,
     )
+    from trimtab.algorithms.registry import register
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
     from trimtab.errors import BadArgument, DataError, Diverged, InUse
     from trimtab.problems import Problem, Quadratic, Supervised
+    from trimtab.problems.metric import Metric
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
     from trimtab.studies.comparison import Comparison
@@ -48,6 +50,7 @@ __all__ = [
     "FedOpt",
     "FedProx",
     "InUse",
+    "Metric",
     "Mime",
     "MimeLite",
     "Momentum",
@@ -64,13 +67,16 @@ __all__ = [
     "__version__",
     "compare",
     "diagnose",
+    "register",
     "simulate",
     "testing",
 ]
 
 _HOMES = {
     **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
+    "Metric": "problems.metric",
     "compare": "studies.compare",
+    "register": "algorithms.registry",
     "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
     **dict.fromkeys(("Problem", "Quadratic", "Supervised"), "problems"),

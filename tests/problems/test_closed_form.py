@@ -157,7 +157,7 @@ def check(problem, module, loss, X, y):
     torch.testing.assert_close(problem.chunk_oracle([0], 0, 1)(x)[0], expected)
     torch.testing.assert_close(problem.client_gradient(0, x), expected)
     assert problem.evaluate(x)["loss"] == pytest.approx(loss(module(X), y).item())
-    for executor in ("loop", "wide", "batched"):
+    for executor in ("loop", "fused", "batched"):
         moved = next(simulate(FedAvg(eta_l=0.1, K=1), problem, executor=executor)).x
         torch.testing.assert_close(moved, x - 0.1 * expected)
 

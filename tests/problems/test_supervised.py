@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 from trimtab.problems.models import logistic
 from trimtab.problems.supervised import mean_loss
+from trimtab.simulation.executors import choose
 
 SIZES = (5, 2, 9)
 
@@ -456,7 +457,7 @@ def test_an_evaluation_has_the_same_bits_on_any_number_of_cores(monkeypatch):
     X, y = torch.randn(700, 2000, generator=draw), torch.randint(10, (700,), generator=draw)
     module = nn.Sequential(nn.Linear(2000, 10), nn.Tanh(), nn.Linear(10, 10))
     problem = Supervised(module, F.cross_entropy, [(X[:9], y[:9])], test=(X, y))
-    assert problem.executor == "workers"
+    assert choose(problem, S=2).name == "threads"
     found = []
     for cores in (1, 2, 3):
         monkeypatch.setattr("trimtab.compute.kernel.cores", lambda cores=cores: cores)

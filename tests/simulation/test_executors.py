@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from shutil import which
 
 import numpy as np
@@ -20,13 +19,13 @@ from torch.nn import functional as F
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 from trimtab.algorithms import fedopt
 from trimtab.compute import kernel as native
-from trimtab.compute.lazy import Combination, NotLazyError, eager
+from trimtab.compute.lazy import LazyVector, NotLazyError, eager
 from trimtab.core import leaves, map_leaves
 from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.simulation import executors
-
-batched = import_module("trimtab.simulation.executors.batched")  # a function has its name
+from trimtab.simulation.executors import batched
+from trimtab.simulation.executors.threads import Threads
 
 SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
 
@@ -82,7 +81,7 @@ def after(algorithm, problem, executor, rounds=20, **options):
     return sim, done
 
 
-@pytest.mark.parametrize("executor", ["batched", "workers", "wide"])
+@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_it_gives_the_loops_result(algorithm, problem, executor):
@@ -100,7 +99,7 @@ def test_it_gives_the_loops_result(algorithm, problem, executor):
         assert a == pytest.approx(b, rel=1e-6, abs=1e-7, nan_ok=True)
 
 
-@pytest.mark.parametrize("executor", ["batched", "workers", "wide"])
+@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
 @pytest.mark.parametrize("problem", ["linear", "mlp", "autograd"])
 def test_float32_stays_near_for_small_steps(problem, executor):
     made = PROBLEMS[problem](dtype=torch.float32)
@@ -114,9 +113,8 @@ def test_float32_stays_near_for_small_steps(problem, executor):
 def test_the_bits_do_not_depend_on_the_number_of_workers(monkeypatch, problem):
     found = []
     for count in (1, 2, 3):
-        counted = partial(executors.workers, count=count)
-        monkeypatch.setitem(executors.EXECUTORS, "workers", counted)
-        sim, done = after(Scaffold(eta_l=0.1, K=3), PROBLEMS[problem](), "workers", rounds=6)
+        monkeypatch.setitem(executors.EXECUTORS, "threads", Threads(count))
+        sim, done = after(Scaffold(eta_l=0.1, K=3), PROBLEMS[problem](), "threads", rounds=6)
         found.append((done.x, *(sim.states[i] for i in sim.states)))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
@@ -155,14 +153,14 @@ def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
     for count in (1, 2, 64):
         monkeypatch.setattr(native, "cores", lambda count=count: count)
         monkeypatch.setattr("trimtab.simulation.executors.threads.cores", lambda count=count: count)
-        assert executors.choose(problem, S=2) == "workers"
-        assert executors.choose(problem, S=1) == "loop"
+        assert executors.choose(problem, S=2).name == "threads"
+        assert executors.choose(problem, S=1).name == "loop"
 
 
 @pytest.mark.parametrize("executor", executors.EXECUTORS)
 @pytest.mark.parametrize("problem", ["linear", "mlp", "dropout"])
-def test_only_wide_may_give_other_bits_with_another_number_of_cores(monkeypatch, problem, executor):
-    assert executors.bits_depend_on_threads(executor) == (executor == "wide")
+def test_only_fused_may_give_other_bits_on_other_cores(monkeypatch, problem, executor):
+    assert (executors.EXECUTORS[executor].threads == "all") == (executor == "fused")
     found = []
     for count in (1, 2, 3):
         monkeypatch.setattr(native, "cores", lambda count=count: count)
@@ -175,7 +173,7 @@ def test_only_wide_may_give_other_bits_with_another_number_of_cores(monkeypatch,
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("executor", ["batched", "workers"])
+@pytest.mark.parametrize("executor", ["batched", "threads"])
 def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
     """A thousand clients: no more than a chunk, or a block for each worker, is alive."""
     few = clients(features=2, classes=2)[:1]
@@ -214,7 +212,7 @@ def test_the_kernel_is_built_and_right_where_there_is_a_compiler():
 
 def test_combinations_are_vectors():
     a, b = torch.randn(4), torch.randn(4)
-    A, B = Combination.of(a), Combination.of(b)
+    A, B = LazyVector.of(a), LazyVector.of(b)
     torch.testing.assert_close((A - 0.5 * (B - A + B) / 2).tensor(), a - 0.5 * (b - a + b) / 2)
     torch.testing.assert_close((-A + b).tensor(), -a + b)
     torch.testing.assert_close(b - A, b - a)
@@ -256,13 +254,13 @@ def test_combinations_are_vectors():
 )
 def test_whatever_is_not_linear_is_computed_on_the_tensor(f):
     a = torch.randn(4)
-    found, expected = eager(f(0.5 * Combination.of(a) - a)), f(0.5 * a - a)
+    found, expected = eager(f(0.5 * LazyVector.of(a) - a)), f(0.5 * a - a)
     torch.testing.assert_close(found, expected)
 
 
 def test_a_change_in_place_reaches_those_that_a_tensors_would():
     a = torch.ones(4)
-    x = Combination.of(a)
+    x = LazyVector.of(a)
     y = 1.0 * x
     same, first = y, y[:1]
     assert y.add_(1) is y
@@ -274,7 +272,7 @@ def test_a_change_in_place_reaches_those_that_a_tensors_would():
 
 
 def test_a_sum_of_what_was_changed_meanwhile_is_not_computed():
-    x, t = Combination.of(torch.ones(4)), torch.ones(4)
+    x, t = LazyVector.of(torch.ones(4)), torch.ones(4)
     y = 1.0 * x
     y.tensor()
     z, w = y + x, x - t
@@ -306,7 +304,7 @@ def test_a_sum_of_what_was_changed_meanwhile_is_not_computed():
 def test_what_only_a_tensor_can_do_is_left_to_tensors(change):
     a = -torch.ones(4)
     with pytest.raises(NotLazyError):
-        change(Combination.of(a))
+        change(LazyVector.of(a))
     assert a.tolist() == [-1, -1, -1, -1]
 
 
@@ -320,7 +318,7 @@ def test_every_operator_of_a_tensor_is_there():
     missing = {
         name
         for name in special - outdated - of_memory - not_operators
-        if not any(name in vars(c) for c in Combination.__mro__ if c is not object)
+        if not any(name in vars(c) for c in LazyVector.__mro__ if c is not object)
         and name not in dir(object)
     }
     assert missing == set()
@@ -386,7 +384,7 @@ class Constant(Signs):
         return fedopt.Upload(-0.1 * torch.ones(x.shape, dtype=x.dtype)), m + 1
 
 
-@pytest.mark.parametrize("executor", ["batched", "workers", "wide"])
+@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("algorithm", [Signs, Clipped, Sorted, Constant])
 def test_an_algorithm_may_do_what_it_likes_with_its_vectors(algorithm, problem, executor):
@@ -427,6 +425,6 @@ def test_auto_needs_no_guard_and_leaves_no_process_behind(tmp_path, how):
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     *chosen, children = done.stdout.splitlines()
-    assert chosen[0] == ("batched" if native.level() is not None else "workers")
-    assert chosen[1] == "workers"
+    assert chosen[0] == ("batched" if native.level() is not None else "threads")
+    assert chosen[1] == "threads"
     assert children.strip() == "children:"

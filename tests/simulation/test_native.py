@@ -191,7 +191,7 @@ def samples():
     ]
 
 
-@pytest.mark.parametrize("executor", ["batched", "loop", "workers", "wide"])
+@pytest.mark.parametrize("executor", ["batched", "loop", "threads", "fused"])
 @pytest.mark.parametrize("build", [MODULES["linear"], MODULES["mlp"]])
 @pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("label", [5, -1, 100_000_000, 2**62, -(2**63)])

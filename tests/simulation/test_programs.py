@@ -147,8 +147,8 @@ def test_every_executor_does_what_the_loop_does(first):
         algorithm = written(number)
         expected = after(algorithm, "loop")
         for executor, kind in (
-            ("wide", Quadratic),
-            ("workers", Quadratic),
+            ("fused", Quadratic),
+            ("threads", Quadratic),
             ("batched", Quadratic),
             ("batched", lab.Taped),
         ):

@@ -111,7 +111,7 @@ def a_round(S, executor):
 
 found = {
     name: growth(lambda: a_round(100, name), lambda: a_round(1000, name))
-    for name in ("loop", "workers", "batched")
+    for name in ("loop", "threads", "batched")
 }
 """
 

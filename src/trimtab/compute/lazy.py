@@ -1,7 +1,7 @@
 """A vector that remembers how it is made: a linear combination, computed in one pass when needed.
 
 The local steps of most algorithms are linear combinations, `y - eta_l * (g(y, k) - c_i + c)`: as
-tensors four passes over memory and four calls, as a `Combination` one. Algorithms do not notice:
+tensors four passes over memory and four calls, as a `LazyVector` one. Algorithms do not notice:
 whatever is not linear is computed on the tensor, and what only a tensor can do is a NotLazyError,
 upon which the program runs again on tensors. A `tape.Tape` uses combinations of symbols.
 """
@@ -49,13 +49,13 @@ class Symbol:
         self.recorder = recorder
 
 
-class Combination(Leaf):
+class LazyVector(Leaf):
     """The sum of numbers times tensors of one shape.
 
     A tensor that is changed in place after it became part of a sum is found out by its version.
 
     >>> import torch
-    >>> a, b = Combination.of(torch.ones(2)), Combination.of(torch.arange(2.0))
+    >>> a, b = LazyVector.of(torch.ones(2)), LazyVector.of(torch.arange(2.0))
     >>> (a - 0.5 * (b - a)).tensor()
     tensor([1.5000, 1.0000])
     """
@@ -69,7 +69,7 @@ class Combination(Leaf):
         self._given = False
 
     @classmethod
-    def of(cls, tensor: Tensor, given: bool = True) -> "Combination":
+    def of(cls, tensor: Tensor, given: bool = True) -> "LazyVector":
         """Return a tensor as the combination it trivially is.
 
         One that is given belongs to somebody else; a program may not change it in place.
@@ -79,7 +79,7 @@ class Combination(Leaf):
         return combination
 
     @classmethod
-    def symbol(cls, symbol: Symbol) -> "Combination":
+    def symbol(cls, symbol: Symbol) -> "LazyVector":
         """Return a symbol as the combination it trivially is."""
         return cls([(1.0, symbol, 0)])
 
@@ -121,7 +121,7 @@ class Combination(Leaf):
     def _fits(self, other: Any) -> bool:
         """Tell whether a sum with the other one is a combination of alike vectors."""
         mine = self._terms[0][1]
-        theirs = other._terms[0][1] if isinstance(other, Combination) else other
+        theirs = other._terms[0][1] if isinstance(other, LazyVector) else other
         if isinstance(mine, Symbol) or isinstance(theirs, Symbol):
             return isinstance(mine, Symbol) and isinstance(theirs, Symbol)
         return (
@@ -131,8 +131,8 @@ class Combination(Leaf):
             and not theirs.requires_grad
         )
 
-    def _plus(self, other: Any, sign: float) -> "Combination":
-        more = other._now() if isinstance(other, Combination) else [(1.0, other, _version(other))]
+    def _plus(self, other: Any, sign: float) -> "LazyVector":
+        more = other._now() if isinstance(other, LazyVector) else [(1.0, other, _version(other))]
         terms = list(self._now())
         for a, tensor, version in more:
             for j, (b, known, then) in enumerate(terms):
@@ -151,7 +151,7 @@ class Combination(Leaf):
                 combination.tensor()
         return combination
 
-    def _times(self, number: float) -> "Combination":
+    def _times(self, number: float) -> "LazyVector":
         return type(self)([(number * a, value, version) for a, value, version in self._now()])
 
     def __add__(self, other: Any) -> Any:
@@ -194,7 +194,7 @@ class Combination(Leaf):
         value = getattr(self.tensor(), name)
         return partial(self._beyond, name, value) if callable(value) else value
 
-    def _in_place(self, name: str, *args: Any, **kwargs: Any) -> "Combination":
+    def _in_place(self, name: str, *args: Any, **kwargs: Any) -> "LazyVector":
         """Change the tensor itself, unless it is somebody else's."""
         self._own()
         self._beyond(name, getattr(Tensor, name), self, *args, **kwargs)
@@ -209,7 +209,7 @@ class Combination(Leaf):
     def __setitem__(self, where: Any, value: Any) -> None:
         self._in_place("__setitem__", where, value)
 
-    def __deepcopy__(self, memo: Any) -> "Combination":
+    def __deepcopy__(self, memo: Any) -> "LazyVector":
         return type(self).of(self.tensor().clone(), given=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -222,7 +222,7 @@ class Combination(Leaf):
         kwargs = kwargs or {}
         changed = args[:1] if _changes(function.__name__) or kwargs.get("inplace") else ()
         for vector in (*changed, kwargs.get("out")):
-            if isinstance(vector, Combination):
+            if isinstance(vector, LazyVector):
                 vector._own()
         return cls._beyond(function.__name__, function, *args, **kwargs)
 
@@ -276,19 +276,19 @@ _IN_PLACE = {*_OPERATORS_IN_PLACE.split(), "__setitem__"}
 _EACH_ALIKE = {*_FUNCTIONS.split(), *_OPERATORS.split(), *_OPERATORS_IN_PLACE.split()}
 _EACH_ALIKE |= {"__rsub__", "__rdiv__"}
 for _name in (_OPERATORS + _OTHERS).split():  # Python looks these up in the class itself
-    setattr(Combination, _name, _operator(_name))
+    setattr(LazyVector, _name, _operator(_name))
 for _name in _OPERATORS_IN_PLACE.split():
-    setattr(Combination, _name, _operator_in_place(_name))
+    setattr(LazyVector, _name, _operator_in_place(_name))
 
 
-class Rows(Combination):
+class LazyRows(LazyVector):
     """The vectors of several clients, one in each row.
 
     It computes what treats every number alike, as most algorithms do. With a norm, an index or a
     comparison of whole vectors it would mix clients: NotAlikeError, and they go one by one.
 
     >>> import torch
-    >>> rows = Rows.of(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    >>> rows = LazyRows.of(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
     >>> torch.sqrt(1 - rows + rows**2).tensor()
     tensor([[2.6458, 3.6056],
             [1.0000, 1.0000]])
@@ -306,7 +306,7 @@ class Rows(Combination):
         return value
 
     def _fits(self, other: Any) -> bool:
-        return isinstance(other, Combination) and super()._fits(other)
+        return isinstance(other, LazyVector) and super()._fits(other)
 
     @classmethod
     def _beyond(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -321,7 +321,7 @@ class Rows(Combination):
         found = super()._beyond(name, function, *args, **kwargs)
         if not isinstance(found, Tensor):
             raise NotAlikeError(name)
-        shared = {_place(value) for value in args if isinstance(value, Tensor | Combination)}
+        shared = {_place(value) for value in args if isinstance(value, Tensor | LazyVector)}
         return cls.of(found, given=_place(found) in shared)
 
 
@@ -330,7 +330,7 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 1
 
 
-def _place(tensor: Tensor | Combination) -> int:
+def _place(tensor: Tensor | LazyVector) -> int:
     place: int = _plain(tensor).untyped_storage().data_ptr()
     return place
 
@@ -338,10 +338,10 @@ def _place(tensor: Tensor | Combination) -> int:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):  # as torch.stack takes them
         return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-    return value.tensor() if isinstance(value, Combination) else value
+    return value.tensor() if isinstance(value, LazyVector) else value
 
 
-def lazy(tree: State, kind: type[Combination] = Combination) -> State:
+def lazy(tree: State, kind: type[LazyVector] = LazyVector) -> State:
     """Return a state or broadcast with its floating-point tensors as combinations.
 
     They count changes for themselves, since states of several clients may share their memory, where
@@ -355,6 +355,6 @@ def eager(tree: State) -> State:
     return map_leaves(_plain, tree)
 
 
-def lazily(g: Oracle, kind: type[Combination] = Combination) -> Callable[..., Combination]:
+def lazily(g: Oracle, kind: type[LazyVector] = LazyVector) -> Callable[..., LazyVector]:
     """Return an oracle that takes and gives combinations."""
     return lambda y, k=None: kind.of(g(_plain(y), k), given=False)

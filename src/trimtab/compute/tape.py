@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from trimtab.compute.kernel import Code
-from trimtab.compute.lazy import Combination, NotLazyError, NotLinearError, Symbol
+from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
 from trimtab.core import Leaf, Program, State, leaves, map_leaves
 
 Terms = list[tuple[float, Symbol]]
@@ -159,20 +159,20 @@ class _Recorder:
         self.results: list[Terms] = []
         self.batches: dict[int | None, int] = {}  # their numbers, in the order of first use
 
-    def input(self, leaf: Any) -> Combination:
+    def input(self, leaf: Any) -> LazyVector:
         """Return a symbol for a vector."""
         if leaf.shape != (self.d,) or not leaf.is_floating_point():
             raise NotLinearError  # a number may differ from client to client
         self.given.append(Symbol(self))
-        return Combination.symbol(self.given[-1])
+        return LazyVector.symbol(self.given[-1])
 
-    def gradient(self, y: Any, k: int | None = None) -> Combination:
+    def gradient(self, y: Any, k: int | None = None) -> LazyVector:
         """Stand for the oracle."""
         point = self.settled(y)
         batch = self.batches.setdefault(k, len(self.batches))
         gradient = Symbol(self)
         self.steps.append((gradient, [(1.0, point)], batch))
-        return Combination.symbol(gradient)
+        return LazyVector.symbol(gradient)
 
     def settled(self, y: Any) -> Symbol:
         """Return one symbol for a combination, which from now on is that symbol."""
@@ -240,7 +240,7 @@ class _Recorder:
 
 def _terms(y: Any) -> Terms:
     """Return the terms of a combination of symbols."""
-    if not isinstance(y, Combination):
+    if not isinstance(y, LazyVector):
         raise NotLinearError
     terms = [(number, value) for number, value in y.terms if isinstance(value, Symbol)]
     if len(terms) < len(y.terms):

@@ -7,6 +7,9 @@ from functools import cache
 
 import torch
 
+WORTH_A_THREAD = 10_000  # a client with d >= 10,000 numbers is worth a thread of its own
+KEEPS_CORES_BUSY = 2_000_000  # one with d >= 2,000,000 keeps all cores busy by itself
+
 
 @contextmanager
 def one_thread(when: bool = True) -> Iterator[None]:

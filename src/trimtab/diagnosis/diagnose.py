@@ -22,6 +22,7 @@ from trimtab.diagnosis.quadratic_model import Predicted, Surrogate
 from trimtab.problems.catalogue import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
+from trimtab.simulation.executors import choose
 
 
 def diagnose(
@@ -93,7 +94,7 @@ def diagnosing(
     if eps is not None and not _positive(eps):
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
     x0 = _start(problem, seed, x)
-    with one_thread(when=getattr(problem, "executor", "loop") != "wide"):
+    with one_thread(when=choose(problem, size).threads == "one"):
         found = yield from _steps(problem, x0, size, eps, cross_device, seed, clock)
     return replace(found, name=name)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
 
@@ -56,13 +57,7 @@ class Problem(Protocol):
 
 def metric_of(problem: Problem, measured: Mapping[str, float]) -> Metric:
     """Return what a problem is judged by: its own metric, or accuracy where it has one, or loss."""
-    own = getattr(problem, "metric", None)
-    if own is not None and not isinstance(own, Metric):
-        raise ValueError(
-            f"{type(problem).__name__}.metric is {own!r}; make it a Metric, as "
-            "Metric('auc', higher=True, low=0.5, high=1.0)."
-        )
-    return own or (ACCURACY if "accuracy" in measured else LOSS)
+    return capabilities(problem).metric or (ACCURACY if "accuracy" in measured else LOSS)
 
 
 def fingerprint(problem: Problem) -> str:

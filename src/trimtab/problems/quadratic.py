@@ -65,6 +65,8 @@ class Quadratic:
                 "minimum; pass A_i whose weighted mean is positive definite."
             )
 
+    constant_hessians = True
+
     # -- the Problem
 
     def x0(self, seed: int = 0) -> Vector:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trimtab.compute.lazy import Combination, NotLazyError, eager, lazy
+from trimtab.compute.lazy import LazyVector, NotLazyError, eager, lazy
 from trimtab.compute.tape import Tapes
 from trimtab.core import (
     Algorithm,
@@ -27,17 +27,11 @@ from trimtab.core import (
 from trimtab.core.replies import Tally
 from trimtab.core.streams import COHORT, LOST, stream
 from trimtab.core.threads import one_thread
-from trimtab.errors import Diverged
+from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
-from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.divergence import Moves, explain
-from trimtab.simulation.executors import (
-    EXECUTORS,
-    Exchange,
-    bits_depend_on_threads,
-    choose,
-)
+from trimtab.simulation.executors import Exchange, Executor, executor_of, known
 
 
 @dataclass(frozen=True)
@@ -69,12 +63,10 @@ class Simulation(Iterator[Round]):
         x: Vector | None = None,
         cohorts: Iterable[Sequence[int]] | None = None,
         lost: float = 0.0,
-        executor: str = "auto",
+        executor: str | Executor = "auto",
         memory: int | None = None,
     ) -> None:
         _check_kinds(algorithm, problem)
-        if executor != "auto" and executor not in EXECUTORS:
-            raise ValueError(f"executor={executor!r}; pass auto, {', '.join(EXECUTORS)}.")
         if isinstance(seed, bool) or not hasattr(seed, "__index__"):
             raise ValueError(f"seed={seed!r}; pass a whole number.")
         seed, lost = index(seed), plain_number(lost)
@@ -83,16 +75,21 @@ class Simulation(Iterator[Round]):
         self.problem, self.seed, self.lost = problem, seed, float(lost)
         self.S = cohort_size(S, problem.N)
         self.cohorts = None if cohorts is None else [_checked(c, problem.N) for c in cohorts]
-        self.executor = choose(problem, self.S) if executor == "auto" else executor
+        self.runs_on = executor_of(executor, problem, self.S)
         self.r = 0
         start = _start(problem, seed, x)
         self.server = algorithm.init_server(start)
         leaves((self.server, algorithm.init_client(start)))  # refuses what is no state
-        self.states = ClientStates(memory)
+        self.states = self.runs_on.states(memory)
         self.changes: list[tuple[int, str]] = []
         self.tapes = Tapes()
         self._moves: deque[Moves] = deque(maxlen=2)  # of the last rounds, should one diverge
         self._algorithm = algorithm
+
+    @property
+    def executor(self) -> str:
+        """The name of the executor."""
+        return self.runs_on.name
 
     @property
     def algorithm(self) -> Algorithm:
@@ -117,7 +114,7 @@ class Simulation(Iterator[Round]):
     def __next__(self) -> Round:
         if self.cohorts is not None and self.r >= len(self.cohorts):
             raise StopIteration
-        with one_thread(when=not bits_depend_on_threads(self.executor)):
+        with one_thread(when=self.runs_on.threads == "one"):
             return self._round()
 
     def _round(self) -> Round:
@@ -152,8 +149,8 @@ class Simulation(Iterator[Round]):
 
     def _next_server(self, clients: "_Cohort") -> State:
         """Run the round; its vectors at the server are lazy where those of the clients are."""
-        if self.executor == "wide":
-            clients.vector = Combination.of
+        if self.runs_on.lazy_server:
+            clients.vector = LazyVector.of
             with suppress(NotLazyError):
                 return eager(self._algorithm.round(lazy(self.server), clients))
             self.states.discard()
@@ -207,7 +204,7 @@ class Simulation(Iterator[Round]):
         algorithm: Algorithm,
         problem: Problem,
         *,
-        executor: str | None = None,
+        executor: str | Executor | None = None,
         memory: int | None = None,
     ) -> "Simulation":
         """Continue a saved simulation; refuse one of another algorithm or problem.
@@ -215,6 +212,14 @@ class Simulation(Iterator[Round]):
         With the executor it had, it goes on bit for bit.
         """
         settings = checkpoint.settings(Path(path), algorithm, problem)
+        if executor is None and not known(settings["executor"]):
+            raise BadArgument(
+                "executor",
+                "{_path} was run by the executor {_name!r}, which does not come with trimtab; pass "
+                "it as {executor}.",
+                _path=path,
+                _name=settings["executor"],
+            )
         sim = cls(
             algorithm,
             problem,
@@ -238,7 +243,7 @@ def simulate(
     x: Vector | None = None,
     cohorts: Iterable[Sequence[int]] | None = None,
     lost: float = 0.0,
-    executor: str = "auto",
+    executor: str | Executor = "auto",
     memory: int | None = None,
 ) -> Simulation:
     """Return an iterator of rounds; endless, or as long as `cohorts`.
@@ -247,6 +252,7 @@ def simulate(
     (seed, round), or `cohorts`, explicit lists of clients. `lost` is the share of replies that get
     lost at random; a round in which nobody answers leaves the server as it was. `memory` is the
     number of bytes client states may take in RAM; beyond it they live in a temporary file.
+    `executor`: auto, loop, fused, batched or threads, or one of your own.
 
     >>> import torch, trimtab
     >>> problem = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-1.0, 1.0]))
@@ -307,7 +313,7 @@ class _Cohort:
             self.r,
             sim.tapes,
         )
-        self.last = EXECUTORS[sim.executor](exchange, self.alive)
+        self.last = sim.runs_on.run(exchange, self.alive)
         if self.vector is not None:
             self.last.vector = self.vector
         self.bytes_up += self.last.bytes_up

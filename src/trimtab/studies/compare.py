@@ -12,6 +12,7 @@ from trimtab.algorithms.registry import Kind, build, kind
 from trimtab.core import Algorithm, Vector
 from trimtab.core.hyper import step_size
 from trimtab.core.task import task
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.catalogue import load_problem
 from trimtab.problems.metric import ACCURACY
 from trimtab.problems.problem import Problem
@@ -140,8 +141,8 @@ def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
 
 def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
     if K is None:
-        steps = getattr(problem, "steps", None)
-        once = 1 if steps is None else steps(epochs=1)
+        steps = capabilities(problem).steps
+        once = 1 if steps is None else steps(1)
         return [once if once > 1 else 10]  # with K = 1 there would be nothing to compare
     return list(K) if isinstance(K, Sequence) else [K]
 
@@ -248,9 +249,10 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
         if trial.rounds:
             trial.write_last(folder / label / "model.safetensors")
             trial.write_best(folder / label / "best.safetensors", goal)
-            executors[label] = trial.sim.executor
+            executors[label] = trial.sim.runs_on
     path = folder / "compare.json"
-    how = {"executors": executors} | how_computed(executors.values())
+    names = {label: executor.name for label, executor in executors.items()}
+    how = {"executors": names} | how_computed(executors.values())
     write_json(path, read_json(path) | how | {"outcome": result.to_record()})
     for name in ("checkpoint.safetensors", "best.safetensors"):
         for file in folder.glob(f"*/*/{name}"):  # of the trials

@@ -32,14 +32,14 @@ from trimtab._files import (
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, fingerprint, same_problem
-from trimtab.simulation.executors import bits_depend_on_threads
+from trimtab.simulation.executors import Executor
 
 FORMAT = 1
 
 
-def how_computed(executors: Iterable[str]) -> dict[str, Any]:
+def how_computed(executors: Iterable[Executor]) -> dict[str, Any]:
     """Return what bits depend on beside the settings: threads, where an executor uses them all."""
-    if not any(map(bits_depend_on_threads, executors)):
+    if not any(executor.threads == "all" for executor in executors):
         return {}
     return {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
 

@@ -46,8 +46,8 @@ def run(
         trial.write_best(record.best, goal)
         entry = entry_of(label, label, [trial], goal)
         result = Comparison(name, goal, [entry], _sentence(entry, goal), out)
-        executor = trial.sim.executor
-        record.note(executor=executor, **how_computed([executor]), outcome=result.to_record())
+        executor = trial.sim.runs_on
+        record.note(executor=executor.name, **how_computed([executor]), outcome=result.to_record())
         return result
 
 

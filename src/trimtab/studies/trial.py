@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trimtab.core import Algorithm, Vector
 from trimtab.errors import Diverged
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Simulation, simulate
 from trimtab.studies.events import RoundDone
@@ -122,8 +123,8 @@ class Trial:
 
     def _tensors(self, x: Vector) -> dict[str, Tensor]:
         """Return a model as a state_dict, or x where there is no module."""
-        unflatten = getattr(self.problem, "unflatten", None)
-        return {"x": x.clone()} if unflatten is None else unflatten(x)
+        state_dict = capabilities(self.problem).state_dict
+        return {"x": x.clone()} if state_dict is None else state_dict(x)
 
     def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
         """Return what trials are ranked by.

@@ -172,8 +172,8 @@ def runs_alike_in_every_executor(algorithm: Any) -> None:
     expected = after_three_rounds("loop", lab.quadratic())
     advice = "treat what a program is given as vectors, whatever their class, and change nothing"
     for name, executor, kind in (
-        ("lazy vectors", "wide", Quadratic),
-        ("lazy vectors in threads", "workers", Quadratic),
+        ("lazy vectors", "fused", Quadratic),
+        ("lazy vectors in threads", "threads", Quadratic),
         ("chunks of clients", "batched", Quadratic),
         ("a tape", "batched", lab.Taped),
     ):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trimtab.compute import kernel as native
+from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import stream
 from trimtab.problems.supervised.flat import FlatModule
@@ -30,7 +30,7 @@ class ClosedForm:
     """The gradient of such a classifier; `layers` is what a kernel needs to know, if it can."""
 
     gradient: Callable[[Vector, Tensor, Tensor], Vector]  # at x, of the mean over samples X, y
-    layers: native.Layers | None
+    layers: kernel.Layers | None
     module: nn.Module
     parts: Sequence[nn.Module]
     loss: Loss
@@ -44,12 +44,12 @@ class ClosedForm:
             and not torch.is_autocast_enabled("cpu")
         )
 
-    def gradients(self, x: Vector, batches: Sequence[native.Batch]) -> Vector:
+    def gradients(self, x: Vector, batches: Sequence[kernel.Batch]) -> Vector:
         """Return the gradients of s mini-batches, (s, d), at x of (d,) or (s, d)."""
         dtype = batches[0][0].dtype
         x = x.to(dtype)
-        if self.layers is not None and x.device.type == "cpu" and native.works(dtype):
-            return native.gradients(self.layers, x, batches)
+        if self.layers is not None and x.device.type == "cpu" and kernel.works(dtype):
+            return kernel.gradients(self.layers, x, batches)
         points = x.expand(len(batches), x.shape[-1])
         rows = [(X, y) if some is None else (X[some], y[some]) for X, y, some in batches]
         for place, (_, y) in enumerate(rows):
@@ -63,7 +63,7 @@ class ClosedForm:
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= classes:
             label = low if low < 0 else high
-            raise native.BadDataError(place, f"label {label}, of {classes} classes")
+            raise kernel.BadDataError(place, f"label {label}, of {classes} classes")
 
 
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
@@ -140,7 +140,7 @@ def _layers(module: nn.Module) -> list[nn.Module] | None:
     return layers if layers and type(layers[-1]) is nn.Linear else None
 
 
-def _for_kernel(layers: Sequence[nn.Module]) -> native.Layers | None:
+def _for_kernel(layers: Sequence[nn.Module]) -> kernel.Layers | None:
     """Return what a kernel needs to know; it has no ReLU before the first layer."""
     at = [j for j, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     if at[0] > 0:
@@ -149,7 +149,7 @@ def _for_kernel(layers: Sequence[nn.Module]) -> native.Layers | None:
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     biased = tuple(layer.bias is not None for layer in linear)
     followed = tuple(j + 1 < len(layers) and j + 1 not in at for j in at)
-    return native.Layers(sizes, biased, followed)
+    return kernel.Layers(sizes, biased, followed)
 
 
 def _padded(W: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trimtab.compute import kernel as native
+from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Oracle, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
-from trimtab.core.threads import one_thread
+from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.problems.supervised.closed_form import ClosedForm
@@ -111,6 +111,8 @@ class Supervised:
             "module": hashed_code((modes, self.model.module), values=False),
         }
 
+    threads = True  # oracles of several clients may be called at once
+
     # -- the Problem
 
     def x0(self, seed: int = 0) -> Vector:
@@ -162,10 +164,10 @@ class Supervised:
         return g
 
     @property
-    def kernel(self) -> native.Layers | None:
+    def kernel(self) -> kernel.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
         form = self._mean_loss.closed_form
-        fits = self.model.device.type == "cpu" and native.works(self.model.dtype)
+        fits = self.model.device.type == "cpu" and kernel.works(self.model.dtype)
         return form.layers if fits and form is not None else None
 
     def play(
@@ -188,7 +190,7 @@ class Supervised:
         if layers is None or not plain or not all(data.labelled for data in every):
             return None
         cut = self._cut(clients, every, seed, r)
-        return native.run(
+        return kernel.run(
             layers,
             self.l2,
             tape.code,
@@ -274,20 +276,6 @@ class Supervised:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
         return self.model.state_dict(x)
 
-    @property
-    def executor(self) -> str:
-        """Which executor suits this problem (measured; see `simulation/executors`).
-
-        A classifier that the compiled kernel can run: batched, the kernel itself uses all cores.
-        Large modules keep all cores busy by themselves: wide. Middling ones: workers. Small ones
-        spend their time in Python, where threads only wait for each other: loop.
-        """
-        if self.kernel is not None:
-            return "batched"
-        if self.d >= 2_000_000:
-            return "wide"
-        return "workers" if self.d >= 10_000 else "loop"
-
     def steps(self, epochs: float) -> int:
         """Return K for a number of epochs: the mean over clients of their steps per pass.
 
@@ -349,10 +337,11 @@ class Supervised:
     @torch.no_grad()
     def _measure(self, x: Vector, data: Data) -> dict[str, float]:
         mean, layers = self._mean_loss, self.kernel if data.labelled else None
-        with mean.precision(x), one_thread(when=self.executor != "wide"):
+        large = layers is None and self.d >= KEEPS_CORES_BUSY
+        with mean.precision(x), one_thread(when=not large):
             if layers is not None:
-                output = native.outputs(layers, x.to(data.X.dtype), data.X)
-            elif self.executor == "workers" and len(mean.pieces(data)) > 1:
+                output = kernel.outputs(layers, x.to(data.X.dtype), data.X)
+            elif not large and self.d >= WORTH_A_THREAD and len(mean.pieces(data)) > 1:
                 output = mean.outputs_on_threads(x, data)
             else:
                 output = mean.outputs(x, data)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from trimtab.compute.kernel import BadDataError
-from trimtab.compute.lazy import NotAlikeError, NotLazyError, Rows, eager, lazily, lazy
+from trimtab.compute.lazy import LazyRows, NotAlikeError, NotLazyError, eager, lazily, lazy
 from trimtab.compute.tape import Tape, filled, numbers
 from trimtab.core import Oracle, State, leaves, map_leaves
 from trimtab.core.replies import Tally
+from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.problems.problem import side_by_side
-from trimtab.simulation.executors.exchange import Exchange
+from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import run_block
 
 WAVE = 128  # a kernel runs <= 128 clients at once
@@ -20,17 +21,24 @@ CHUNK = 20  # a chunk has <= 20 clients,
 ROOM = 4_000_000  # and its vectors <= 4,000,000 numbers
 
 
-def batched(exchange: Exchange, clients: Sequence[int]) -> Tally:
-    """Run chunks of clients as one computation: a kernel's, or on vectors of shape (s, d)."""
-    tally, tape, d = Tally(), _tape(exchange, clients[0]), exchange.problem.d
-    for wave in _slices(clients, max(8, min(WAVE, 4 * ROOM // d))):
-        part = None if tape is None else _play(exchange, tape, wave)
-        if part is not None:
-            tally.merge(part)
-            continue
-        for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
-            tally.merge(_chunk(exchange, chunk))
-    return tally
+class Batched(Executor):
+    """Chunks of clients as one computation: a kernel's, or on vectors of shape (s, d)."""
+
+    name = "batched"
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        """Let the kernel play the program's tape where it can; else run chunk by chunk."""
+        can, d = capabilities(exchange.problem), exchange.problem.d
+        tape = None if can.play is None else _tape(exchange, clients[0])
+        tally = Tally()
+        for wave in _slices(clients, max(8, min(WAVE, 4 * ROOM // d))):
+            part = None if tape is None else _play(exchange, can, tape, wave)
+            if part is not None:
+                tally.merge(part)
+                continue
+            for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
+                tally.merge(_chunk(exchange, can, chunk))
+        return tally
 
 
 def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
@@ -40,20 +48,19 @@ def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 
 def _tape(e: Exchange, client: int) -> Tape | None:
-    """Return the program's tape, if the problem has a kernel to play it."""
-    if getattr(e.problem, "kernel", None) is None:
-        return None
+    """Return the program's tape, if it has one."""
     return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d)
 
 
-def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
+def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) -> Tally | None:
     """Let the problem's kernel run the tape; None if it cannot for these clients."""
+    assert can.play is not None
     sent = leaves(e.broadcast)
     uploads, states = numbers(tape.upload), numbers(tape.state)
     like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
     try:
-        found = e.problem.play(  # type: ignore[attr-defined]
+        found = can.play(
             tape,
             clients,
             e.seed,
@@ -69,7 +76,7 @@ def _play(e: Exchange, tape: Tape, clients: Sequence[int]) -> Tally | None:
     moves = numbers(getattr(tape.upload, "dx", ()))
     tally = Tally()
     tally.add_sums(
-        [float(e.problem.weights[i]) for i in clients],
+        [e.weight(i) for i in clients],
         filled(tape.upload, sums),
         filled(tape.state, sums),
         [sum(row[j] for j in moves) for row in squares] if moves else [],
@@ -86,24 +93,24 @@ def _room(e: Exchange, like: State) -> State:
 
 
 @torch.no_grad()
-def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
+def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tally:
     """Run one chunk: its vectors have a first dimension for the clients."""
     e, tally = exchange, Tally()
     try:
-        uploads, new = _rows(e, clients)
+        uploads, new = _rows(e, can, clients)
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
     except NotLazyError:
         tally, own = run_block(e, clients)
     else:
-        tally.add_rows([float(e.problem.weights[i]) for i in clients], uploads, new)
+        tally.add_rows([e.weight(i) for i in clients], uploads, new)
         own = {i: map_leaves(lambda leaf, j=j: leaf[j], new) for j, i in enumerate(clients)}
     for i, state in own.items():
         e.keep(i, state)
     return tally
 
 
-def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
+def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, State]:
     """Return uploads and new states with a row for each client, if all of it is vectors."""
     s, d = len(clients), e.problem.d
     states = [e.state(i) for i in clients]
@@ -112,16 +119,14 @@ def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
         raise NotAlikeError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
-    g = lazily(_oracle(e, clients), Rows)
-    found = uploads, new = eager(e.program(g, lazy(old, Rows), *lazy(sent, Rows)))
+    g = lazily(_oracle(e, can, clients), LazyRows)
+    found = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
     if any(leaf.shape != (s, d) for leaf in leaves(found)):
         raise NotAlikeError("a tensor that is the same for all clients")
     return uploads, new
 
 
-def _oracle(e: Exchange, clients: Sequence[int]) -> Oracle:
-    own = getattr(e.problem, "chunk_oracle", None)
-    if own is None:
-        return side_by_side([e.problem.oracle(i, e.seed, e.r) for i in clients])
-    oracle: Oracle = own(clients, e.seed, e.r)
-    return oracle
+def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> Oracle:
+    if can.chunk_oracle is None:
+        return side_by_side([e.oracle(i) for i in clients])
+    return can.chunk_oracle(clients, e.seed, e.r)

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 
 from trimtab.core.replies import Tally
-from trimtab.simulation.executors.exchange import Exchange
+from trimtab.simulation.executors.executor import Exchange, Executor
 
 
-def loop(exchange: Exchange, clients: Sequence[int]) -> Tally:
-    """Run one client after the other, in the order of their numbers."""
-    e, problem, tally = exchange, exchange.problem, Tally()
-    for i in clients:
-        upload, state = e.run(i, problem.oracle(i, e.seed, e.r), e.state(i), e.broadcast)
-        tally.add(float(problem.weights[i]), upload, state)
-        e.keep(i, state)
-    return tally
+class Loop(Executor):
+    """The reference."""
+
+    name = "loop"
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        """Run one client after the other, in the order of their numbers."""
+        e, tally = exchange, Tally()
+        for i in clients:
+            upload, state = e.run(i, e.oracle(i), e.state(i), e.broadcast)
+            tally.add(e.weight(i), upload, state)
+            e.keep(i, state)
+        return tally

@@ -3,26 +3,34 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from trimtab.compute.kernel import cores
 from trimtab.core.replies import Tally
 from trimtab.core.threads import pool
-from trimtab.simulation.executors.exchange import Exchange
+from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import Block, run_block
 
-AHEAD = 4  # <= 4 blocks for each worker are under way
+AHEAD = 4  # <= 4 blocks for each thread are under way
 
 
-def workers(exchange: Exchange, clients: Sequence[int], count: int | None = None) -> Tally:
-    """Run blocks of clients in threads; the bits do not depend on how many threads there are."""
-    size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
-    blocks = [clients[j : j + size] for j in range(0, len(clients), size)]
-    tally = Tally()
-    for part, new in _in_order(exchange, blocks, count or cores()):
-        tally.merge(part)
-        for i, state in new.items():
-            exchange.keep(i, state)
-    return tally
+@dataclass(frozen=True)
+class Threads(Executor):
+    """Blocks of clients in threads; the bits do not depend on how many threads there are."""
+
+    name = "threads"
+    count: int | None = None  # None: one for each core
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        """Run blocks of clients in threads, and count them in order."""
+        size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
+        blocks = [clients[j : j + size] for j in range(0, len(clients), size)]
+        tally = Tally()
+        for part, new in _in_order(exchange, blocks, self.count or cores()):
+            tally.merge(part)
+            for i, state in new.items():
+                exchange.keep(i, state)
+        return tally
 
 
 def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -> Iterator[Block]:

@@ -1,0 +1,66 @@
+"""What an executor is, and what it is asked to do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from trimtab.compute.kernel import BadDataError
+from trimtab.compute.tape import Tapes
+from trimtab.core import Oracle, Program, State
+from trimtab.core.replies import Tally
+from trimtab.problems.problem import Problem
+from trimtab.simulation.client_states import ClientStates
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is to be done: a program on the clients of one round, with what is sent to them."""
+
+    problem: Problem
+    program: Program
+    broadcast: tuple[Any, ...]
+    state: Callable[[int], State]
+    keep: Callable[[int, State], None]  # takes a copy of the client's new state,
+    room: Callable[[State], State | None]  # unless it was written into what this lends
+    seed: int
+    r: int
+    tapes: Tapes
+
+    def weight(self, i: int) -> float:
+        """Return p_i."""
+        return float(self.problem.weights[i])
+
+    def oracle(self, i: int) -> Oracle:
+        """Return the oracle of client i in this round."""
+        return self.problem.oracle(i, self.seed, self.r)
+
+    def run(
+        self, i: int, g: Callable[..., Any], state: State, broadcast: tuple[Any, ...]
+    ) -> tuple[Any, State]:
+        """Run the program as client i, whose number an error of its data has."""
+        try:
+            return self.program(g, state, *broadcast)
+        except BadDataError as error:
+            raise error.of(i) from None
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """A way to run a program on a cohort. It knows no algorithm, and is told no names.
+
+    To write one, subclass this, give it a name, and write `run`; `Loop` is the reference. Uploads
+    are added, and new states handed to `exchange.keep`, in the order of the clients' numbers and as
+    they come, so that those of a whole cohort never exist all at once.
+    """
+
+    name: str
+    threads: Literal["one", "all"] = "one"  # "all": bits may depend on PyTorch's threads
+    lazy_server: bool = False  # whether the server's vectors are lazy too
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        """Run the program on each client; return the sum of what they sent."""
+        ...
+
+    def states(self, memory: int | None) -> ClientStates:
+        """Return where client states are kept: at most so many bytes in RAM."""
+        return ClientStates(memory)
