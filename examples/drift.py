@@ -25,6 +25,7 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from trimtab import FedAvg, Quadratic, Scaffold, Simulation, simulate
+from trimtab.core import ClientOracle
 
 ETA_L, K, R = 0.4, 10, 30
 START = torch.tensor([-1.5, -1.0], dtype=torch.float64)
@@ -67,7 +68,7 @@ def local_steps(algorithm: Any, sim: Simulation, i: int) -> Tensor:
 
     x = sim.server.x
     state = sim.states[i] if i in sim.states else algorithm.init_client(x)
-    upload, _ = algorithm.local(g, state, *sim.server)
+    upload, _ = algorithm.local(ClientOracle(g), state, *sim.server)
     return torch.stack([*visited, x + upload.dx])
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from trimtab import Scaffold, simulate
-from trimtab.core import Clients, Oracle, Vector, validate
+from trimtab.core import Clients, NonNegative, Oracle, Share, Steps, StepSize, Vector, validate
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.testing import ContractError, check_algorithm, check_controls
 
@@ -40,15 +40,13 @@ class Upload(NamedTuple):
 class ShrinkingScaffold:
     """SCAFFOLD with local steps eta_l, eta_l decay, eta_l decay^2, ..."""
 
-    eta_l: float
-    K: int
-    decay: float = 0.8
-    eta_g: float = 1.0
+    eta_l: StepSize
+    K: Steps
+    decay: Share = 0.8
+    eta_g: NonNegative = 1.0
 
     def __post_init__(self) -> None:
-        validate(self)  # checks eta_l, K and eta_g by their names
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay={self.decay}; pass a number above 0 and at most 1.")
+        validate(self)  # by the types of the fields
 
     def init_server(self, x: Vector) -> Server:
         return Server(x, c=torch.zeros_like(x))
@@ -62,8 +60,8 @@ class ShrinkingScaffold:
             gradient = g(y, k)
             y = y - self.eta_l * self.decay**k * (gradient - c_i + c)
             total = total + gradient
-        c_i_new = total / self.K
-        return Upload(y - x, c_i_new - c_i), c_i_new
+        sent = g.sent(Upload(y - x, total / self.K - c_i))
+        return sent, c_i + sent.dc  # a client keeps what it sent
 
     def round(self, server: Server, clients: Clients) -> Server:
         x, c = server
@@ -77,8 +75,8 @@ class ByDisplacement(ShrinkingScaffold):
 
     def local(self, g: Oracle, c_i: Vector, x: Vector, c: Vector) -> tuple[Upload, Vector]:
         (dx, _), _ = super().local(g, c_i, x, c)
-        c_i_new = c_i - c - dx / (self.K * self.eta_l)
-        return Upload(dx, c_i_new - c_i), c_i_new
+        sent = g.sent(Upload(dx, -c - dx / (self.K * self.eta_l)))
+        return sent, c_i + sent.dc
 
 
 def main(R: int = 50) -> None:

@@ -1,6 +1,6 @@
 """trimtab's algorithms keep the contract, and each check rejects what it is there to reject."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -142,6 +142,12 @@ class StepsInPlace(FedAvg):
         y = x
         y -= self.eta_l * g(y, 0)
         return Upload(-self.eta_l * g(y, 0)), ()
+
+
+class KeepsWhatItComputed(Scaffold):
+    def local(self, g, c_i, x, c):
+        upload, c_i_new = super().local(replace(g, send=lambda upload: upload), c_i, x, c)
+        return upload, c_i_new
 
 
 class StateInPlace(Scaffold):
@@ -313,6 +319,7 @@ WRONG = (
     Wrong(ScalesTheModel, "rests_when_nobody_moves", "x changes though no client moves"),
     Wrong(GradientAtZero, "rests_at_the_optimum_of_equal_clients", "it leaves x* though"),
     Wrong(FedAvg, "control_is_the_mean_gradient", "it has no c in the server's state"),
+    Wrong(KeepsWhatItComputed, "keeps_what_it_sent", "after round 1 when uploads are rounded; com"),
 )
 
 

@@ -28,6 +28,7 @@ from trimtab import (
 from trimtab.algorithms import fedavg, mime
 from trimtab.algorithms.scaffold import Server, Upload
 from trimtab.compute import lazy as vectors
+from trimtab.core.oracle import ClientOracle
 from trimtab.simulation import checkpoint, client_states
 from trimtab.testing import (
     ContractError,
@@ -316,7 +317,7 @@ class Cohort(simulation._Cohort):
         asked, tally = self.alive, super().run(program, *broadcast)
         replies, sim = {}, self.sim
         for i in asked:
-            g = sim.problem.oracle(i, sim.seed, self.r)
+            g = ClientOracle(sim.problem.oracle(i, sim.seed, self.r))
             old = sim.states[i] if i in sim.states else sim.algorithm.init_client(sim.server.x)
             replies[i] = program(g, old, *broadcast)
         wrong = self.wrong(replies, tally)
@@ -325,7 +326,7 @@ class Cohort(simulation._Cohort):
     def p(self, clients):
         return float(self.sim.problem.weights[list(clients)].sum())
 
-    def uniform(self, name, replies):
+    def evenly(self, name, replies):
         return sum(getattr(replies[i][0], name) for i in self.alive) / len(self.alive)
 
 
@@ -351,13 +352,13 @@ class ShareOfThoseSeen(Cohort):
 
 class UniformControls(Cohort):
     def wrong(self, replies, tally):
-        mean = tally.mean()._replace(dc=self.uniform("dc", replies))
+        mean = tally.mean()._replace(dc=self.evenly("dc", replies))
         return {"mean": lambda: mean, "share": len(self.alive) / self.sim.problem.N}
 
 
 class UniformUpdates(Cohort):
     def wrong(self, replies, tally):
-        mean = tally.mean()._replace(dx=self.uniform("dx", replies))
+        mean = tally.mean()._replace(dx=self.evenly("dx", replies))
         return {"mean": lambda: mean}
 
 

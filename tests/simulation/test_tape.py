@@ -13,6 +13,7 @@ from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
 from trimtab.compute.tape import Tapes, filled, trace
+from trimtab.core.oracle import ClientOracle
 from trimtab.testing import _trials as lab
 
 X = torch.zeros(3)
@@ -52,7 +53,7 @@ class Recorded:
         self.ran.append((program, broadcast))
         state = torch.randn(5, dtype=torch.float64) if broadcast_has_control(program) else ()
         self.state = state
-        self.upload, self.new = program(self.g, state, *broadcast)
+        self.upload, self.new = program(ClientOracle(self.g), state, *broadcast)
         return self
 
     share = 0.5

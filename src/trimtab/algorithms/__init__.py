@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffold import Scaffold
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
+    from trimtab.algorithms.stages import Rounding
+    from trimtab.algorithms.through import Stage, Through
 
     ALGORITHMS: dict[str, type[Any]]
     BASES: dict[str, type[Base]]
@@ -37,9 +39,12 @@ __all__ = [
     "MimeLite",
     "Momentum",
     "RichardsonRomberg",
+    "Rounding",
     "Scaffold",
     "ServerOnly",
     "Sgd",
+    "Stage",
+    "Through",
     "Yogi",
 ]
 
@@ -56,5 +61,6 @@ def _first_use(name: str) -> Any:
         return {name: registry.kind(name).cls for name in registry.NAMES}
     if name == "BASES":
         return dict(registry.bases())
-    home = name.lower() if name.lower() in registry.NAMES else "bases"
+    elsewhere = {"Rounding": "stages", "Stage": "through", "Through": "through"}
+    home = name.lower() if name.lower() in registry.NAMES else elsewhere.get(name, "bases")
     return getattr(import_module(f"trimtab.algorithms.{home}"), name)

@@ -39,7 +39,7 @@ class FedOpt:
 
     def local(self, g: Oracle, state: tuple[()], x: Vector) -> tuple[Upload, tuple[()]]:
         y = x
-        for k in range(self.K):
+        for k in range(g.steps(self.K)):
             y = y - self.eta_l * g(y, k)
         return Upload(y - x), ()
 

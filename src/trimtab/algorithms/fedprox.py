@@ -37,7 +37,7 @@ class FedProx:
 
     def local(self, g: Oracle, state: tuple[()], x: Vector) -> tuple[Upload, tuple[()]]:
         y = x
-        for k in range(self.K):
+        for k in range(g.steps(self.K)):
             y = y - self.eta_l * (g(y, k) + self.mu * (y - x))
         return Upload(y - x), ()
 

@@ -40,7 +40,7 @@ class MimeLite:
 
     def local(self, g: Oracle, state: tuple[()], x: Vector, s: State) -> tuple[Upload, tuple[()]]:
         y = x
-        for k in range(self.K):
+        for k in range(g.steps(self.K)):
             y = y - self.eta * self.base.U(g(y, k), s)
         return Upload(y - x, g(x)), ()
 

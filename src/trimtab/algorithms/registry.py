@@ -34,6 +34,7 @@ _TITLES = {  # class, title and colour by name
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
 BASE_NAMES = ("momentum", "adam", "yogi", "adagrad")
+_PARTS = {"through": ("through", "Through"), "rounding": ("stages", "Rounding")}.items()
 GROUP = "trimtab.algorithms"  # of entry points
 _OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
 
@@ -271,6 +272,8 @@ def encode(hyper: Any) -> Any:
     >>> encode(Mime(eta=0.1, K=5, base=Momentum()))
     {'kind': 'mime', 'eta': 0.1, 'K': 5, 'base': {'kind': 'momentum', 'beta': 0.9}}
     """
+    if isinstance(hyper, tuple):
+        return [encode(part) for part in hyper]
     if not is_dataclass(hyper) or isinstance(hyper, type):
         return hyper
     name = type(hyper).__name__.lower()
@@ -289,6 +292,8 @@ def decode(description: Any) -> Any:
 
     A class that is registered at both ends but reads differently is refused.
     """
+    if isinstance(description, list):
+        return tuple(decode(part) for part in description)
     if not isinstance(description, dict):
         return description
     words = dict(description)
@@ -310,11 +315,13 @@ def decode(description: Any) -> Any:
 
 def _admitted() -> dict[str, type[Any]]:
     own = {name: k.cls for name, k in _own.items()}
-    return {name: _builtin(name).cls for name in NAMES} | dict(bases()) | own
+    parts = {n: getattr(import_module(f"trimtab.algorithms.{home}"), c) for n, (home, c) in _PARTS}
+    return {name: _builtin(name).cls for name in NAMES} | dict(bases()) | parts | own
 
 
 def _listed(admitted: Iterable[str]) -> str:
-    return ", ".join(name for name in admitted if name not in BASE_NAMES)
+    parts = {*BASE_NAMES, *dict(_PARTS)}
+    return ", ".join(name for name in admitted if name not in parts)
 
 
 def _digest(cls: type[Any]) -> str:

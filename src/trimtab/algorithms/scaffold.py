@@ -43,13 +43,13 @@ class Scaffold:
         return torch.zeros_like(x)  # c_i
 
     def local(self, g: Oracle, c_i: Vector, x: Vector, c: Vector) -> tuple[Upload, Vector]:
-        y = x  # line 7
-        for k in range(self.K):
+        y, K = x, g.steps(self.K)  # line 7
+        for k in range(K):
             y = y - self.eta_l * (g(y, k) - c_i + c)  # line 10
-        c_i_new = c_i - c + (x - y) / (self.K * self.eta_l)  # line 12 (ii)
-        if self.option == "I":
-            c_i_new = g(x)  # line 12 (i)
-        return Upload(y - x, () if self.lean else c_i_new - c_i), c_i_new  # lines 13, 14
+        c_i_new = g(x) if self.option == "I" else c_i - c + (x - y) / (K * self.eta_l)  # line 12
+        sent = g.sent(Upload(y - x, () if self.lean else c_i_new - c_i))  # line 13
+        kept = c_i - c - sent.dx / (K * self.eta_l) if self.lean else c_i + sent.dc
+        return sent, kept  # line 14: a client keeps what it sent
 
     def round(self, server: Server, clients: Clients) -> Server:
         x, c = server

@@ -7,6 +7,7 @@ upon which the program runs again on tensors. A `tape.Tape` uses combinations of
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from trimtab.compute import kernel
-from trimtab.core import Leaf, Oracle, State, map_leaves
+from trimtab.core import Leaf, State, map_leaves
+from trimtab.core.oracle import ClientOracle
 
 _MANY = 6  # a combination of more terms is settled
 _SHARING = "data grad numpy untyped_storage storage data_ptr set_ __array__ __dlpack__"
@@ -355,6 +357,13 @@ def eager(tree: State) -> State:
     return map_leaves(_plain, tree)
 
 
-def lazily(g: Oracle, kind: type[LazyVector] = LazyVector) -> Callable[..., LazyVector]:
-    """Return an oracle that takes and gives combinations."""
-    return lambda y, k=None: kind.of(g(_plain(y), k), given=False)
+def lazily(g: ClientOracle, kind: type[LazyVector] = LazyVector) -> ClientOracle:
+    """Return an oracle that takes and gives lazy vectors."""
+
+    def gradient(y: Any, k: int | None = None) -> Any:
+        return kind.of(g.gradient(_plain(y), k), given=False)
+
+    def draw(what: Any, like: Any) -> Any:
+        return kind.of(g.draw(what, _plain(like)), given=False)
+
+    return replace(g, gradient=gradient, draw=draw)

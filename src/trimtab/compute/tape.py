@@ -17,6 +17,7 @@ from typing import Any
 from trimtab.compute.kernel import Code
 from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
 from trimtab.core import Leaf, Program, State, leaves, map_leaves
+from trimtab.core.oracle import ClientOracle
 
 Terms = list[tuple[float, Symbol]]
 Step = tuple[Symbol, Terms, int | None]
@@ -54,11 +55,16 @@ def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) ->
     recorder = _Recorder(d)
     try:
         own, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
-        upload, new = program(recorder.gradient, own, *sent)
+        upload, new = program(recorder.oracle(), own, *sent)
         trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
     except NotLazyError:
         return None
     return Tape(recorder.code(), list(recorder.batches), *trees)
+
+
+def _not_linear(kind: str, like: Any) -> Any:
+    """Refuse random numbers, which differ from client to client and round to round."""
+    raise NotLinearError
 
 
 class Tapes:
@@ -166,8 +172,13 @@ class _Recorder:
         self.given.append(Symbol(self))
         return LazyVector.symbol(self.given[-1])
 
+    def oracle(self) -> ClientOracle:
+        """Return what a program takes for its client's oracle."""
+        gradient: Any = self.gradient
+        return ClientOracle(gradient, _not_linear)
+
     def gradient(self, y: Any, k: int | None = None) -> LazyVector:
-        """Stand for the oracle."""
+        """Stand for the gradient at y."""
         point = self.settled(y)
         batch = self.batches.setdefault(k, len(self.batches))
         gradient = Symbol(self)

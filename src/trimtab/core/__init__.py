@@ -18,9 +18,11 @@ if TYPE_CHECKING:
         plain_number,
         validate,
     )
+    from trimtab.core.oracle import ClientOracle
     from trimtab.core.protocols import (
         Algorithm,
         Clients,
+        Gradient,
         Oracle,
         Program,
         Replies,
@@ -34,14 +36,27 @@ _HOMES = {
         *("Fraction", "NonNegative", "Positive", "Rule", "Share", "StepSize", "Steps"),
         *("plain_number", "validate"),
     ),
-    "protocols": ("Algorithm", "Clients", "Oracle", "Program", "Replies", "State", "Vector"),
+    "oracle": ("ClientOracle",),
+    "protocols": (
+        "Algorithm",
+        "ClientOracle",
+        "Clients",
+        "Gradient",
+        "Oracle",
+        "Program",
+        "Replies",
+        "State",
+        "Vector",
+    ),
     "tree": ("Leaf", "NoLeafError", "leaves", "map_leaves", "nbytes"),
 }
 
 __all__ = [
     "Algorithm",
+    "ClientOracle",
     "Clients",
     "Fraction",
+    "Gradient",
     "Leaf",
     "NoLeafError",
     "NonNegative",

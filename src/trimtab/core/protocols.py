@@ -13,14 +13,34 @@ Vector = Tensor  # shape (d,); for a chunk of s clients (s, d)
 State = Any  # a tensor, or a (named) tuple of states; () when there is nothing to remember
 
 
-class Oracle(Protocol):
-    """The stochastic gradient g_i of one client's loss f_i."""
+class Gradient(Protocol):
+    """The stochastic gradient g_i of one client's loss f_i: what a problem provides."""
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
         """Return g_i(y) on the k-th mini-batch of this round, or on all local data if k is None.
 
         Equal k means equal mini-batch: g(y, k) - g(x, k) is a difference on the same samples.
         """
+        ...
+
+
+class Oracle(Gradient, Protocol):
+    """What a program sees of its client; `core.oracle.ClientOracle` is one."""
+
+    def steps(self, K: int) -> int:
+        """Return how many local steps this client makes in this round: K_i."""
+        ...
+
+    def sent(self, upload: Any) -> Any:
+        """Return the upload as it will arrive; a client's new state is computed from that."""
+        ...
+
+    def normal(self, like: Vector) -> Vector:
+        """Return standard normal numbers, a function of (seed, client, round, call)."""
+        ...
+
+    def uniform(self, like: Vector) -> Vector:
+        """Return numbers uniform in [0, 1), a function of (seed, client, round, call)."""
         ...
 
 
@@ -48,6 +68,14 @@ class Clients(Protocol):
 
     def run(self, program: Program, *broadcast: Any) -> Replies:
         """Send `broadcast` to the clients, run `program` on each, and collect the replies."""
+        ...
+
+    def normal(self, like: Vector) -> Vector:
+        """Return standard normal numbers, a function of (seed, round, call)."""
+        ...
+
+    def uniform(self, like: Vector) -> Vector:
+        """Return numbers uniform in [0, 1), a function of (seed, round, call)."""
         ...
 
 

@@ -72,6 +72,11 @@ class Tally:
         self._controls.merge(other._controls)
         self.bytes_up += other.bytes_up
 
+    def bytes_sent(self, program: Any) -> int:
+        """Return how many bytes the uploads took; a program that is relayed knows its own size."""
+        size = getattr(getattr(program, "__self__", None), "size", None)
+        return self.bytes_up if size is None else len(self) * int(size(self._uploads))
+
     @property
     def share(self) -> float:
         """The sum of p_i over those that answered."""

@@ -8,7 +8,7 @@ import torch
 _MASK = (1 << 64) - 1
 
 # What a stream is for, so that no two uses share numbers.
-COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED = range(8)
+COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER = range(10)
 
 
 def mix(*numbers: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PARTITION, stream
 from trimtab.diagnosis.budget import Clock
 from trimtab.problems.problem import Problem
@@ -176,7 +176,7 @@ class _Some:
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         return self.whole.oracle(self.clients[i], seed, r)
 
     def client_gradient(self, i: int, x: Vector) -> Vector:

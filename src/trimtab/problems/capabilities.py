@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
 
 
@@ -17,7 +17,7 @@ class Capabilities:
     metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
     client_loss: Callable[[int, Vector], float] | None = None
     hessian_products: Callable[[int, Vector, Tensor], Tensor] | None = None  # Hess_i V'
-    chunk_oracle: Callable[[Sequence[int], int, int], Oracle] | None = None  # of several clients
+    chunk_oracle: Callable[[Sequence[int], int, int], Gradient] | None = None  # of several clients
     play: Callable[..., Any] | None = None  # runs a tape for several clients, by a kernel
     threads: bool = False  # oracles of several clients may be called at once, and gain by it
     steps: Callable[[float], int] | None = None  # K for a number of epochs

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
@@ -34,7 +34,7 @@ class Problem(Protocol):
         """Return the point where a run with this seed starts."""
         ...
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i for round r; mini-batches depend on (seed, i, r, k) alone."""
         ...
 
@@ -82,7 +82,7 @@ def same_problem(problem: Problem, stored: str) -> Likeness:
     return Likeness() if known else Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
-def side_by_side(oracles: Sequence[Oracle]) -> Oracle:
+def side_by_side(oracles: Sequence[Gradient]) -> Gradient:
     """Return the oracle of a chunk of s clients: y of shape (d,) or (s, d) gives (s, d)."""
 
     def g(y: Vector, k: int | None = None) -> Vector:

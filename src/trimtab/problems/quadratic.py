@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.problems.fingerprint import hashed_tensors, line
 from trimtab.problems.problem import normalised
@@ -73,7 +73,7 @@ class Quadratic:
         """Return zero: a quadratic has no natural start (pass `x=` to `simulate` for another)."""
         return torch.zeros_like(self.b[0])
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return A_i y - b_i, with noise drawn from (seed, i, r, k) when k is given."""
 
         def g(y: Vector, k: int | None = None) -> Vector:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
 from trimtab.diagnosis import theory
 from trimtab.problems.problem import normalised
@@ -165,7 +165,7 @@ class Chains:
         """Return zero."""
         return torch.zeros(self.d, dtype=torch.float64)
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i; each chain has mini-batches of its own, drawn for several k at once."""
         blocks: dict[int, Tensor] = {}
 

@@ -24,6 +24,7 @@ from trimtab.core import (
     nbytes,
     plain_number,
 )
+from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
 from trimtab.core.streams import COHORT, LOST, stream
 from trimtab.core.threads import one_thread
@@ -293,6 +294,7 @@ class _Cohort:
         self.bytes_down = self.bytes_up = self.exchanges = 0
         self.last: Tally | None = None
         self.vector: Callable[[Vector], Any] | None = None
+        self.draws = draws_of_server(self.sim.seed, self.r)
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""
@@ -311,13 +313,25 @@ class _Cohort:
             states.room,
             sim.seed,
             self.r,
+            self.exchanges,
             sim.tapes,
         )
         self.last = sim.runs_on.run(exchange, self.alive)
         if self.vector is not None:
             self.last.vector = self.vector
-        self.bytes_up += self.last.bytes_up
+        self.bytes_up += self.last.bytes_sent(program)
         return self.last
+
+    def normal(self, like: Any) -> Any:
+        """Return standard normal numbers of the server's own."""
+        return self._lazily(self.draws("normal", eager(like)))
+
+    def uniform(self, like: Any) -> Any:
+        """Return uniform numbers of the server's own."""
+        return self._lazily(self.draws("uniform", eager(like)))
+
+    def _lazily(self, drawn: Vector) -> Any:
+        return drawn if self.vector is None else self.vector(drawn)
 
     def _answering(self) -> list[int]:
         self.exchanges += 1

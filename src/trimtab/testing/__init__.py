@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from trimtab.algorithms.stages import Rounding
+from trimtab.algorithms.through import Through
 from trimtab.core import State, leaves, map_leaves
 from trimtab.problems import Quadratic
 from trimtab.simulation import Diverged, Simulation, simulate
@@ -272,6 +274,15 @@ def controls_average_to_c(algorithm: Any) -> None:
     _audit(sim, 20, "start at zero, and add to c the share times the mean of c_i_new - c_i")
 
 
+def keeps_what_it_sent(algorithm: Any) -> None:
+    """c = sum p_i c_i also when uploads are rounded on their way."""
+    _controls(algorithm)
+    rounded = Through(algorithm, (Rounding(0.05),))
+    sim = simulate(rounded, lab.quadratic(), S=4, x=lab.start())
+    advice = "compute the client's new state from what g.sent(upload) returns, and upload that"
+    _audit(sim, 5, advice, algorithm)
+
+
 def includes_late_clients(algorithm: Any) -> None:
     """c = sum p_i c_i also when clients join late."""
     _controls(algorithm)
@@ -296,6 +307,7 @@ CONTROL_CHECKS: tuple[Callable[[Any], None], ...] = (
     control_is_the_mean_gradient,
     correction_matters,
     controls_average_to_c,
+    keeps_what_it_sent,
     includes_late_clients,
     reaches_the_weighted_optimum,
 )
@@ -315,11 +327,12 @@ def _attributes(algorithm: Any) -> bytes:
     return pickle.dumps(getattr(algorithm, "__dict__", None))
 
 
-def _audit(sim: Simulation, rounds: int, advice: str) -> None:
+def _audit(sim: Simulation, rounds: int, advice: str, algorithm: Any = None) -> None:
     for _ in range(rounds):
         gap = lab.advance(sim, 1).audit()
         what = f"c differs from the sum of p_i c_i by {gap:.1g} after round {sim.r}"
-        _require(gap < 1e-8, sim.algorithm, what, advice)
+        what += "" if algorithm is None else " when uploads are rounded"
+        _require(gap < 1e-8, algorithm or sim.algorithm, what, advice)
 
 
 def _controls(algorithm: Any, c: float = 0.0, c_i: float = 0.0) -> tuple[State, dict[int, State]]:

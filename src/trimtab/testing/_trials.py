@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core import Oracle, Program, State, Vector, leaves, map_leaves
+from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
+from trimtab.core.oracle import ClientOracle, draws_of_client, draws_of_server
 from trimtab.core.replies import Tally
 from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
@@ -20,7 +21,7 @@ SOME = (1, 3, 5)  # a cohort; as a chunk it is not as long as a vector
 class Still(Quadratic):
     """Clients that want to stay wherever they are."""
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return zero gradients."""
         return lambda y, k=None: torch.zeros_like(y)
 
@@ -51,7 +52,7 @@ class Taped(Quadratic):
         return torch.tensordot(weights, stacked, dims=1), stacked.square().sum(-1).tolist()
 
 
-def _played(tape: Any, g: Oracle, given: Sequence[Vector]) -> list[Vector]:
+def _played(tape: Any, g: Gradient, given: Sequence[Vector]) -> list[Vector]:
     values = dict(enumerate(given))
 
     def combined(terms: Sequence[tuple[float, int]]) -> Vector:
@@ -106,6 +107,7 @@ class Clients:
     ) -> None:
         self.problem, self.order, self.states = problem, list(order), dict(states)
         self.chunk, self.lost = chunk, lost
+        self.draws = draws_of_server(0, 1)
         self.programs: list[Program] = []
         self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
@@ -137,7 +139,15 @@ class Clients:
     def _note(self, name: str, tree: State) -> None:
         self.given.append((name, tree, map_leaves(torch.clone, tree)))
 
-    def _oracle(self, i: int) -> Oracle:
+    def normal(self, like: Vector) -> Vector:
+        """Return standard normal numbers of the server's own."""
+        return self.draws("normal", like)
+
+    def uniform(self, like: Vector) -> Vector:
+        """Return uniform numbers of the server's own."""
+        return self.draws("uniform", like)
+
+    def _oracle(self, i: int) -> ClientOracle:
         oracle = self.problem.oracle(i, seed=0, r=1)
 
         def g(y: Vector, k: int | None = None) -> Vector:
@@ -146,7 +156,7 @@ class Clients:
                 self.gradients[i].append(gradient)
             return gradient
 
-        return g
+        return ClientOracle(g, draws_of_client(0, i, 1, len(self.programs)))
 
     def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
         for i in self.order:
@@ -161,7 +171,12 @@ class Clients:
             return torch.stack([g_i(y_i, k) for g_i, y_i in rows])
 
         stacked = map_leaves(lambda *rows: torch.stack(rows), *(self.states[i] for i in self.order))
-        replies = program(g, stacked, *broadcast)
+
+        def draw(what: Any, like: Vector) -> Vector:
+            rows = zip(oracles, like.expand(s, D), strict=True)
+            return torch.stack([g_i.draw(what, row) for g_i, row in rows])
+
+        replies = program(ClientOracle(g, draw), stacked, *broadcast)
         for name, part in parts("(upload, state)", replies):
             if part.shape[:1] != (s,):
                 raise ValueError(f"{name} has shape {tuple(part.shape)}, not ({s}, …)")

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 import torch
 
 from trimtab.core import Program, leaves, nbytes
+from trimtab.core.oracle import ServerDraws, draws_of_server
 from trimtab.core.replies import Tally
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays
 from trimtab.federation.protocol.inquiry import Attempt, Call
@@ -36,7 +37,7 @@ class Telemetry:
     bytes_up: int
 
 
-class Cohort:
+class Cohort(ServerDraws):
     """One attempt at a round. Its replies are spooled, and added in the order of the sites."""
 
     def __init__(
@@ -56,6 +57,7 @@ class Cohort:
         self.limit = norm_limit * max(1.0, float(torch.linalg.vector_norm(x)))
         self.attempt = Attempt.fresh(call.clock)
         self.r = standing.r + 1
+        self.draws = draws_of_server(standing.seed, self.r)
         self.alive: Sequence[Member] = standing.members
         self.answered: list[list[str]] = []  # in each exchange
         self.told: dict[str, Telemetry] = {}

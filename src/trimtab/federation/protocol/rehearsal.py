@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
+from trimtab.core.oracle import ClientOracle
 
 _KINDS: dict[str, Callable[..., Any]] = {**ALGORITHMS, **BASES}
 
@@ -86,9 +87,15 @@ class _Rehearsal:
         self.exchanges: list[Exchange] = []
 
     def run(self, program: Program, *broadcast: Any) -> "_Reply":
-        upload, self.state = program(_zero, self.state, *broadcast)
+        g = ClientOracle(_zero, lambda _, like: torch.zeros_like(like))
+        upload, self.state = program(g, self.state, *broadcast)
         self.exchanges.append(Exchange(program, broadcast, upload))
         return _Reply(upload)
+
+    def normal(self, like: Vector) -> Vector:
+        return torch.zeros_like(like)
+
+    uniform = normal
 
 
 @dataclass(frozen=True)

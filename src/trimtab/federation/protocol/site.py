@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trimtab._files import Lock, plain
 from trimtab.core import State, Vector, leaves
+from trimtab.core.oracle import ClientOracle, draws_of_client
 from trimtab.core.threads import one_thread
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
 from trimtab.federation.protocol.rehearsal import Plan, build, filled, plan
@@ -101,7 +102,9 @@ class Site:
             return _mismatch(request)
         telemetry = self._measured(request["index"], x) if number == 0 else {}
         measured = perf_counter()
-        g = self.problem.oracle(request["index"], request["seed"], request["r"])
+        index, seed, r = (request[name] for name in ("index", "seed", "r"))
+        draws = draws_of_client(seed, index, r, number + 1)
+        g = ClientOracle(self.problem.oracle(index, seed, r), draws)
         upload, new = exchange.program(g, state, *broadcast)
         check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
         check_arrays("its new state", arrays_of(new), leaves(like.client))

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
-from trimtab.core import Oracle, Vector
+from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
@@ -121,7 +121,7 @@ class Supervised:
             return self.model.start.clone()
         return self.model.vector_of(_built(self._build, seed)).to(self.model.start)
 
-    def oracle(self, i: int, seed: int, r: int) -> Oracle:
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         data = self.clients[i]
         form = self._mean_loss.closed_form if data.labelled else None
@@ -142,7 +142,7 @@ class Supervised:
 
         return g
 
-    def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Oracle:
+    def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         every = [self.clients[i] for i in clients]
         form = self._mean_loss.closed_form
@@ -152,7 +152,7 @@ class Supervised:
 
     def _direct(
         self, form: ClosedForm, clients: Sequence[int], every: list[Data], seed: int, r: int
-    ) -> Oracle:
+    ) -> Gradient:
         cut = self._cut(clients, every, seed, r)
 
         def g(y: Vector, k: int | None = None) -> Vector:

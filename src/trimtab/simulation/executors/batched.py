@@ -9,7 +9,8 @@ import torch
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.lazy import LazyRows, NotAlikeError, NotLazyError, eager, lazily, lazy
 from trimtab.compute.tape import Tape, filled, numbers
-from trimtab.core import Oracle, State, leaves, map_leaves
+from trimtab.core import State, leaves, map_leaves
+from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.problems.problem import side_by_side
@@ -126,7 +127,14 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
     return uploads, new
 
 
-def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> Oracle:
+def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOracle:
+    """Return the oracle of a chunk: gradients and random numbers with a row for each client."""
+    each = [e.draws(i) for i in clients]
+
+    def draw(what: Any, like: Any) -> Any:
+        rows = like.expand(len(clients), e.problem.d)
+        return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
+
     if can.chunk_oracle is None:
-        return side_by_side([e.oracle(i) for i in clients])
-    return can.chunk_oracle(clients, e.seed, e.r)
+        return ClientOracle(side_by_side([e.oracle(i) for i in clients]), draw)
+    return ClientOracle(can.chunk_oracle(clients, e.seed, e.r), draw)

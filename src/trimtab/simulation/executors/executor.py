@@ -6,7 +6,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.tape import Tapes
-from trimtab.core import Oracle, Program, State
+from trimtab.core import Program, State
+from trimtab.core.oracle import ClientOracle, Draws, draws_of_client
 from trimtab.core.replies import Tally
 from trimtab.problems.problem import Problem
 from trimtab.simulation.client_states import ClientStates
@@ -24,15 +25,20 @@ class Exchange:
     room: Callable[[State], State | None]  # unless it was written into what this lends
     seed: int
     r: int
+    number: int  # of this exchange in its round
     tapes: Tapes
 
     def weight(self, i: int) -> float:
         """Return p_i."""
         return float(self.problem.weights[i])
 
-    def oracle(self, i: int) -> Oracle:
-        """Return the oracle of client i in this round."""
-        return self.problem.oracle(i, self.seed, self.r)
+    def oracle(self, i: int) -> ClientOracle:
+        """Return the oracle of client i in this exchange."""
+        return ClientOracle(self.problem.oracle(i, self.seed, self.r), self.draws(i))
+
+    def draws(self, i: int) -> Draws:
+        """Return the random numbers of client i in this exchange."""
+        return draws_of_client(self.seed, i, self.r, self.number)
 
     def run(
         self, i: int, g: Callable[..., Any], state: State, broadcast: tuple[Any, ...]

@@ -1,0 +1,131 @@
+"""What stands between a client and the server: rounding, compression, clipping, noise.
+
+A client keeps what it *sent*: `g.sent` gives a program its upload as it will arrive, and the new
+state is computed from that, so that c = sum p_i c_i holds whatever stands between.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from trimtab.core import Algorithm, Clients, Program, Replies, State, Vector, leaves
+from trimtab.core.oracle import ClientOracle
+
+
+class Stage(Protocol):
+    """One thing that is done to uploads: a frozen dataclass with pure methods."""
+
+    def init(self, x: Vector) -> State:
+        """Return what a client remembers of this stage at first; `()` for nothing."""
+        ...
+
+    def send(self, upload: Any, state: State, g: ClientOracle) -> tuple[Any, State]:
+        """Return what a client sends in place of its upload; its randomness is `g.normal`."""
+        ...
+
+    def receive(self, mean: Any, count: int, clients: Clients) -> Any:
+        """Return what the server makes of the mean over so many uploads."""
+        ...
+
+    def size(self, upload: Any) -> int:
+        """Return how many bytes an upload takes on its way."""
+        ...
+
+
+class Client(NamedTuple):
+    """The state of a client where a stage remembers something."""
+
+    inner: State  # the algorithm's
+    stages: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class Through:
+    """An algorithm whose uploads pass through stages, the first one first."""
+
+    algorithm: Algorithm
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        stages = self.stages if isinstance(self.stages, tuple) else ()
+        if not stages or not all(hasattr(stage, "send") for stage in stages):
+            raise ValueError(
+                f"Through: stages={self.stages!r}; pass a tuple of them, as (Rounding(0.01),)."
+            )
+
+    def init_server(self, x: Vector) -> State:
+        return self.algorithm.init_server(x)
+
+    def init_client(self, x: Vector) -> State:
+        inner, own = self.algorithm.init_client(x), tuple(s.init(x) for s in self.stages)
+        return Client(inner, own) if leaves(own) else inner
+
+    def round(self, server: State, clients: Clients) -> State:
+        return self.algorithm.round(server, _Passing(clients, self.stages))
+
+
+@dataclass(frozen=True)
+class _Passing:
+    """The clients, behind the stages."""
+
+    clients: Clients
+    stages: tuple[Stage, ...]
+
+    def run(self, program: Program, *broadcast: Any) -> Replies:
+        relay = Relay(program, self.stages)
+        return _Received(self.clients.run(relay.local, *broadcast), self.stages, self.clients)
+
+    def normal(self, like: Vector) -> Vector:
+        return self.clients.normal(like)
+
+    def uniform(self, like: Vector) -> Vector:
+        return self.clients.uniform(like)
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A program whose upload passes through stages before the client keeps its state."""
+
+    program: Program
+    stages: tuple[Stage, ...]
+
+    def local(self, g: ClientOracle, state: State, *broadcast: Any) -> tuple[Any, State]:
+        behind = isinstance(state, Client)
+        inner, own = state if behind else (state, ((),) * len(self.stages))
+        new: list[State] = []
+
+        def send(upload: Any) -> Any:
+            for stage, stage_state in zip(self.stages, own, strict=True):
+                upload, stage_state = stage.send(upload, stage_state, g)
+                new.append(stage_state)
+            return g.sent(upload)  # through what stands further out
+
+        upload, inner = self.program(replace(g, send=send), inner, *broadcast)
+        if not new:  # a program without a state need not ask what will arrive
+            upload = send(upload)
+        return upload, Client(inner, tuple(new)) if behind else inner
+
+    def size(self, upload: Any) -> int:
+        """Return how many bytes an upload takes on its way."""
+        return self.stages[-1].size(upload)
+
+
+@dataclass(frozen=True)
+class _Received:
+    """Replies whose mean went through the stages' ends at the server, the last stage first."""
+
+    replies: Replies
+    stages: tuple[Stage, ...]
+    clients: Clients
+
+    @property
+    def share(self) -> float:
+        return self.replies.share
+
+    def __len__(self) -> int:
+        return len(self.replies)
+
+    def mean(self) -> Any:
+        mean = self.replies.mean()
+        for stage in reversed(self.stages):
+            mean = stage.receive(mean, len(self), self.clients)
+        return mean
