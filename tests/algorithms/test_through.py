@@ -74,7 +74,7 @@ def last(algorithm, R=30, **options):
 def test_the_controls_average_to_c_whatever_is_rounded(algorithm):
     sim, _ = last(Through(algorithm, (Rounding(0.05),)))
     assert sim.audit() < 1e-12
-    assert float(sim.server.c.norm()) > 0.1
+    assert float(sim.server.c.norm()) > 0.01
 
 
 def test_keeping_what_was_computed_breaks_the_average():

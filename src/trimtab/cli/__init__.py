@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
     "run": "Run one ALGORITHM on PROBLEM and leave its model.",
     "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
+    "check": "Hold an ALGORITHM, such as mine.py:Mine, to the contract, rule by rule.",
     "report": "Write the page of a finished comparison or run anew.",
     "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
     "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
@@ -35,7 +36,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        home = "federate" if name == "federate" else "commands"
+        home = name if name in ("check", "federate") else "commands"
         with _whole():
             command: click.Command = getattr(import_module(f"trimtab.cli.{home}"), name)
         return command

@@ -83,11 +83,12 @@ def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) 
     """
     kind = registry.kind(name)
     given = {word: value for word, value in words.items() if value is not None}
-    made: Algorithm = registry.build(kind, **given | _converted(kind, own))
+    made: Algorithm = registry.build(kind, **given | converted(kind, own))
     return made
 
 
-def _converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
+def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a user's own algorithm as its hyper-parameters."""
     parameters = {p.name: p for p in kind.parameters}
     words: dict[str, Any] = {}
     for option, value in own.items():

@@ -7,9 +7,9 @@ pass an instance whose step size is stable for L = 1.
 
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from math import inf
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,6 +52,46 @@ def check_controls(algorithm: Any) -> None:
     """
     for check in CONTROL_CHECKS:
         check(algorithm)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an algorithm keeps one rule."""
+
+    rule: str
+    says: str  # the rule in a sentence
+    broken: str = ""  # what breaks it, where, and what to do; empty if it is kept
+
+
+def verdicts(algorithm: Any) -> Iterator[Verdict]:
+    """Go through the rules of the contract; those of controls too, if the server has a `c`.
+
+    What is no algorithm at all breaks the first rule, and the others are not tried.
+
+    >>> from trimtab import FedAvg
+    >>> [verdict.rule for verdict in verdicts(FedAvg(eta_l=0.1, K=5)) if verdict.broken]
+    []
+    """
+    for number, check in enumerate(CHECKS):
+        verdict = _verdict(check, algorithm)
+        yield verdict
+        if verdict.broken and number < 2:  # without tensors as states nothing can be run
+            return
+    server = algorithm.init_server(lab.start())
+    for check in CONTROL_CHECKS if hasattr(server, "c") else ():
+        yield _verdict(check, algorithm)
+
+
+def _verdict(check: Callable[[Any], None], algorithm: Any) -> Verdict:
+    says = (check.__doc__ or "").partition("\n")[0]
+    try:
+        check(algorithm)
+    except ContractError as error:
+        return Verdict(check.__name__, says, str(error))
+    except Exception as error:
+        what = f"{type(algorithm).__name__}: it fails ({type(error).__name__}: {_line(error)})"
+        return Verdict(check.__name__, says, f"{what}; mend it.")
+    return Verdict(check.__name__, says)
 
 
 # -- what every algorithm keeps

@@ -1,0 +1,42 @@
+"""`trimtab check`: the contract of an algorithm, on the command line."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
+
+
+@click.command(cls=WithOwnOptions)
+@click.argument("algorithm")
+@hyper_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def check(algorithm: str, as_json: bool, **hyper: Any) -> None:
+    """Hold ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
+
+    Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
+    with control variates (a `c` in the server's state) is held to their rules too.
+    """
+    from trimtab.algorithms.registry import kind, trial_of
+    from trimtab.cli.options import converted
+    from trimtab.testing import verdicts
+
+    chosen = kind(algorithm)
+    given = {word: value for word, value in hyper.items() if value is not None}
+    own = converted(chosen, click.get_current_context().meta[OWN])
+    instance = trial_of(chosen, **given | own)
+    found = list(verdicts(instance))
+    broken = [verdict for verdict in found if verdict.broken]
+    if as_json:
+        rules = {v.rule: v.broken or "kept" for v in found}
+        click.echo(json.dumps({"algorithm": repr(instance), "rules": rules}, indent=2))
+    else:
+        for verdict in found:
+            click.echo(f"{'broken' if verdict.broken else 'kept  '}  {verdict.says}")
+            if verdict.broken:
+                click.echo(f"        {verdict.broken}")
+        kept = f"{len(found) - len(broken)} of {len(found)} rules"
+        click.echo(f"{instance} keeps {'all ' * (not broken)}{kept}.")
+    sys.exit(1 if broken else 0)

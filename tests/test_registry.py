@@ -1,0 +1,320 @@
+"""Algorithms, metrics and executors of one's own: known by name, raced, run, checked, shown."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+import torch
+
+import trimtab
+from trimtab import FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
+from trimtab.algorithms import registry
+from trimtab.algorithms.registry import build, decode, encode, kind
+from trimtab.cli import main
+from trimtab.cli.options import PARAMETERS
+from trimtab.core.replies import Tally
+from trimtab.problems.catalogue import quadratic_problem
+from trimtab.simulation import Executor, Simulation
+
+MINE = '''
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from trimtab import Metric, Quadratic, register
+from trimtab.core import Clients, Oracle, Positive, StepSize, Steps, Vector, validate
+
+
+class Server(NamedTuple):
+    x: Vector
+
+
+class Upload(NamedTuple):
+    dx: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine:
+    """FedAvg with clipped gradients."""
+
+    eta_l: StepSize
+    K: Steps
+    clip: Positive = 1.0
+
+    def __post_init__(self):
+        validate(self)
+
+    def init_server(self, x):
+        return Server(x)
+
+    def init_client(self, x):
+        return ()
+
+    def local(self, g, state, x):
+        y = x
+        for k in range(g.steps(self.K)):
+            y = y - self.eta_l * g(y, k).clamp(-self.clip, self.clip)
+        return Upload(y - x), ()
+
+    def round(self, server, clients):
+        (dx,) = clients.run(self.local, server.x).mean()
+        return Server(server.x + dx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(Mine):
+    def local(self, g, state, x):
+        x -= self.eta_l * g(x, 0)
+        return Upload(x), ()
+
+
+class Near(Quadratic):
+    """Judged by how near to x* one is, which the user counts upwards."""
+
+    metric = Metric("nearness", higher=True, low=0.0, high=1.0)
+
+    def evaluate(self, x, client=None):
+        found = super().evaluate(x, client)
+        return found | {"nearness": 1 / (1 + found["distance"])}
+
+
+def problem():
+    register(Mine, title="mine", colour="#123456")
+    return Near(torch.tensor([2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 4.0]))
+'''
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_own", {})
+    Path("mine.py").write_text(MINE)
+
+
+def trimtab_command(capsys, *words):
+    code = 0
+    try:
+        main([*map(str, words)])
+    except SystemExit as ended:
+        code = ended.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# -- the registry
+
+
+def test_the_command_line_has_the_hyper_parameters_of_the_registry():
+    named = {p.name: p.type for n in registry.NAMES for p in kind(n).parameters}
+    named |= {f.name: float for base in registry.bases().values() for f in fields(base)}
+    assert {n: t for n, t in named.items() if n not in ("base", "lean")} == PARAMETERS
+
+
+def test_every_algorithm_can_be_built_and_described_by_its_name():
+    for name in registry.NAMES:
+        algorithm = registry.trial_of(kind(name))
+        assert kind(algorithm) == kind(name) == kind(type(algorithm))
+        assert decode(json.loads(json.dumps(encode(algorithm)))) == algorithm
+        assert trimtab.ALGORITHMS[name] is kind(name).cls
+
+
+def test_kinds_say_what_they_are():
+    assert [n for n in registry.NAMES if kind(n).stateful] == ["scaffold"]
+    assert [n for n in registry.NAMES if not kind(n).has_K] == ["sgd", "serveronly"]
+    assert kind(Mime(eta=0.1, K=2, base=Momentum())).step == "eta"
+    assert kind("richardsonromberg").step == "eta_l"
+    assert len({kind(n).colour for n in registry.NAMES}) == len(registry.NAMES)
+
+
+def test_words_become_an_algorithm(refused):
+    assert build("mime", eta=0.1, K=2) == Mime(eta=0.1, K=2, base=Momentum())
+    assert build("richardsonromberg", eta_l=0.1, K=2) == RichardsonRomberg(FedAvg(eta_l=0.1, K=2))
+    assert build(Scaffold, eta_l=0.1, K=2, lean=True).lean
+    with refused("fedavg takes no mu; it has eta_l, K, eta_g."):
+        build("fedavg", eta_l=0.1, K=2, mu=1.0)
+    with refused("sgd needs a step size; pass eta, or let"):
+        build("sgd")
+    with refused("'scafold' is no algorithm; pass one of sgd, fedavg"):
+        kind("scafold")
+
+
+def test_the_name_of_one_of_ours_is_taken(refused):
+    class Scaffold(trimtab.Scaffold):
+        pass
+
+    with refused("trimtab has an algorithm of this name"):
+        registry.register(Scaffold)
+    with refused("is no algorithm, for it has no init_server"):
+        registry.register(dict)
+
+
+def test_an_algorithm_that_reads_differently_here_is_refused(mine, refused):
+    cls = kind("mine.py:Mine").cls
+    algorithm = cls(eta_l=0.1, K=2)
+    with refused("is not in the registry", "register(Mine) in the problem file"):
+        encode(algorithm)
+    registry.register(cls)
+    description = encode(algorithm)
+    assert decode(description) == algorithm
+    with refused("Mine here is not the one that was sent"):
+        decode(description | {"code": "0"})
+    registry._own.clear()
+    with refused("there is no algorithm 'mine'"):
+        decode(description)
+
+
+def test_an_entry_point_is_an_algorithm(mine, monkeypatch):
+    monkeypatch.syspath_prepend(".")
+    points = EntryPoints([EntryPoint("clipped", "mine:Mine", registry.GROUP)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    assert kind("Clipped").cls.__name__ == "Mine"
+    assert "clipped" in registry.known()
+    sys.modules.pop("mine", None)
+
+
+# -- the command line
+
+
+def test_an_algorithm_of_ones_own_is_raced_under_its_name_and_colour(mine, capsys):
+    command = ("compare", "mine.py:problem", "--algorithms", "mine,sgd", "-R", 30, "--out", "c")
+    code, out, err = trimtab_command(capsys, *command, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["name"] for row in found["algorithms"]] == ["mine", "sgd"]
+    assert found["algorithms"][0]["settings"].keys() == {"eta_l", "K", "clip"}
+    outcome = json.loads(Path("c/compare.json").read_text())["outcome"]
+    assert outcome["metric"] == "nearness"
+    assert outcome["entries"][0]["colour"] == "#123456"
+    assert "#123456" in Path("c/report.html").read_text()
+    registry._own.clear()  # a later process has not read mine.py
+    code, out, err = trimtab_command(capsys, "report", "c")
+    assert code == 0, err
+    assert "Mine" in out
+
+
+def test_an_algorithm_of_ones_own_is_run_with_its_own_options(mine, capsys):
+    command = ("run", "mine.py:Mine", "mine.py:problem", "--eta-l", 0.1, "--K", 2, "-R", 3)
+    code, out, err = trimtab_command(capsys, *command, "--clip", 0.5, "--json")
+    assert code == 0, err
+    assert json.loads(out)["settings"] == {"eta_l": 0.1, "K": 2, "clip": 0.5}
+    for wrong, sentence in (
+        (("--clip", "-1"), "Mine: --clip -1.0; pass a number that is positive."),
+        (("--clip", "x"), "'x' is not a valid float"),
+        (("--clap", "1"), "No such option '--clap'."),
+        (("--mu", "1"), "mine takes no --mu; it has eta_l, K, clip."),
+    ):
+        code, _, err = trimtab_command(capsys, *command, *wrong)
+        assert (code, sentence in err) == (2, True), err
+
+
+def test_check_says_which_rules_are_broken(mine, capsys):
+    code, out, _ = trimtab_command(capsys, "check", "mine.py:Mine", "--clip", 2)
+    assert code == 0
+    assert "Mine(eta_l=0.1, K=5, clip=2.0) keeps all " in out
+    code, out, _ = trimtab_command(capsys, "check", "mine.py:Wrong", "--json")
+    assert code == 1
+    rules = json.loads(out)["rules"]
+    assert rules["is_pure"].startswith("Wrong: the round changes the broadcast in place; write")
+    assert rules["stays_finite"] == "kept"
+    code, out, _ = trimtab_command(capsys, "check", "scaffold", "--json")
+    assert json.loads(out)["rules"]["keeps_what_it_sent"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("nosuch.py:Mine", "nosuch.py: there is no such file; pass file.py:Class."),
+        ("mine.py", "mine.py names no class; pass mine.py:Mine."),
+        ("mine.py:Nope", "mine.py has no Nope; pass mine.py:Mine."),
+        ("mine.py:Server", "mine.py:Server is no algorithm, for it has no init_server; write"),
+        ("mine.py:problem", "mine.py:problem is no algorithm"),
+    ],
+)
+def test_what_is_no_algorithm_is_one_sentence(mine, capsys, what, sentence):
+    code, _, err = trimtab_command(capsys, "check", what)
+    assert code == 2
+    assert sentence in err
+
+
+# -- metrics
+
+
+def test_a_metric_of_ones_own_is_the_goal(mine):
+    problem = trimtab.problems.catalogue.load_problem("mine.py:problem")[0]
+    found = trimtab.compare(problem, [Sgd(eta=0.5), Sgd(eta=0.1)], R=40, target=0.99)
+    assert found.metric == "nearness"
+    fast, slow = found.entries
+    assert fast.rounds < (slow.rounds or 41)
+    assert fast.curve[fast.rounds - 1].metrics["nearness"] >= 0.99
+
+
+def test_a_metric_that_is_not_measured_or_none_is_refused(refused):
+    problem = quadratic_problem()
+    problem.metric = Metric("auc")
+    with refused("by which nobody can win; return its metric 'auc' too"):
+        trimtab.compare(problem, ["sgd"], R=2)
+    problem.metric = "auc"
+    with refused("metric is 'auc'; make it a Metric"):
+        trimtab.compare(problem, ["sgd"], R=2)
+    problem.metric = Metric("loss", higher=False, low=0.0)
+    with refused("target=-1.0; pass a finite loss at least 0."):
+        trimtab.compare(problem, ["sgd"], R=2, target=-1.0)
+
+
+# -- executors
+
+
+class Backwards(Executor):
+    """The last client first."""
+
+    name = "backwards"
+
+    def __init__(self):
+        self.ran = 0
+
+    def run(self, exchange, clients):
+        tally = Tally()
+        for i in reversed(clients):
+            upload, state = exchange.run(
+                i, exchange.oracle(i), exchange.state(i), exchange.broadcast
+            )
+            tally.add(exchange.weight(i), upload, state)
+            exchange.keep(i, state)
+            self.ran += 1
+        return tally
+
+
+def test_an_executor_of_ones_own(tmp_path, refused):
+    mine = Backwards()
+    sim = simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), S=4, executor=mine)
+    usual = simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), S=4)
+    for _ in range(3):
+        torch.testing.assert_close(next(sim).x, next(usual).x)
+    assert mine.ran == 12
+    assert sim.executor == "backwards"
+    sim.save(tmp_path / "s")
+    arguments = (tmp_path / "s", Scaffold(eta_l=0.1, K=3), quadratic_problem())
+    with refused("run by the executor 'backwards'", "pass it as executor"):
+        Simulation.load(*arguments)
+    again = Simulation.load(*arguments, executor=Backwards())
+    assert torch.equal(next(again).x, next(sim).x)
+    with refused("executor=<class", "an Executor of your own"):
+        simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), executor=Backwards)
+
+
+@pytest.mark.parametrize(("old", "new"), [("wide", "fused"), ("workers", "threads")])
+def test_old_names_of_executors_are_understood(old, new):
+    assert simulate(Sgd(eta=0.1), quadratic_problem(), executor=old).executor == new
+
+
+def test_names_need_no_torch():
+    code = (
+        "import sys; from trimtab.algorithms.registry import NAMES; import trimtab.errors\n"
+        "assert 'torch' not in sys.modules and len(NAMES) > 8"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
