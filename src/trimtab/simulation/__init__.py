@@ -3,7 +3,8 @@
 from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged
 from trimtab.simulation.executors import Executor
-from trimtab.simulation.simulate import Round, Simulation, cohort_size, simulate
+from trimtab.simulation.sampling import cohort_size
+from trimtab.simulation.simulate import Round, Simulation, simulate
 
 __all__ = [
     "Diverged",

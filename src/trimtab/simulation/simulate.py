@@ -26,13 +26,13 @@ from trimtab.core import (
 )
 from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
-from trimtab.core.streams import COHORT, LOST, stream
 from trimtab.core.threads import one_thread
 from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.divergence import Moves, explain
 from trimtab.simulation.executors import Exchange, Executor, executor_of, known
+from trimtab.simulation.sampling import answering, checked_cohort, cohort_size, sampled
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Simulation(Iterator[Round]):
             raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
         self.problem, self.seed, self.lost = problem, seed, float(lost)
         self.S = cohort_size(S, problem.N)
-        self.cohorts = None if cohorts is None else [_checked(c, problem.N) for c in cohorts]
+        self.cohorts = None if cohorts is None else [checked_cohort(c, problem.N) for c in cohorts]
         self.runs_on = executor_of(executor, problem, self.S)
         self.r = 0
         start = _start(problem, seed, x)
@@ -120,7 +120,7 @@ class Simulation(Iterator[Round]):
 
     def _round(self) -> Round:
         started, r = perf_counter(), self.r + 1
-        asked = self.cohorts[self.r] if self.cohorts is not None else self._sample(r)
+        asked = self._asked(r)
         clients = _Cohort(self, r, asked)
         try:
             server = self._next_server(clients)
@@ -148,6 +148,12 @@ class Simulation(Iterator[Round]):
             cosine=last.cosine if last else nan,
         )
 
+    def _asked(self, r: int) -> list[int]:
+        """Return the clients of a round: given ones, or S of N."""
+        if self.cohorts is not None:
+            return self.cohorts[r - 1]
+        return sampled(self.problem.N, self.S, self.seed, r)
+
     def _next_server(self, clients: "_Cohort") -> State:
         """Run the round; its vectors at the server are lazy where those of the clients are."""
         if self.runs_on.lazy_server:
@@ -166,18 +172,6 @@ class Simulation(Iterator[Round]):
             return max(cohort, key=lambda i: sizes[i] if isfinite(sizes[i]) else inf)
 
         return explain(self._algorithm, self._moves, worst)
-
-    def _sample(self, r: int) -> list[int]:
-        """Draw S of N without replacement (Floyd's algorithm: time and memory grow with S only)."""
-        N, S = self.problem.N, self.S
-        if S == N:
-            return list(range(N))
-        u = torch.rand(S, generator=stream(self.seed, COHORT, r), dtype=torch.float64).tolist()
-        chosen: set[int] = set()
-        for j, u_j in zip(range(N - S, N), u, strict=True):
-            t = int(u_j * (j + 1))
-            chosen.add(j if t in chosen else t)
-        return sorted(chosen)
 
     def audit(self) -> float:
         """Return |c - sum_i p_i c_i| over all N clients; zero up to rounding when all is well."""
@@ -300,7 +294,8 @@ class _Cohort:
         """Reach those that answered every exchange of this round so far."""
         sim, broadcast = self.sim, eager(broadcast)
         self.bytes_down += len(self.alive) * nbytes(broadcast)
-        self.alive = self._answering()
+        self.exchanges += 1
+        self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
         if not self.alive:
             raise _NobodyAnsweredError
         states = sim.states
@@ -333,14 +328,6 @@ class _Cohort:
     def _lazily(self, drawn: Vector) -> Any:
         return drawn if self.vector is None else self.vector(drawn)
 
-    def _answering(self) -> list[int]:
-        self.exchanges += 1
-        if not self.sim.lost:
-            return self.alive
-        draw = stream(self.sim.seed, LOST, self.r, self.exchanges)
-        u = torch.rand(len(self.alive), generator=draw, dtype=torch.float64).tolist()
-        return [i for i, u_i in zip(self.alive, u, strict=True) if u_i >= self.sim.lost]
-
     def _state(self, i: int) -> State:
         state = self.sim.states.latest(i)
         return self.sim.algorithm.init_client(self.sim.server.x) if state is None else state
@@ -349,27 +336,6 @@ class _Cohort:
         """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
         doubt = self.last is not None and not isfinite(self.last.spread)
         return not doubt or all(_finite(self._state(i)) for i in self.alive)
-
-
-def cohort_size(S: int | float | None, N: int) -> int:
-    """Return S as a number of clients; a float is a fraction of N.
-
-    >>> cohort_size(0.2, 100), cohort_size(5, 100), cohort_size(None, 100)
-    (20, 5, 100)
-    """
-    if S is None:
-        return N
-    S = plain_number(S)
-    if isinstance(S, float):
-        if not 0 < S <= 1:
-            raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
-        return max(1, round(S * N))
-    if isinstance(S, bool) or not hasattr(S, "__index__") or index(S) < 1:
-        raise ValueError(f"S={S!r}: pass a whole number S >= 1, or a fraction of the clients.")
-    S = index(S)
-    if S > N:
-        raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
-    return S
 
 
 def _check_kinds(algorithm: Any, problem: Any) -> None:
@@ -384,13 +350,6 @@ def _check_kinds(algorithm: Any, problem: Any) -> None:
             f"{shown} is no problem; pass one that has N, d, weights, x0 and oracle, such as "
             "trimtab.Supervised(…)."
         )
-
-
-def _checked(cohort: Sequence[int], N: int) -> list[int]:
-    clients = sorted(int(i) for i in cohort)
-    if not clients or len(set(clients)) != len(clients) or clients[0] < 0 or clients[-1] >= N:
-        raise ValueError(f"cohort {list(cohort)}: pass distinct clients from 0 to {N - 1}.")
-    return clients
 
 
 def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
