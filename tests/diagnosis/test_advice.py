@@ -107,7 +107,7 @@ def _model(problem):
     a, U = torch.linalg.eigh(problem.A)
     gradients = torch.stack([problem.client_gradient(i, problem.x_star) for i in range(problem.N)])
     start = problem.x0() - problem.x_star
-    return quadratic_model.Surrogate(problem.weights, a, U, -gradients, start, 0.0, None)
+    return quadratic_model.QuadraticModel(problem.weights, a, U, -gradients, start, 0.0, None)
 
 
 def tried(name, rounds, K=4, gap=1.0):

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, diagnose, simulate
 from trimtab.diagnosis import measure, optimum, quadratic_model
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
-from trimtab.diagnosis.panel import Panel, seat
+from trimtab.diagnosis.panel import Panel, choose_panel
 from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
@@ -195,7 +195,9 @@ def lanes_of(trial, *rows):
 def trial():
     """Return a trial that starts at f = 10 and aims at f = 1."""
     problem = quadratics()
-    case = begin(problem, seat(problem, 0, Clock(60.0)), Clock(60.0), problem.x0(), 6, 0, 1.0)
+    case = begin(
+        problem, choose_panel(problem, 0, Budget(60.0)), Budget(60.0), problem.x0(), 6, 0, 1.0
+    )
     case.f0, case.least, case.best = 10.0, 0.0, problem.x_star
     return Trial(case, 0.9, careful=True)
 
@@ -265,7 +267,7 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A[4] *= 5
     panel = Panel(Matrices(A), tuple(range(12)))
     for looks in (*range(1, 80, 3), 10_000):
-        *_, found = measure.by_products(panel, random(30), 0, Clock(60.0), after(looks))
+        *_, found = measure.by_products(panel, random(30), 0, Budget(60.0), after(looks))
         assert max(found.norm, found.delta - found.norm) * (1 - 1e-12) <= found.L
         assert not convex or found.delta <= found.L
     true = float(torch.linalg.eigvalsh(A).abs().max())
@@ -287,12 +289,12 @@ def after(looks):
     """Return a question that is answered with yes from so many times on."""
     asked = 0
 
-    def enough():
+    def out_of_time():
         nonlocal asked
         asked += 1
         return asked >= looks
 
-    return enough
+    return out_of_time
 
 
 # -- long steps look at the clock
@@ -318,26 +320,26 @@ def test_rounds_on_the_model_end_when_the_time_is_over():
     a, U = torch.linalg.eigh(problem.A)
     zero = torch.zeros_like(problem.b)
     start = problem.x0() - problem.x_star
-    model = quadratic_model.Surrogate(problem.weights, a, U, zero, start, 0.0, None)
+    model = quadratic_model.QuadraticModel(problem.weights, a, U, zero, start, 0.0, None)
     options = {"S": 6, "N": 6, "share": 1e-30, "R": 1000}
-    assert quadratic_model.predict(model, "fedavg", 1, **options, enough=after(4)).ran == 4
+    assert quadratic_model.predict(model, "fedavg", 1, **options, out_of_time=after(4)).ran == 4
 
 
 def test_whole_hessians_look_at_the_clock_between_products():
     problem = quadratics(d=40)
-    panel = seat(problem, 0, Clock(60.0))
+    panel = choose_panel(problem, 0, Budget(60.0))
     assert measure.full_hessians(panel, problem.x0(), after(1)) is None
     assert panel.products_in_time(0, problem.x0(), torch.eye(40).double(), after(1)) is None
 
 
 def test_large_matrices_are_decomposed_only_if_there_is_time():
-    assert Clock(60.0).decomposes(1000, 0.5)
-    assert not Clock(0.5).decomposes(1000, 0.5)
+    assert Budget(60.0).decomposes(1000, 0.5)
+    assert not Budget(0.5).decomposes(1000, 0.5)
 
 
 def test_the_curvature_along_the_gradient_says_how_steep_f_is():
     problem = quadratics()
-    panel = seat(problem, 0, Clock(60.0))
+    panel = choose_panel(problem, 0, Budget(60.0))
     x = problem.x0() + 1
     found = optimum.along_gradient(panel, x, problem.gradient(x))
     assert 0.1 * problem.L <= found.norm <= 1.001 * problem.L

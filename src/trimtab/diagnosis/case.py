@@ -1,14 +1,13 @@
 """What is known of a problem while it is diagnosed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis import optimum as points
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis import optimum
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
@@ -23,7 +22,7 @@ class Case:
 
     problem: Problem
     panel: Panel
-    clock: Clock
+    budget: Budget
     S: int
     seed: int
     x0: Vector
@@ -49,7 +48,7 @@ class Case:
     @property
     def short(self) -> bool:
         """Whether the time is so short that all of it goes to rounds on the problem."""
-        return self.pass_seconds * SHORT > self.clock.seconds
+        return self.pass_seconds * SHORT > self.budget.seconds
 
     @property
     def where(self) -> str:
@@ -72,34 +71,38 @@ class Case:
 
 
 def begin(
-    problem: Problem, panel: Panel, clock: Clock, x0: Vector, S: int, seed: int, eps: float | None
+    problem: Problem, panel: Panel, budget: Budget, x0: Vector, S: int, seed: int, eps: float | None
 ) -> Case:
     """Return what is known at the start."""
     f0 = panel.problem.loss(x0)
-    return Case(problem, panel, clock, S, seed, x0, f0, eps, x0, x0, f0)
+    return Case(problem, panel, budget, S, seed, x0, f0, eps, x0, x0, f0)
 
 
-def find(case: Case, enough: Callable[[], bool]) -> None:
+def explore(case: Case, out_of_time: OutOfTime) -> None:
     """Find the optimum, or the point to measure at where there is none."""
     panel, x0, own = case.panel, case.x0, case.panel.problem
-    best, optimum, way = points.best_point(panel, x0, case.clock, enough)
+    best, reached, way = optimum.best_point(panel, x0, case.budget, out_of_time)
     least = own.loss(best)
     case.eps = case.wanted or SHARE * max(0.0, case.f0 - least) or 1e-6
-    if not enough() and not hasattr(own, "x_star") and _flat(panel, x0, best, case.seed, enough):
+    if (
+        not out_of_time()
+        and not hasattr(own, "x_star")
+        and _flat(panel, x0, best, case.seed, out_of_time)
+    ):
         best = next((x for x, f in way if f - least <= 0.1 * case.eps), best)
-        optimum = False
+        reached = False
         case.doubts.append(
             "f has no minimum nearby (its Hessian vanishes on the way down, as for separable "
             "data), so all is measured where f is within eps/10 of the least value found."
         )
-    elif not optimum:
+    elif not reached:
         case.doubts.append("No optimum was found; all is measured at the best point.")
-    case.best, case.least, case.optimum = best, min(case.least, least), optimum
+    case.best, case.least, case.optimum = best, min(case.least, least), reached
 
 
-def _flat(panel: Panel, x0: Vector, best: Vector, seed: int, enough: Callable[[], bool]) -> bool:
+def _flat(panel: Panel, x0: Vector, best: Vector, seed: int, out_of_time: OutOfTime) -> bool:
     """Tell whether the Hessian vanishes on the way from the start to the best point."""
-    start, end = (points.steepest(panel, x, seed, enough).norm for x in (x0, best))
+    start, end = (optimum.steepest(panel, x, seed, out_of_time).norm for x in (x0, best))
     return end < 0.1 * start
 
 

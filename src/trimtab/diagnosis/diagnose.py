@@ -9,16 +9,23 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import measure, prediction, stages, stationary, tables, theory
-from trimtab.diagnosis import optimum as points
-from trimtab.diagnosis import reasons as words
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis import (
+    measure,
+    optimum,
+    prediction,
+    reasons,
+    stages,
+    stationary,
+    tables,
+    theory,
+)
+from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
 from trimtab.diagnosis.choice import CHANGES, named, reach
 from trimtab.diagnosis.diagnosis import Diagnosis
 from trimtab.diagnosis.measure import Hessians
-from trimtab.diagnosis.panel import seat
-from trimtab.diagnosis.quadratic_model import Predicted, Surrogate
+from trimtab.diagnosis.panel import choose_panel
+from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
 from trimtab.problems.catalogue import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
@@ -81,7 +88,7 @@ def diagnosing(
     name = name or (problem if isinstance(problem, str) else "problem")
     if isinstance(problem, str):
         problem, _ = load_problem(problem, seed=seed)
-    clock = Clock(60 * minutes if _positive(minutes) else 0.0)
+    budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     if problem.N < 2:
         raise ValueError(
             f"the problem has N={problem.N} client, and a diagnosis compares clients with each "
@@ -94,7 +101,7 @@ def diagnosing(
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
     x0 = _start(problem, seed, x)
     with one_thread(when=getattr(problem, "executor", "loop") != "wide"):
-        found = yield from _steps(problem, x0, size, eps, cross_device, seed, clock)
+        found = yield from _steps(problem, x0, size, eps, cross_device, seed, budget)
     return replace(found, name=name)
 
 
@@ -118,26 +125,26 @@ def _steps(
     eps: float | None,
     cross_device: bool,
     seed: int,
-    clock: Clock,
+    budget: Budget,
 ) -> Generator[stages.Stage, None, Diagnosis]:
     yield "who is measured", 0.0
-    panel = seat(problem, seed, clock)
+    panel = choose_panel(problem, seed, budget)
     yield "gradients at the start", 0.01
-    case = begin(problem, panel, clock, x0, S, seed, eps)
+    case = begin(problem, panel, budget, x0, S, seed, eps)
     first = measure.at_point(panel, x0, panel.problem.N < problem.N)
     yield "curvature at the start", 0.02
     seconds = []
     for _ in range(stages.TIMINGS):  # others use the machine too: the least counts
-        started = clock.spent
-        steep = points.along_gradient(panel, x0, first.mean)
-        seconds.append(clock.spent - started)
-        if sum(seconds) * SHORT > clock.seconds:
+        started = budget.spent
+        steep = optimum.along_gradient(panel, x0, first.mean)
+        seconds.append(budget.spent - started)
+        if sum(seconds) * SHORT > budget.seconds:
             break
     case.pass_seconds = case.step_seconds = min(seconds)
     if case.short:
-        clock.note("The time sufficed for little more than a few rounds.")
-    elif not clock.over(stages.CURVATURE):
-        steep = points.steepest(panel, x0, seed, clock.until(stages.CURVATURE), first.mean)
+        budget.note("The time sufficed for little more than a few rounds.")
+    elif not budget.out_of_time(stages.CURVATURE):
+        steep = optimum.steepest(panel, x0, seed, budget.until(stages.CURVATURE), first.mean)
     L = max(steep.norm, 1e-30)
     until = stages.TRIALS if case.short else stages.LOOK
     chosen = yield from _told(prediction.first_look(case, L, cross_device, until), stages.CURVATURE)
@@ -173,11 +180,11 @@ def _told(
 
 def _model(
     case: Case, found: stages.Measured, cross_device: bool
-) -> Generator[stages.Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
+) -> Generator[stages.Stage, None, tuple[QuadraticModel | None, Vector | None, list[Predicted]]]:
     """Build the quadratic model and count rounds on it."""
     predicted: list[Predicted] = []
-    if case.clock.over(stages.BASIS) or case.best is case.x0:
-        case.clock.note("There was no time for the quadratic model.")
+    if case.budget.out_of_time(stages.BASIS) or case.best is case.x0:
+        case.budget.note("There was no time for the quadratic model.")
         return None, None, predicted
     yield "the quadratic model", stages.POINTS
     moved = found.here.rows - found.here.mean
@@ -196,21 +203,21 @@ def _model(
 def _diagnosis(
     case: Case,
     found: stages.Measured,
-    model: Surrogate | None,
+    model: QuadraticModel | None,
     pull: Vector | None,
     predicted: list[Predicted],
     chosen: prediction.Plan,
     cross_device: bool,
 ) -> Diagnosis:
     """Put together what was measured, what follows from it, and what is advised."""
-    clock, panel, problem = case.clock, case.panel, case.problem
+    budget, panel, problem = case.budget, case.panel, case.problem
     here, hessians, choice = found.here, found.hessians, chosen.choice
     at = _constants(case, found)
     bias, variance = stationary.stationary(
         case, here, hessians, model, pull, choice, at, stages.BIAS
     )
     holds = None if choice is None else reach(choice, predicted, case.eps)
-    sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
+    sure, doubts = reasons.how_sure(case, chosen, found.change, hessians, holds)
     errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
     looked = sum(hessians.measured)
     return Diagnosis(
@@ -244,11 +251,11 @@ def _diagnosis(
         K=None if choice is None else choice.K,
         eta_l=None if choice is None else choice.eta,
         eta_g=None if choice is None else 1.0,
-        reasons=words.reasons(case, chosen, here.zeta, bias, hessians, predicted),
+        reasons=reasons.why(case, chosen, here.zeta, bias, hessians, predicted),
         sure=sure,
         doubts=doubts,
-        cut=clock.cut,
-        seconds=clock.spent,
+        cut=budget.cut,
+        seconds=budget.spent,
         cross_device=cross_device,
         spectra={panel.clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         where=case.where,
@@ -264,8 +271,8 @@ def _diagnosis(
         ],
         f_start=chosen.f_start,
         holds=None if holds is None else holds.eps,
-        accuracy=words.accuracy(choice, holds),
-        about_K=words.about_K(choice, at, case.eps),
+        accuracy=reasons.accuracy(choice, holds),
+        about_K=reasons.about_K(choice, at, case.eps),
     )
 
 

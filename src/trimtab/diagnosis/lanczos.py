@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.budget import OutOfTime
 
 Product = Callable[[Vector], Vector]
 """v -> M v for a symmetric matrix M."""
@@ -62,13 +63,13 @@ def lanczos(
     most: int = 60,
     tolerance: float = 2e-3,
     ends: bool = False,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> Spectrum:
     """Return Ritz values of a symmetric matrix, its extreme ones accurate.
 
     It stops when the value of largest size (with `ends`, the least and the greatest) has a residual
-    below `tolerance` of the largest, after `most` products, or when there is `enough`. A Ritz value
-    never lies outside the spectrum, so a norm that was cut short is too small, not too large.
+    below `tolerance` of the largest, after `most` products, or when it is `out_of_time`. A Ritz
+    value never lies outside the spectrum, so a norm that was cut short is too small, not too large.
     """
     d = start.numel()
     most = max(2, min(most, d, ROOM // d))
@@ -93,7 +94,7 @@ def lanczos(
         at = {0, len(alphas) - 1} if ends else {int(values.abs().argmax())}
         residual = max(float(last[i]) for i in at)
         size = float(values.abs().max())
-        if beta <= 1e-6 * size or (j > 3 and residual <= tolerance * size) or enough():
+        if beta <= 1e-6 * size or (j > 3 and residual <= tolerance * size) or out_of_time():
             break
         betas.append(beta)
         q = w / beta
@@ -106,7 +107,7 @@ def conjugate_gradients(
     *,
     most: int = 200,
     tolerance: float = 1e-4,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> tuple[Vector, float]:
     """Return x with M x = b for a positive definite M, and the relative residual that is left.
 
@@ -118,7 +119,7 @@ def conjugate_gradients(
     p, rr, size = r, float(r @ r), float(b @ b)
     best = (x, 1.0)
     for _ in range(most):
-        if rr <= tolerance**2 * size or enough():
+        if rr <= tolerance**2 * size or out_of_time():
             break
         Mp = product(p)
         curvature = float(p @ Mp)

@@ -5,7 +5,7 @@ B^2 = the largest sum p_i |grad f_i(x) - grad f_i(x*)|^2 / |grad f(x)|^2 over th
 delta = the largest |eigenvalue| of any Hess_i - Hess; L that of any Hess_i.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan, sqrt
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Product, Spectrum, dense, lanczos
 from trimtab.diagnosis.panel import Panel, gradients
 from trimtab.diagnosis.theory import weighted
@@ -89,7 +89,7 @@ def ratio(p: Tensor, here: Gradients, best: Gradients) -> float:
 
 
 def noise(
-    problem: Problem, p: Tensor, x: Vector, seed: int, enough: Callable[[], bool]
+    problem: Problem, p: Tensor, x: Vector, seed: int, out_of_time: OutOfTime
 ) -> tuple[float, float]:
     """Return sigma^2 = sum p_i E|g_i(x, k) - grad f_i(x)|^2 and its standard error.
 
@@ -100,7 +100,7 @@ def noise(
     for pair in range(1000):
         total = 0.0
         for i in range(problem.N):
-            if enough():
+            if out_of_time():
                 return (sum(means) / len(means), _error(means)) if means else (nan, 0.0)
             total += float(p[i]) * float(pair_of(problem, i, x, seed, pair).double().square().sum())
         means.append(total)
@@ -158,28 +158,28 @@ class Hessians:
             self.L = max(self.L, self.norm, least, self.delta / 2)
 
 
-def full_hessians(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor | None:
+def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return all Hess_i in float64, or None if they are large or there is no time for them."""
     d = panel.problem.d
     if d > SMALL:
         return None
     eye, found = torch.eye(d).to(x), []
     for i in range(panel.problem.N):
-        H = panel.products_in_time(i, x, eye, enough)
-        if H is None or enough():
+        H = panel.products_in_time(i, x, eye, out_of_time)
+        if H is None or out_of_time():
             return None
         found.append((H + H.T).double() / 2)
     return torch.stack(found)
 
 
-def full_hessian(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor | None:
+def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return Hess in float64, or None if d is large or there is no time for it."""
     d = panel.problem.d
     if d > DENSE:
         return None
     H, eye = torch.zeros(d, d, dtype=torch.float64), torch.eye(d).to(x)
     for i in range(panel.problem.N):
-        H_i = None if enough() else panel.products_in_time(i, x, eye, enough)
+        H_i = None if out_of_time() else panel.products_in_time(i, x, eye, out_of_time)
         if H_i is None:
             return None
         H.add_(H_i.double().cpu(), alpha=float(panel.p[i]))
@@ -187,14 +187,14 @@ def full_hessian(panel: Panel, x: Vector, enough: Callable[[], bool]) -> Tensor 
 
 
 def by_matrices(
-    panel: Panel, H_i: Tensor, enough: Callable[[], bool] = lambda: False
+    panel: Panel, H_i: Tensor, out_of_time: OutOfTime = lambda: False
 ) -> Hessians | None:
     """Return what follows from all the Hessians; None if there is no time to decompose them."""
     p = panel.p
     H = weighted(p, H_i)
     mean, own, apart = dense(H), [], []
     for M in H_i:
-        if enough():
+        if out_of_time():
             return None
         own.append(dense(M))
         apart.append(dense(M - H))
@@ -232,7 +232,7 @@ def by_mean_alone(panel: Panel, of_f: Spectrum) -> Hessians:
 
 
 def by_products(
-    panel: Panel, x: Vector, seed: int, clock: Clock, enough: Callable[[], bool], worst: int = WORST
+    panel: Panel, x: Vector, seed: int, budget: Budget, out_of_time: OutOfTime, worst: int = WORST
 ) -> Iterator[str | Hessians]:
     """Rank the clients by random vectors, run Lanczos on the worst; the last item is the result."""
     p, M, d = panel.p, panel.problem.N, panel.problem.d
@@ -243,11 +243,11 @@ def by_products(
     seen = M
     for i in range(M):
         HV[i] = panel.products(i, x, V)
-        if enough():
+        if out_of_time():
             seen = i + 1
             break
     if seen < M:
-        clock.note(f"Only {seen} of {M} Hessians were looked at.")
+        budget.note(f"Only {seen} of {M} Hessians were looked at.")
     q = p[:seen] / p[:seen].sum()
     HV = HV[:seen]
     mean = weighted(q, HV)
@@ -273,7 +273,7 @@ def by_products(
         return product
 
     yield "Lanczos on the mean Hessian"
-    of_f = lanczos(of_mean, start, most=60, ends=True, tolerance=1e-3, enough=enough)
+    of_f = lanczos(of_mean, start, most=60, ends=True, tolerance=1e-3, out_of_time=out_of_time)
     spectra: dict[int, Spectrum] = {}
     extremes: dict[int, Spectrum] = {}
     factor = 0.0  # the largest |eigenvalue| against the Frobenius norm, among those seen
@@ -282,12 +282,12 @@ def by_products(
         top = max((s.norm for s in spectra.values()), default=0.0)
         if len(spectra) >= worst and 1.2 * factor * float(frobenius[i]) < top:
             continue  # this client cannot be the worst, as far as can be told
-        if enough() and spectra:
-            clock.note(f"Lanczos looked at the Hessians of {len(spectra)} of {seen} clients.")
+        if out_of_time() and spectra:
+            budget.note(f"Lanczos looked at the Hessians of {len(spectra)} of {seen} clients.")
             break
         yield f"Lanczos on the Hessian of client {panel.clients[i]}"
-        extremes[i] = lanczos(alone(i), start, most=40, ends=True, enough=enough)
-        spectra[i] = lanczos(apart(i), start, most=40, enough=enough)
+        extremes[i] = lanczos(alone(i), start, most=40, ends=True, out_of_time=out_of_time)
+        spectra[i] = lanczos(apart(i), start, most=40, out_of_time=out_of_time)
         factor = max(factor, spectra[i].norm / max(float(frobenius[i]), 1e-30))
     norms = [spectra[i].norm if i in spectra else factor * float(frobenius[i]) for i in range(seen)]
     norms += [nan] * (M - seen)

@@ -1,12 +1,12 @@
 """What mini-batch noise does to first order: for i.i.d. mini-batches and small d only."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.measure import pair_of
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
@@ -29,7 +29,7 @@ class Noise:
     left_out: float  # the share of the trace of V that D3 does not see
 
 
-def covariance(panel: Panel, x: Vector, seed: int, enough: Callable[[], bool]) -> Tensor | None:
+def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
     """Return C, the mean over clients of the covariance of one i.i.d. mini-batch gradient."""
     problem, p, d = panel.problem, panel.p, panel.problem.d
     if isinstance(problem, Quadratic):
@@ -37,30 +37,30 @@ def covariance(panel: Panel, x: Vector, seed: int, enough: Callable[[], bool]) -
     C = torch.zeros(d, d, dtype=torch.float64)
     for i in range(problem.N):
         if isinstance(problem, Supervised):
-            C_i = _of_samples(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
+            C_i = _of_samples(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
         else:
-            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
-        if C_i is None or enough():
+            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
+        if C_i is None or out_of_time():
             return None
         C += float(p[i]) * C_i
     return C
 
 
 def _of_pairs(
-    problem: Problem, i: int, x: Vector, seed: int, most: int, enough: Callable[[], bool]
+    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
 ) -> Tensor | None:
     """Return the covariance of a mini-batch gradient, from pairs of them."""
     draws: list[Vector] = []
     for j in range(most):
         draws.append(pair_of(problem, i, x, seed, j))
-        if enough():
+        if out_of_time():
             return None
     rows = torch.stack(draws).double().cpu()
     return rows.T @ rows / len(rows)
 
 
 def _of_samples(
-    problem: Supervised, i: int, x: Vector, seed: int, most: int, enough: Callable[[], bool]
+    problem: Supervised, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
 ) -> Tensor | None:
     """Return the covariance of the gradient of one sample, divided by the size of a mini-batch."""
     data = problem.clients[i]
@@ -71,14 +71,14 @@ def _of_samples(
     for j in order.tolist():
         sample = Data(data.X[j : j + 1], data.y[j : j + 1])
         rows.append(problem._gradient(x, sample, training=False).detach().double().cpu())
-        if enough():
+        if out_of_time():
             return None
     each = torch.stack(rows)
     each = each - each.mean(0)
     return each.T @ each / len(each) / batch_size(problem.batch, len(data))
 
 
-def third(panel: Panel, x: Vector, V: Tensor, enough: Callable[[], bool]) -> tuple[Vector, float]:
+def third(panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime) -> tuple[Vector, float]:
     """Return D3f[V], the sum over eigenvectors u of V of value times D3f[u, u].
 
     D3f[u, u] is the derivative of Hess u along u, by a central difference of exact products. The
@@ -91,7 +91,7 @@ def third(panel: Panel, x: Vector, V: Tensor, enough: Callable[[], bool]) -> tup
     h = torch.finfo(x.dtype).eps ** 0.25 * (1 + float(x.norm()) / len(x) ** 0.5)
     left, trace = float(values.sum()), float(values.sum())
     for j in reversed(range(len(values))):
-        if left <= TAIL * trace or enough():
+        if left <= TAIL * trace or out_of_time():
             break
         u = vectors[:, j].to(x)
         ahead, behind = (panel.mean_products(x + s * h * u, u) for s in (1, -1))
@@ -101,12 +101,12 @@ def third(panel: Panel, x: Vector, V: Tensor, enough: Callable[[], bool]) -> tup
 
 
 def stationary(
-    panel: Panel, x: Vector, H: Tensor, seed: int, enough: Callable[[], bool]
+    panel: Panel, x: Vector, H: Tensor, seed: int, out_of_time: OutOfTime
 ) -> Noise | None:
     """Return what the stochastic parts need; None if there was no time."""
-    C = covariance(panel, x, seed, enough)
+    C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
     V = lyapunov(H, C)
-    D3, left = third(panel, x, V, enough)
+    D3, left = third(panel, x, V, out_of_time)
     return Noise(C, V, D3, left) if left < 0.5 else None

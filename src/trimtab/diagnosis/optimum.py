@@ -1,6 +1,6 @@
 """Where to measure: the start, a point after a few rounds, and the optimum if it can be had."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, lanczos
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
@@ -24,14 +24,16 @@ class _OutOfTimeError(Exception):
 
 
 def steepest(
-    panel: Panel, x: Vector, seed: int, enough: Callable[[], bool], along: Vector | None = None
+    panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime, along: Vector | None = None
 ) -> Spectrum:
     """Return what a few products say of Hess at x: its `norm` is about the largest |eigenvalue|."""
     draw = torch.randn(panel.problem.d, generator=stream(seed, NOISE), dtype=torch.float64).to(x)
     start = draw / draw.norm()
     if along is not None and float(along.norm()) > 0:
         start = along / along.norm() + 0.1 * start
-    return lanczos(lambda v: panel.mean_products(x, v), start, most=8, tolerance=0.1, enough=enough)
+    return lanczos(
+        lambda v: panel.mean_products(x, v), start, most=8, tolerance=0.1, out_of_time=out_of_time
+    )
 
 
 def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
@@ -49,7 +51,7 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
 
 
 def after_rounds(
-    panel: Panel, x: Vector, L: float, seed: int, enough: Callable[[], bool]
+    panel: Panel, x: Vector, L: float, seed: int, out_of_time: OutOfTime
 ) -> Vector | None:
     """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time."""
     for eta_l in (1 / L, 0.1 / L) if L > 0 else ():
@@ -57,7 +59,7 @@ def after_rounds(
             for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x, seed=seed):
                 if done.r == ROUNDS:
                     return done.x
-                if enough():
+                if out_of_time():
                     return None
         except Diverged:
             continue
@@ -65,7 +67,7 @@ def after_rounds(
 
 
 def descend(
-    problem: Problem, x: Vector, enough: Callable[[], bool] = lambda: False, most: int = 400
+    problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 400
 ) -> Iterator[tuple[Vector, float]]:
     """Yield better and better points with |grad f| there (L-BFGS with a strong Wolfe search).
 
@@ -89,7 +91,7 @@ def descend(
 
     def closure() -> float:
         nonlocal seen
-        if enough():
+        if out_of_time():
             raise _OutOfTimeError
         here = leaf.detach()
         leaf.grad = problem.gradient(here).detach().clone()
@@ -114,17 +116,17 @@ def descend(
 
 
 def best_point(
-    panel: Panel, x: Vector, clock: Clock, enough: Callable[[], bool]
+    panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime
 ) -> tuple[Vector, bool, list[tuple[Vector, float]]]:
     """Return the best point found, whether it is an optimum as far as can be seen, and the way."""
     slope = float(panel.problem.gradient(x).norm())
     best, found, way = x, slope, [(x, panel.problem.loss(x))]
-    for best, found in descend(panel.problem, x, enough):
+    for best, found in descend(panel.problem, x, out_of_time):
         if len(way) * panel.problem.d < WAY:
             way.append((best, panel.problem.loss(best)))
-        if found <= 1e-6 * slope or enough():
+        if found <= 1e-6 * slope or out_of_time():
             break
     reached = found <= REACHED * slope or hasattr(panel.problem, "x_star")
-    if not reached and enough():
-        clock.note("The search for the optimum was cut short.")
+    if not reached and out_of_time():
+        budget.note("The search for the optimum was cut short.")
     return best, reached, way

@@ -1,6 +1,6 @@
 """Who is measured, and on how much data: everybody on everything, unless that takes too long."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core import Oracle, Vector
 from trimtab.core.streams import PARTITION, stream
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data
@@ -41,12 +41,12 @@ class Panel:
         return client_products(self.problem, i, x, V)
 
     def products_in_time(
-        self, i: int, x: Vector, V: Tensor, enough: Callable[[], bool]
+        self, i: int, x: Vector, V: Tensor, out_of_time: OutOfTime
     ) -> Tensor | None:
         """Return Hess_i at x times each row of V, or None if the time is over before the end."""
         found: list[Tensor] = []
         for some in torch.split(V, ROWS):
-            if found and enough():
+            if found and out_of_time():
                 return None
             found.append(self.products(i, x, some))
         return torch.cat(found)
@@ -101,7 +101,7 @@ def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
     return difference
 
 
-def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
+def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     """Choose clients and samples so that the time suffices; note what was left out."""
     N, d = problem.N, problem.d
     clients = tuple(range(N))
@@ -109,18 +109,18 @@ def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
     if most < N:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
-        clock.note(f"{most} of the {N} clients were measured, drawn at random.")
+        budget.note(f"{most} of the {N} clients were measured, drawn at random.")
     if not isinstance(problem, Supervised):
         some = problem if len(clients) == N else _Some(problem, clients)
         return Panel(some, clients)
-    rows = _samples(problem, clients, clock)
+    rows = _samples(problem, clients, budget)
     if rows is None:
         some = problem if len(clients) == N else _Some(problem, clients)
         return Panel(some, clients)
-    return thinned(problem, clients, rows, seed, clock)
+    return thinned(problem, clients, rows, seed, budget)
 
 
-def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int | None:
+def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int | None:
     """Return how many samples of each client to measure; None for all of them."""
     x, sizes = problem.x0(0), [problem.clients.size(i) for i in clients]
     largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
@@ -128,13 +128,13 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
     each = inf
     for few in (2, FEW, *[8 * FEW] * 8):  # the first is slow, and others use the machine too
         some = Data(data.X[:few], data.y[:few])
-        started = clock.spent
+        started = budget.spent
         problem._gradient(x, some, training=False)
-        took = clock.spent - started
+        took = budget.spent - started
         each = took / len(some) if few <= FEW else min(each, took / len(some))
-        if took > TIMING * clock.seconds:
+        if took > TIMING * budget.seconds:
             break
-    room = clock.seconds / PASSES / each  # samples of all clients together
+    room = budget.seconds / PASSES / each  # samples of all clients together
     if room >= sum(sizes):
         return None
     rows = max(FEW, int(room / len(clients)))
@@ -142,7 +142,7 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
 
 
 def thinned(
-    problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, clock: Clock
+    problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, budget: Budget
 ) -> Panel:
     """Return a panel of at most so many samples of each client, drawn at random."""
     data = [problem.clients[i] for i in clients]
@@ -152,7 +152,7 @@ def thinned(
         order = torch.randperm(len(every), generator=draw)[:rows].to(every.X.device)
         kept.append((every.X[order], every.y[order]))
     p = problem.weights[list(clients)]
-    clock.note(f"At most {rows} samples of each client were measured.")
+    budget.note(f"At most {rows} samples of each client were measured.")
     cut = [ceil(len(y) / 2) if len(y) > 1 else 1 for _, y in kept]
     first = [(X[:n], y[:n]) for (X, y), n in zip(kept, cut, strict=True)]
     second = [(X[-n:], y[-n:]) for (X, y), n in zip(kept, cut, strict=True)]

@@ -11,7 +11,7 @@ from trimtab.core import Vector
 from trimtab.diagnosis import quadratic_model
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice, choose, pick
-from trimtab.diagnosis.quadratic_model import BETA, KS, Predicted, Surrogate
+from trimtab.diagnosis.quadratic_model import BETA, KS, Predicted, QuadraticModel
 from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial, better_step, winner
 
 ROUNDS = 1000  # on the model, at most
@@ -34,27 +34,27 @@ class Plan:
 
 def build(
     case: Case, moved: Tensor, pull: Vector, noisy: bool, until: tuple[float, float]
-) -> Surrogate | None:
+) -> QuadraticModel | None:
     """Return the quadratic model; None if there is no time for it."""
-    panel, clock, best = case.panel, case.clock, case.best
+    panel, budget, best = case.panel, case.budget, case.best
     error = case.start - best
     model = None
-    if not clock.over(until[0]):
-        Q = quadratic_model.basis(panel, best, error, moved, pull, clock.until(until[0]))
+    if not budget.out_of_time(until[0]):
+        Q = quadratic_model.basis(panel, best, error, moved, pull, budget.until(until[0]))
         on_the_way = [best] if case.quadratic else [best, case.x0, (case.x0 + best) / 2]
         model = quadratic_model.build(
-            panel, on_the_way, error, best, moved, Q, noisy, case.seed, clock.until(until[1])
+            panel, on_the_way, error, best, moved, Q, noisy, case.seed, budget.until(until[1])
         )
     if model is None:
-        clock.note("There was no time for the quadratic model.")
+        budget.note("There was no time for the quadratic model.")
     return model
 
 
 def predictions(
-    case: Case, model: Surrogate, cross_device: bool, until: float
+    case: Case, model: QuadraticModel, cross_device: bool, until: float
 ) -> Iterator[Predicted]:
     """Yield the rounds of every algorithm and K on the model, until the time is over."""
-    enough = case.clock.until(until)
+    out_of_time = case.budget.until(until)
     gap = float(model.start @ model.H @ model.start) / 2
     true = case.f0 - case.least
     share = case.eps / (true if true > 0 else gap)
@@ -64,9 +64,9 @@ def predictions(
     for K in sorted(KS, reverse=True):
         for name in (*names, *(("sgd",) if K == 1 else ())):
             R = min(ROUNDS, max(100, 20 * best))
-            one = quadratic_model.predict(model, name, K, R=R, **options, enough=enough)
-            if enough():
-                case.clock.note(f"Fewer local steps than K = {K} were not looked at on the model.")
+            one = quadratic_model.predict(model, name, K, R=R, **options, out_of_time=out_of_time)
+            if out_of_time():
+                case.budget.note(f"Fewer local steps than K = {K} were not looked at on the model.")
                 return
             best = min(best, one.rounds or best)
             yield one
@@ -98,7 +98,7 @@ def trials(
     trial = Trial(case, until, careful=thinned or not trusted or not predicted)
     some = [one for one in predicted if trial.affords(one.K + 1)]
     if len(some) < len(predicted):
-        case.clock.note("There was no time to try more local steps than were tried.")
+        case.budget.note("There was no time to try more local steps than were tried.")
     favourite = None
     if some:
         favourite = choose(some, cross_device=cross_device, alike=alike, trusted=trusted)

@@ -6,7 +6,7 @@ clients' gradients, and of FedAvg's bias. K local steps on a quadratic are one m
 costs next to nothing, and all step sizes run side by side.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log10, sqrt
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.streams import COHORT, NOISE, stream
+from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.measure import pair_of
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
@@ -30,7 +31,7 @@ FACTOR = 10**0.25  # between step sizes, as `compare` has them in the end
 
 
 @dataclass(frozen=True)
-class Surrogate:
+class QuadraticModel:
     """N quadratics in m directions around x*, with the eigenvectors of their Hessians."""
 
     p: Tensor  # (N,)
@@ -53,7 +54,7 @@ class Surrogate:
 
 
 def basis(
-    panel: Panel, x: Vector, error: Vector, rows: Tensor, drift: Vector, enough: Callable[[], bool]
+    panel: Panel, x: Vector, error: Vector, rows: Tensor, drift: Vector, out_of_time: OutOfTime
 ) -> Tensor:
     """Return orthonormal directions, one in each row."""
     d = panel.problem.d
@@ -75,7 +76,7 @@ def basis(
     for first, most in ((error, START), (drift, BIAS)):
         fresh = add(first)
         for _ in range(most - 1):
-            if not fresh or enough():
+            if not fresh or out_of_time():
                 break
             fresh = add(panel.mean_products(x, found[-1]))
     gram = (rows @ rows.T).double()
@@ -95,8 +96,8 @@ def build(
     Q: Tensor,
     sigma: bool,
     seed: int,
-    enough: Callable[[], bool],
-) -> Surrogate | None:
+    out_of_time: OutOfTime,
+) -> QuadraticModel | None:
     """Return the model of the problem in the directions Q; None if there was no time.
 
     The Hessians are means over the points.
@@ -107,7 +108,7 @@ def build(
     for x in points:
         more = torch.zeros_like(A)
         for i in range(M):
-            HQ = None if enough() else panel.products_in_time(i, x, Q, enough)
+            HQ = None if out_of_time() else panel.products_in_time(i, x, Q, out_of_time)
             if HQ is None:
                 break
             more[i] = (HQ @ Q.T).double().cpu()
@@ -130,7 +131,7 @@ def build(
         spread = sqrt(sum(draws))
     problem: Any = panel.problem
     shuffled = getattr(problem, "sampling", "iid") == "reshuffle"
-    return Surrogate(
+    return QuadraticModel(
         p=p,
         a=a,
         U=U,
@@ -145,7 +146,7 @@ def _in(Q: Tensor, v: Vector) -> float:
     return float((Q @ v).double().square().sum())
 
 
-def fedavg_limit(model: Surrogate, eta_l: float, K: int) -> Vector | None:
+def fedavg_limit(model: QuadraticModel, eta_l: float, K: int) -> Vector | None:
     """Return where FedAvg with all clients and no noise stops, from x*; None if it diverges."""
     P = _sums(model.a, torch.tensor([[[eta_l]]], dtype=torch.float64), K)[0]
     M = weighted(model.p, torch.einsum("nij,nj,nkj->nik", model.U, P * model.a, model.U))
@@ -180,7 +181,7 @@ class Predicted:
 
 
 def predict(
-    model: Surrogate,
+    model: QuadraticModel,
     algorithm: str,
     K: int,
     *,
@@ -189,7 +190,7 @@ def predict(
     share: float,
     R: int,
     seed: int = 0,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> Predicted:
     """Return the rounds until f - f* is `share` of what it is at the start, the step size tuned.
 
@@ -211,7 +212,7 @@ def predict(
         when = torch.where((gap <= targets) & (when > r), float(r), when)
         if end == R and bool(torch.isfinite(when).any(1).all()):
             end = min(R, floor(NEAR * r))  # who else is there by then?
-        if r >= end or not bool(torch.isfinite(gap).any()) or enough():
+        if r >= end or not bool(torch.isfinite(gap).any()) or out_of_time():
             break
     fewest = [float(row.min()) for row in when]
     finer = tuple(int(n) if n < inf else None for n in fewest[1:])
@@ -229,7 +230,7 @@ def step_sizes(L: float) -> Tensor:
 
 
 def rounds(
-    model: Surrogate, algorithm: str, K: int, etas: Tensor, *, S: int, N: int, seed: int = 0
+    model: QuadraticModel, algorithm: str, K: int, etas: Tensor, *, S: int, N: int, seed: int = 0
 ) -> Iterator[Tensor]:
     """Yield the server's x - x* after each round, one row for each step size."""
     n, m, E = *model.a.shape, len(etas)

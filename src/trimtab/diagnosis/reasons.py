@@ -14,7 +14,7 @@ from trimtab.diagnosis.trial import LONG, Lane
 APART = 2.0  # the K advised and theory's knee need a word if they differ by a factor >= 2
 
 
-def reasons(
+def why(
     case: Case, plan: Plan, zeta: float, bias: Law, hessians: Hessians, predicted: list[Predicted]
 ) -> list[str]:
     """Say why this algorithm and this K; without advice, what was seen."""
@@ -25,21 +25,20 @@ def reasons(
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
     little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
     if plan.choice.algorithm == "mimelite":
-        why = (
+        because = (
             "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
             f"MimeLite needs no state. {apart}"
         )
     elif plan.favourite is None:
-        why = f"{apart}; of what was tried, this got f down best in as many rounds"
+        because = f"{apart}; of what was tried, this got f down best in as many rounds"
     elif plan.choice.algorithm == "fedavg":
-        why = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
+        because = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
     elif plan.choice.algorithm == "sgd":
-        why = f"{apart}, and local steps do not pay"
+        because = f"{apart}, and local steps do not pay"
     else:
-        why = f"{apart}{stop}"
-    told = [f"{why}; {_hessians(hessians)}."]
+        because = f"{apart}{stop}"
     race = _race(predicted, plan.choice.algorithm)
-    return [*told, *([race] if race else []), *_rounds(case, plan)]
+    return [f"{because}; {_hessians(hessians)}.", *([race] if race else []), *_rounds(case, plan)]
 
 
 def _hessians(hessians: Hessians) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from trimtab.core import Vector
 from trimtab.diagnosis import measure, tables
-from trimtab.diagnosis.case import Case, find
+from trimtab.diagnosis.case import Case, explore
 from trimtab.diagnosis.choice import ALIKE
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import Gradients, Hessians
@@ -68,29 +68,29 @@ class Measured:
 
 def measure_all(case: Case, first: Gradients, steep: Spectrum) -> Generator[Stage, None, Measured]:
     """Measure at the optimum, or as near to it as the time allows."""
-    clock, panel = case.clock, case.panel
+    budget, panel = case.budget, case.panel
     here, hessians, start = first, measure.by_mean_alone(panel, steep), None
     square, error = nan, 0.0
-    if case.short or clock.over(LOOK + 0.5 * (OPTIMUM - LOOK)):
-        clock.note("There was no time to look for the optimum; all is measured at the start.")
+    if case.short or budget.out_of_time(LOOK + 0.5 * (OPTIMUM - LOOK)):
+        budget.note("There was no time to look for the optimum; all is measured at the start.")
     else:
         yield "the optimum", LOOK
-        find(case, clock.until(OPTIMUM))
+        explore(case, budget.until(OPTIMUM))
         yield "gradients", OPTIMUM
         here = measure.at_point(panel, case.best, panel.problem.N < case.problem.N)
-    if not case.short and not clock.over(NOISE):
+    if not case.short and not budget.out_of_time(NOISE):
         yield "mini-batches", OPTIMUM
         square, error = measure.noise(
-            panel.problem, panel.p, case.best, case.seed, clock.until(NOISE)
+            panel.problem, panel.p, case.best, case.seed, budget.until(NOISE)
         )
-    if case.short or clock.over(HESSIANS):
-        clock.note("There was no time for the Hessians of single clients.")
+    if case.short or budget.out_of_time(HESSIANS):
+        budget.note("There was no time for the Hessians of single clients.")
     else:
         hessians = yield from hessians_at(case, case.best, NOISE, HESSIANS)
         if case.quadratic or case.best is case.x0:
             start = hessians
-        elif clock.over(HESSIANS_AT_START):
-            clock.note("The Hessians at the start were not looked at.")
+        elif budget.out_of_time(HESSIANS_AT_START):
+            budget.note("The Hessians at the start were not looked at.")
         else:
             start = yield from hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, worst=3)
     table, B = tables.of_points(case, first, here, hessians, start, POINTS)
@@ -112,22 +112,22 @@ def hessians_at(
 ) -> Generator[Stage, None, Hessians]:
     """Measure the Hessians at x: all eigenvalues if d is small, else the extreme ones."""
     yield "Hessians", begin
-    enough, half = case.clock.until(end), case.clock.until((begin + end) / 2)
+    out_of_time, half = case.budget.until(end), case.budget.until((begin + end) / 2)
     matrices = measure.full_hessians(case.panel, x, half)
-    whole = None if matrices is None else measure.by_matrices(case.panel, matrices, enough)
+    whole = None if matrices is None else measure.by_matrices(case.panel, matrices, out_of_time)
     if whole is not None:
         return whole
     found: Hessians | None = None
-    for item in measure.by_products(case.panel, x, case.seed, case.clock, enough, worst):
+    for item in measure.by_products(case.panel, x, case.seed, case.budget, out_of_time, worst):
         if isinstance(item, Hessians):
             found = item
         else:
             yield item, begin
     assert found is not None
-    if x is case.best and case.clock.decomposes(case.problem.d, end):
+    if x is case.best and case.budget.decomposes(case.problem.d, end):
         yield "the mean Hessian", (begin + end) / 2
-        found.matrix = measure.full_hessian(case.panel, x, enough)
-        if found.matrix is not None and case.clock.decomposes(case.problem.d, 1.0):
+        found.matrix = measure.full_hessian(case.panel, x, out_of_time)
+        if found.matrix is not None and case.budget.decomposes(case.problem.d, 1.0):
             found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
             found.mu_exact = True
     return found

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import measure, quadratic_model, theory
-from trimtab.diagnosis import noise as stochastic
+from trimtab.diagnosis import measure, noise, quadratic_model, theory
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice
 from trimtab.diagnosis.lanczos import conjugate_gradients
 from trimtab.diagnosis.measure import Gradients, Hessians
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.quadratic_model import KS, Surrogate
+from trimtab.diagnosis.quadratic_model import KS, QuadraticModel
 
 Law = dict[str, float | None]
 """Numbers by name; None where theory does not hold, or there was no time."""
@@ -31,7 +30,7 @@ def stationary(
     case: Case,
     here: Gradients,
     hessians: Hessians,
-    model: Surrogate | None,
+    model: QuadraticModel | None,
     pull: Vector | None,
     choice: Choice | None,
     at: theory.Constants | None,
@@ -43,9 +42,9 @@ def stationary(
     variance: Law = dict.fromkeys(("fedavg", "scaffold"))
     if at is None or at.convexity == "non-convex" or not case.optimum:
         return bias, variance
-    if pull is None or choice is None or choice.eta is None or case.clock.over(until):
+    if pull is None or choice is None or choice.eta is None or case.budget.out_of_time(until):
         return bias, variance
-    if hessians.matrix is not None and not case.clock.decomposes(case.problem.d, 1.0):
+    if hessians.matrix is not None and not case.budget.decomposes(case.problem.d, 1.0):
         return bias, variance
     eta, K = choice.eta, choice.K
     bias["heterogeneity"] = eta * (K - 1) / 2 * _solved(case, hessians, pull)
@@ -58,12 +57,12 @@ def stationary(
         bias["stochastic"] = bias["scaffold"] = variance["fedavg"] = variance["scaffold"] = 0.0
         return bias, variance
     if at.convexity != "strongly convex":
-        case.clock.note("Without strong convexity there is no stationary law of the noise.")
+        case.budget.note("Without strong convexity there is no stationary law of the noise.")
         return bias, variance
     return _with_noise(case, here, hessians.matrix, K, eta, at, bias)
 
 
-def by_K(bias: Law, model: Surrogate | None, choice: Choice | None) -> list[Law]:
+def by_K(bias: Law, model: QuadraticModel | None, choice: Choice | None) -> list[Law]:
     """Return FedAvg's bias for other K at the same step size: first order, and on the model."""
     first = bias["heterogeneity"]
     if first is None or choice is None or choice.eta is None or choice.K == 1:
@@ -84,10 +83,10 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
         steep = values > 1e-6 * hessians.L
         return float(((U.T @ pull.double().cpu())[steep] / values[steep]).norm())
     found, left = conjugate_gradients(
-        lambda v: case.panel.mean_products(case.best, v), pull, enough=case.clock.until(0.97)
+        lambda v: case.panel.mean_products(case.best, v), pull, out_of_time=case.budget.until(0.97)
     )
     if left > 0.05:
-        case.clock.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
+        case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
     return float(found.double().norm())
 
 
@@ -101,27 +100,27 @@ def _with_noise(
     bias: Law,
 ) -> tuple[Law, Law]:
     variance: Law = dict.fromkeys(("fedavg", "scaffold"))
-    clock, panel = case.clock, case.panel
+    budget, panel = case.budget, case.panel
     if H is None:
         large = case.problem.d > measure.DENSE
         why = f"d is above {measure.DENSE:,}" if large else "there was no time"
-        clock.note(f"The stochastic parts of bias and variance are left out ({why}).")
+        budget.note(f"The stochastic parts of bias and variance are left out ({why}).")
         return bias, variance
-    noise = stochastic.stationary(panel, case.best, H, case.seed, clock.until(0.98))
-    if noise is None:
-        clock.note("There was no time for the stochastic parts of bias and variance.")
+    batches = noise.stationary(panel, case.best, H, case.seed, budget.until(0.98))
+    if batches is None:
+        budget.note("There was no time for the stochastic parts of bias and variance.")
         return bias, variance
-    if noise.left_out > 0.05:
-        clock.note(f"The stochastic bias leaves out {noise.left_out:.0%} of the noise.")
-    by_noise = float(theory.noise_bias(H, noise.D3, eta, at.N).norm())
+    if batches.left_out > 0.05:
+        budget.note(f"The stochastic bias leaves out {batches.left_out:.0%} of the noise.")
+    by_noise = float(theory.noise_bias(H, batches.D3, eta, at.N).norm())
     bias["stochastic"] = bias["scaffold"] = by_noise
     rows = here.rows.double().cpu()
     spread = (panel.p[:, None] * rows).T @ rows
     for name in variance:
-        C = theory.sampled_noise(noise.C, spread, name, K, at.N, at.S)
+        C = theory.sampled_noise(batches.C, spread, name, K, at.N, at.S)
         variance[name] = float(theory.lyapunov(H, eta * C).trace())
     if getattr(panel.problem, "sampling", "iid") == "reshuffle":
-        case.clock.note(
+        case.budget.note(
             "Stochastic bias and variance are those of i.i.d. mini-batches; reshuffled ones "
             "have less."
         )
@@ -133,16 +132,16 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
 
     NaN without advice, or without time.
     """
-    if choice is None or choice.eta is None or pull is None or case.clock.over(1.0):
+    if choice is None or choice.eta is None or pull is None or case.budget.out_of_time(1.0):
         return nan
-    panel, x, enough = case.panel, case.best, case.clock.until(1.0)
+    panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
     eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
     for i in range(panel.problem.N):
         y = x
         for _ in range(K):
-            if enough():
-                case.clock.note("The average drift is that of the first-order formula.")
+            if out_of_time():
+                case.budget.note("The average drift is that of the first-order formula.")
                 return float(eta * (K - 1) / 2 * pull.norm())
             y = y - eta * panel.problem.client_gradient(i, y).detach()
         mean.add_(y, alpha=float(panel.p[i]))

@@ -25,9 +25,9 @@ def of_points(
     if case.best is case.x0:
         return [_row("start", case.f0, here, None, best)], nan
     tried: list[tuple[str, float, Gradients, Hessians | None]] = [("start", case.f0, first, start)]
-    if not case.clock.over(until):
+    if not case.budget.out_of_time(until):
         steep = max(best.L, start.L if start is not None else 0.0)
-        few = optimum.after_rounds(panel, case.x0, steep, case.seed, case.clock.until(until))
+        few = optimum.after_rounds(panel, case.x0, steep, case.seed, case.budget.until(until))
         if few is not None:
             there = measure.at_point(panel, few)
             name = f"after {optimum.ROUNDS} rounds of FedAvg"
@@ -38,7 +38,7 @@ def of_points(
         for (where, loss, there, hessians), ratio in zip(tried, ratios, strict=True)
     ]
     rows.append(_row(case.where, problem.loss(case.best), here, None, best))
-    constant = measure.constant_B(problem) if case.clock.decomposes(problem.d, until) else None
+    constant = measure.constant_B(problem) if case.budget.decomposes(problem.d, until) else None
     return rows, max(ratios) if constant is None else constant
 
 

@@ -25,7 +25,7 @@ FAR = 3.0  # times the start's f - f*: f exploded if it rose by more than that
 AS_GOOD = 0.8  # of the best's way down: a candidate that got so far is about as good
 SLOW = 0.3  # of the way down of the whole step: half of it is very slow if it gets no further
 LONG = 30  # rounds: a step that was tried for less may turn out too large later
-NOT_BAD = 0.5  # of FedAvg's way down: enough for SCAFFOLD, whose controls pay later
+NOT_BAD = 0.5  # of FedAvg's way down: out_of_time for SCAFFOLD, whose controls pay later
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Trial:
         self.case, self.until, self.careful = case, until, careful
         known = case.best is not case.x0  # else the optimum was not looked for
         self.goal = case.least + case.eps if known else -inf
-        over = 1 - case.clock.left(1.0) / case.clock.seconds
+        over = 1 - case.budget.seconds_until(1.0) / case.budget.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
 
@@ -92,26 +92,28 @@ class Trial:
 
     def affords(self, steps: int) -> bool:
         """Tell whether there is time to try candidates with so many local steps in all."""
-        left = self.case.clock.left(self.race_until)
+        left = self.case.budget.seconds_until(self.race_until)
         return LEAST * steps * self.case.step_seconds <= ROOM * left
 
     def _fits(self, lane: Lane, until: float) -> bool:
         """Tell whether there is time for another round of this lane."""
-        return (lane.slowest or lane.K * self.case.step_seconds) <= self.case.clock.left(until)
+        return (lane.slowest or lane.K * self.case.step_seconds) <= self.case.budget.seconds_until(
+            until
+        )
 
     def _advance(self, lane: Lane) -> None:
         case, problem = self.case, self.case.panel.problem
-        started = case.clock.spent
+        started = case.budget.spent
         if lane.sim is None:
             made = make(lane.algorithm, lane.K, lane.eta)
             lane.sim = simulate(made, problem, S=case.cohort, x=case.start, seed=case.seed)
         try:
             x = next(lane.sim).x
-            case.step_seconds = min(case.step_seconds, (case.clock.spent - started) / lane.K)
+            case.step_seconds = min(case.step_seconds, (case.budget.spent - started) / lane.K)
             lane.losses.append(problem.loss(x))
         except Diverged:
             lane.losses.append(inf)
-        lane.slowest = max(lane.slowest, case.clock.spent - started)
+        lane.slowest = max(lane.slowest, case.budget.spent - started)
         far = self._far(lane.losses[-1])
         if far or self._rises(lane.losses):
             lane.losses, lane.sim = [], None
