@@ -28,7 +28,7 @@ from trimtab._version import environment
 from trimtab.core import Oracle
 from trimtab.core.streams import stream
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis.choice import named
+from trimtab.diagnosis.candidates import named
 from trimtab.problems.catalogue import concrete_problem, digits_problem, heart_problem
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist

@@ -10,7 +10,6 @@ from trimtab.diagnosis import optimum
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
 
 SHORT = 800  # gradients of all data: if the time allows fewer, rounds on the problem take it all
 SHARE = 0.01  # of the start's f - f*: the eps that is aimed at unless told
@@ -43,7 +42,7 @@ class Case:
     @property
     def quadratic(self) -> bool:
         """Whether the Hessians are the same everywhere."""
-        return isinstance(self.panel.problem, Quadratic)
+        return self.panel.can.constant_hessians
 
     @property
     def short(self) -> bool:
@@ -86,7 +85,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     case.eps = case.wanted or SHARE * max(0.0, case.f0 - least) or 1e-6
     if (
         not out_of_time()
-        and not hasattr(own, "x_star")
+        and panel.can.optimum is None
         and _flat(panel, x0, best, case.seed, out_of_time)
     ):
         best = next((x for x, f in way if f - least <= 0.1 * case.eps), best)

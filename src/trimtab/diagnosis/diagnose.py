@@ -19,9 +19,11 @@ from trimtab.diagnosis import (
     tables,
     theory,
 )
+from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
-from trimtab.diagnosis.choice import CHANGES, named, reach
+from trimtab.diagnosis.choice import CHANGES, reach
 from trimtab.diagnosis.diagnosis import Diagnosis
 from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.panel import choose_panel
@@ -100,7 +102,7 @@ def diagnosing(
     if eps is not None and not _positive(eps):
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
     x0 = _start(problem, seed, x)
-    with one_thread(when=getattr(problem, "executor", "loop") != "wide"):
+    with one_thread(when=not Abilities(problem).uses_all_cores):
         found = yield from _steps(problem, x0, size, eps, cross_device, seed, budget)
     return replace(found, name=name)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from trimtab._files import plain
 from trimtab.core import Algorithm
-from trimtab.diagnosis.choice import make, named
-from trimtab.diagnosis.quadratic_model import BETA, Predicted
+from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, has_K, make, named
+from trimtab.diagnosis.quadratic_model import Predicted
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Diagnosis:
         """The first sentence."""
         if self.algorithm is None:
             return f"No advice: {self.why_not}; run `trimtab compare`."
-        return f"Use {named(self.algorithm)} with {self._settings()}."
+        return f"Use {named(self.algorithm)} with {self._settings(self.algorithm)}."
 
     def advised(self) -> Algorithm:
         """Return the advised algorithm, ready for `simulate`; a ValueError if there is none."""
@@ -88,10 +88,10 @@ class Diagnosis:
             )
         return make(self.algorithm, self.K, self.eta_l)
 
-    def _settings(self) -> str:
-        if self.algorithm == "sgd":
+    def _settings(self, name: str) -> str:
+        if not has_K(name):
             return f"eta = {self.eta_l:.3g}"
-        if self.algorithm == "mimelite":
+        if name == MIMELITE:
             return f"K = {self.K}, eta = {self.eta_l:.3g} and momentum {BETA:g}"
         return f"K = {self.K}, eta_l = {self.eta_l:.3g} and eta_g = {self.eta_g:g}"
 
@@ -167,9 +167,9 @@ class Diagnosis:
                 f"{_part(b.get('limit'), '; it would stop {:.3g} away')}"
                 f"{_part(b.get('richardson_romberg'), '; Richardson-Romberg would leave {:.2g}')}"
             )
-        if b.get("scaffold") is not None:
+        if b.get(SCAFFOLD) is not None:
             rows.append(f"Scaffold's bias: {b['scaffold']:.2g} (noise only)")
-        for name in ("fedavg", "scaffold"):
+        for name in (FEDAVG, SCAFFOLD):
             if v.get(name) is not None:
                 rows.append(f"{named(name)}'s stationary variance (trace): {v[name]:.3g}")
         if self.predicted:

@@ -19,7 +19,6 @@ from trimtab.diagnosis.lanczos import Product, Spectrum, dense, lanczos
 from trimtab.diagnosis.panel import Panel, gradients
 from trimtab.diagnosis.theory import weighted
 from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
 
 DENSE = 2000  # the largest d for which a whole Hessian is formed,
 SMALL = 300  # and those of all clients
@@ -307,11 +306,6 @@ def by_products(
         mu_exact=of_f.settled,
         rough=not all(s.settled for s in looked),
     )
-
-
-def constant_B(problem: Problem) -> float | None:
-    """Return B where Hessians are constant, so that it is the same at every point; else None."""
-    return problem.B if isinstance(problem, Quadratic) else None
 
 
 def _root_mean(p: Tensor, values: tuple[float, ...]) -> float:

@@ -11,7 +11,6 @@ from trimtab.diagnosis.measure import pair_of
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
 from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data, batch_size
 
@@ -32,12 +31,13 @@ class Noise:
 def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
     """Return C, the mean over clients of the covariance of one i.i.d. mini-batch gradient."""
     problem, p, d = panel.problem, panel.p, panel.problem.d
-    if isinstance(problem, Quadratic):
-        return problem.sigma**2 / d * torch.eye(d, dtype=torch.float64)
+    quadratic, samples = panel.can.closed_forms, panel.can.samples
+    if quadratic is not None:
+        return quadratic.sigma**2 / d * torch.eye(d, dtype=torch.float64)
     C = torch.zeros(d, d, dtype=torch.float64)
     for i in range(problem.N):
-        if isinstance(problem, Supervised):
-            C_i = _of_samples(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
+        if samples is not None:
+            C_i = _of_samples(samples, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
         else:
             C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
         if C_i is None or out_of_time():
@@ -85,7 +85,7 @@ def third(panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime) -> tuple[V
     second number is the share of the trace of V that there was no time for.
     """
     total = torch.zeros(panel.problem.d, dtype=torch.float64)
-    if isinstance(panel.problem, Quadratic):
+    if panel.can.constant_hessians:
         return total, 0.0
     values, vectors = torch.linalg.eigh(V)
     h = torch.finfo(x.dtype).eps ** 0.25 * (1 + float(x.norm()) / len(x) ** 0.5)

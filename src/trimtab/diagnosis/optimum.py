@@ -8,6 +8,7 @@ import torch
 from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
+from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, lanczos
 from trimtab.diagnosis.panel import Panel
@@ -73,7 +74,7 @@ def descend(
 
     A search along a line may take many gradients, so each of them looks at the clock.
     """
-    known = getattr(problem, "x_star", None)
+    known = Abilities(problem).optimum
     if known is not None:
         yield known, float(problem.gradient(known).norm())
         return
@@ -126,7 +127,7 @@ def best_point(
             way.append((best, panel.problem.loss(best)))
         if found <= 1e-6 * slope or out_of_time():
             break
-    reached = found <= REACHED * slope or hasattr(panel.problem, "x_star")
+    reached = found <= REACHED * slope or panel.can.optimum is not None
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
     return best, reached, way

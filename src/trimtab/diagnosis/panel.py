@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, inf
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Oracle, Vector
 from trimtab.core.streams import PARTITION, stream
+from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
@@ -30,6 +31,11 @@ class Panel:
     problem: Problem
     clients: tuple[int, ...]  # their numbers in the whole problem
     halves: tuple[Problem, Problem] | None = None  # of the data, where only some are measured
+
+    @cached_property
+    def can(self) -> Abilities:
+        """What this problem of some clients offers beyond the protocol."""
+        return Abilities(self.problem)
 
     @property
     def p(self) -> Tensor:
@@ -74,10 +80,9 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
     By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
     by differences of its gradient.
     """
-    own = getattr(problem, "client_hvp", None)
+    own = Abilities(problem).hessian_products
     if own is not None:
-        found: Tensor = own(i, x, V)
-        return found.detach()
+        return own(i, x, V).detach()
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         gradient = problem.client_gradient(i, leaf)
@@ -110,14 +115,11 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
         budget.note(f"{most} of the {N} clients were measured, drawn at random.")
-    if not isinstance(problem, Supervised):
-        some = problem if len(clients) == N else _Some(problem, clients)
-        return Panel(some, clients)
-    rows = _samples(problem, clients, budget)
-    if rows is None:
-        some = problem if len(clients) == N else _Some(problem, clients)
-        return Panel(some, clients)
-    return thinned(problem, clients, rows, seed, budget)
+    samples = Abilities(problem).samples
+    rows = None if samples is None else _samples(samples, clients, budget)
+    if samples is None or rows is None:
+        return Panel(problem if len(clients) == N else _Some(problem, clients), clients)
+    return thinned(samples, clients, rows, seed, budget)
 
 
 def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int | None:
@@ -170,8 +172,9 @@ class _Some:
         self.N, self.d = len(clients), problem.d
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
-        if hasattr(problem, "client_hvp"):
-            self.client_hvp = lambda i, x, V: problem.client_hvp(self.clients[i], x, V)
+        products = Abilities(problem).hessian_products
+        if products is not None:
+            self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)
@@ -189,7 +192,7 @@ class _Some:
         return total
 
     def loss(self, x: Vector) -> float:
-        own: Any = getattr(self.whole, "client_loss", None)
+        own = Abilities(self.whole).client_loss
         losses = (
             self.whole.evaluate(x, client=i)["loss"] if own is None else own(i, x)
             for i in self.clients

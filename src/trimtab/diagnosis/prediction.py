@@ -9,9 +9,10 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis import quadratic_model
+from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice, choose, pick
-from trimtab.diagnosis.quadratic_model import BETA, KS, Predicted, QuadraticModel
+from trimtab.diagnosis.quadratic_model import KS, Predicted, QuadraticModel
 from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial, better_step, winner
 
 ROUNDS = 1000  # on the model, at most
@@ -58,11 +59,11 @@ def predictions(
     gap = float(model.start @ model.H @ model.start) / 2
     true = case.f0 - case.least
     share = case.eps / (true if true > 0 else gap)
-    names = ("mimelite", "fedavg") if cross_device else ("scaffold", "fedavg")
+    names = (MIMELITE, FEDAVG) if cross_device else (SCAFFOLD, FEDAVG)
     best = ROUNDS
     options: dict[str, Any] = {"S": case.S, "N": case.problem.N, "share": share, "seed": case.seed}
     for K in sorted(KS, reverse=True):
-        for name in (*names, *(("sgd",) if K == 1 else ())):
+        for name in (*names, *((SGD,) if K == 1 else ())):
             R = min(ROUNDS, max(100, 20 * best))
             one = quadratic_model.predict(model, name, K, R=R, **options, out_of_time=out_of_time)
             if out_of_time():
@@ -153,16 +154,16 @@ def _candidates(
     favourite: Choice | None, predicted: Sequence[Predicted], L: float, cross_device: bool
 ) -> list[Lane]:
     """Return the favourite, one local step, other algorithms, more local steps: in this order."""
-    name = "mimelite" if cross_device else "scaffold"
-    one_step = ("mimelite" if cross_device else "sgd", 1)
+    name = MIMELITE if cross_device else SCAFFOLD
+    one_step = (MIMELITE if cross_device else SGD, 1)
     etas = {(one.algorithm, one.K): one.eta for one in predicted}
     wanted = [one_step, (name, FEW), (name, MANY)]
     if favourite is None:
-        wanted += [] if cross_device else [("fedavg", MANY)]
+        wanted += [] if cross_device else [(FEDAVG, MANY)]
     else:
-        own = favourite.algorithm if favourite.algorithm != "sgd" else name
+        own = favourite.algorithm if favourite.algorithm != SGD else name
         wanted = [(favourite.algorithm, favourite.K), one_step]
-        for other in () if cross_device else ("scaffold", "fedavg"):
+        for other in () if cross_device else (SCAFFOLD, FEDAVG):
             mine = [one for one in predicted if one.algorithm == other]
             wanted += [(other, pick(mine).K)] if mine else []
         wanted += [(own, 2 * favourite.K), (own, max(MANY, favourite.K))]
@@ -172,5 +173,5 @@ def _candidates(
 
 def _lane(name: str, K: int, eta: float | None, L: float) -> Lane:
     """Return a candidate whose step does not exceed what a gradient step could bear."""
-    whole = 1 - BETA if name == "mimelite" else 1.0  # momentum adds up to 1/(1 - beta)
+    whole = 1 - BETA if name == MIMELITE else 1.0  # momentum adds up to 1/(1 - beta)
     return Lane(name, K, whole / L if eta is None else min(eta, 1.8 * whole / L))

@@ -9,7 +9,6 @@ costs next to nothing, and all step sizes run side by side.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log10, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.streams import COHORT, NOISE, stream
 from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.candidates import BETA, MIMELITE, SCAFFOLD, SGD
 from trimtab.diagnosis.measure import pair_of
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
@@ -24,7 +24,6 @@ from trimtab.diagnosis.theory import weighted
 WHOLE = 64  # up to this d, all directions
 START, BIAS, PULLS = 16, 6, 10  # directions of the error, of the bias, of the clients' gradients
 KS = (1, 2, 4, 8, 16, 32, 64)  # numbers of local steps that are looked at
-BETA = 0.9  # of MimeLite's momentum
 FINER = (0.1, 0.01)  # times eps: the accuracies beyond the one that is wanted
 NEAR = 1.15  # of the fewest rounds: what counts as about as good
 FACTOR = 10**0.25  # between step sizes, as `compare` has them in the end
@@ -129,8 +128,6 @@ def build(
     if sigma:
         draws = [float(p[i]) * _in(Q, pair_of(panel.problem, i, best, seed, 7)) for i in range(M)]
         spread = sqrt(sum(draws))
-    problem: Any = panel.problem
-    shuffled = getattr(problem, "sampling", "iid") == "reshuffle"
     return QuadraticModel(
         p=p,
         a=a,
@@ -138,7 +135,7 @@ def build(
         b=-pulls.double().cpu(),
         start=(Q @ error).double().cpu(),
         sigma=spread,
-        steps=problem.steps(epochs=1) if shuffled else None,
+        steps=panel.can.steps_in_a_pass,
     )
 
 
@@ -236,7 +233,7 @@ def rounds(
     n, m, E = *model.a.shape, len(etas)
     a, U, p = model.a, model.U, model.p
     eta = etas[:, None, None]
-    K = 1 if algorithm == "sgd" else K
+    K = 1 if algorithm == SGD else K
     P = _sums(a, eta, K)
     into = U.permute(1, 0, 2).reshape(m, n * m)  # x -> U_i' x for every client
     back = U.permute(0, 2, 1).reshape(n * m, m)
@@ -245,7 +242,7 @@ def rounds(
     c, c_i = torch.zeros(E, m, dtype=a.dtype), torch.zeros(E, n, m, dtype=a.dtype)
     momentum = torch.zeros(E, m, dtype=a.dtype)
     cohort = max(1, round(S * n / N))
-    noise = model.sigma / sqrt(m) * sqrt(_effective(K, model.steps)) if algorithm != "sgd" else 0.0
+    noise = model.sigma / sqrt(m) * sqrt(_effective(K, model.steps)) if algorithm != SGD else 0.0
     r = 0
     while True:
         r += 1
@@ -256,20 +253,20 @@ def rounds(
         share = w.sum()
         gradient = (x @ into).view(E, n, m) * a - b
         pull = gradient
-        if algorithm == "scaffold":
+        if algorithm == SCAFFOLD:
             pull = gradient + (c @ into).view(E, n, m) - c_i
-        elif algorithm == "mimelite":
+        elif algorithm == MIMELITE:
             pull = gradient + BETA * (momentum @ into).view(E, n, m)
         dx = -P * pull
         if noise:
             z = torch.randn(n, m, generator=stream(seed, NOISE, 2, r), dtype=a.dtype)
             dx = dx - noise * eta * z
-        if algorithm == "scaffold":  # option II
+        if algorithm == SCAFFOLD:  # option II
             new = c_i - (c @ into).view(E, n, m) - dx / (K * eta)
             dc = ((new - c_i) * w[:, None]).view(E, n * m) @ back
             c_i = torch.where((w > 0)[:, None], new, c_i)
             c = c + dc
-        if algorithm == "mimelite":
+        if algorithm == MIMELITE:
             mean = (gradient * w[:, None]).view(E, n * m) @ back / share
             momentum = mean + BETA * momentum
         x = x + (dx * w[:, None]).view(E, n * m) @ back / share

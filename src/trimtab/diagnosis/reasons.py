@@ -2,8 +2,9 @@
 
 from math import inf, isfinite
 
+from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SGD, has_K, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import CHANGES, Choice, Reach, named
+from trimtab.diagnosis.choice import CHANGES, Choice, Reach
 from trimtab.diagnosis.measure import Hessians
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import KS, Predicted
@@ -24,16 +25,16 @@ def why(
     limit = bias["limit"] if bias["limit"] is not None else bias["heterogeneity"]
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
     little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
-    if plan.choice.algorithm == "mimelite":
+    if plan.choice.algorithm == MIMELITE:
         because = (
             "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
             f"MimeLite needs no state. {apart}"
         )
     elif plan.favourite is None:
         because = f"{apart}; of what was tried, this got f down best in as many rounds"
-    elif plan.choice.algorithm == "fedavg":
+    elif plan.choice.algorithm == FEDAVG:
         because = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
-    elif plan.choice.algorithm == "sgd":
+    elif plan.choice.algorithm == SGD:
         because = f"{apart}, and local steps do not pay"
     else:
         because = f"{apart}{stop}"
@@ -79,7 +80,7 @@ def lane_name(lane: Lane) -> str:
     >>> lane_name(Lane("fedavg", 8, 0.5))
     'FedAvg (K = 8, step 0.5)'
     """
-    K = "" if lane.algorithm == "sgd" else f"K = {lane.K}, "
+    K = f"K = {lane.K}, " if has_K(lane.algorithm) else ""
     return f"{named(lane.algorithm)} ({K}step {lane.eta:.2g})"
 
 
@@ -91,10 +92,10 @@ def accuracy(choice: Choice | None, reach: Reach | None) -> str:
         return f"It holds down to f - f* = {reach.eps:.2g}, as far as the model was asked."
     mine = "does not arrive" if reach.rounds is None else f"needs {reach.rounds} rounds"
     better = reach.better
-    K = "" if better.algorithm == "sgd" else f" with K = {better.K}"
+    K = f" with K = {better.K}" if has_K(better.algorithm) else ""
     return (
         f"It holds for f - f* = {reach.eps:.2g}; for {reach.beyond:.2g} {named(choice.algorithm)} "
-        f"{'' if choice.algorithm == 'sgd' else f'with K = {choice.K} '}{mine} on the model, and "
+        f"{f'with K = {choice.K} ' if has_K(choice.algorithm) else ''}{mine} on the model, and "
         f"{named(better.algorithm)}{K} (with a step size of its own) needs {better.rounds}."
     )
 

@@ -119,7 +119,7 @@ def _with_noise(
     for name in variance:
         C = theory.sampled_noise(batches.C, spread, name, K, at.N, at.S)
         variance[name] = float(theory.lyapunov(H, eta * C).trace())
-    if getattr(panel.problem, "sampling", "iid") == "reshuffle":
+    if panel.can.steps_in_a_pass is not None:
         case.budget.note(
             "Stochastic bias and variance are those of i.i.d. mini-batches; reshuffled ones "
             "have less."

@@ -38,8 +38,8 @@ def of_points(
         for (where, loss, there, hessians), ratio in zip(tried, ratios, strict=True)
     ]
     rows.append(_row(case.where, problem.loss(case.best), here, None, best))
-    constant = measure.constant_B(problem) if case.budget.decomposes(problem.d, until) else None
-    return rows, max(ratios) if constant is None else constant
+    exact = panel.can.closed_forms if case.budget.decomposes(problem.d, until) else None
+    return rows, max(ratios) if exact is None else exact.B
 
 
 def _row(

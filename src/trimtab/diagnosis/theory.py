@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SGD
 
 Option = Literal["I", "II"]
 Rate = dict[str, float]
@@ -74,15 +75,15 @@ def rates(at: Constants, K: int) -> dict[str, Rate]:
         drift = sqrt(c.L) * c.G / (mu * sqrt(c.eps))
         third = {"smoothness": c.L * scale, "late clients": c.N / c.S}
     return {
-        "sgd": {"noise": noise / c.N, "smoothness": c.L * scale},
-        "fedavg": {
+        SGD: {"noise": noise / c.N, "smoothness": c.L * scale},
+        FEDAVG: {
             "noise": noise / c.S,
             "sampled clients that differ": sampling,
             "drift": drift,
             "smoothness": c.B**2 * c.L * scale,
         },
-        "scaffold": {"noise": noise / c.S} | third,
-        "scaffold on quadratics": {
+        SCAFFOLD: {"noise": noise / c.S} | third,
+        f"{SCAFFOLD} on quadratics": {
             "noise": noise / c.N,
             "smoothness": c.L * scale / K,
             "different Hessians": c.delta * scale,
@@ -172,7 +173,7 @@ def sampled_noise(C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: 
     `spread` is the mean of grad f_c grad f_c'. SCAFFOLD: (2/S - 1/N) C. FedAvg: C/S and, since
     clients that differ come and go, K (N-S)/(S (N-1)) of the spread. (Ours, measured.)
     """
-    if algorithm == "scaffold":
+    if algorithm == SCAFFOLD:
         return (2 / S - 1 / N) * C
     return C / S + (K * (N - S) / (S * (N - 1)) * spread if S < N else 0.0)
 

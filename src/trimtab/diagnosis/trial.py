@@ -8,8 +8,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SIMPLEST_FIRST, make, named
 from trimtab.diagnosis.case import SHARE, Case
-from trimtab.diagnosis.choice import LIKE, make, named
+from trimtab.diagnosis.choice import LIKE
 from trimtab.diagnosis.quadratic_model import NEAR
 from trimtab.simulation import Diverged, Simulation, simulate
 
@@ -159,9 +160,9 @@ def winner(
         return favourite
     low = min(min(lane.losses[:r]) for lane in tried)
     best = _first(tried, low + SHARE * (trial.f_start - low))
-    if best.algorithm == "fedavg" and not alike:
+    if best.algorithm == FEDAVG and not alike:
         for lane in tried:
-            same = (lane.algorithm, lane.K) == ("scaffold", best.K)
+            same = (lane.algorithm, lane.K) == (SCAFFOLD, best.K)
             if same and down(lane) >= NOT_BAD * down(best):
                 return lane
     return best
@@ -170,7 +171,7 @@ def winner(
 def _first(tried: Sequence[Lane], goal: float) -> Lane:
     """Return the simplest that is about as early as the first, with the fewest local steps."""
     fewest = min(lane.reached(goal) for lane in tried)
-    for name in ("sgd", "mimelite", "fedavg", "scaffold"):
+    for name in SIMPLEST_FIRST:
         mine = [lane for lane in tried if lane.algorithm == name]
         first = min((lane.reached(goal) for lane in mine), default=inf)
         if first <= LIKE * fewest:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab._files import write_whole
 from trimtab._version import environment
 from trimtab.diagnosis import Diagnosis
-from trimtab.diagnosis.choice import named
+from trimtab.diagnosis.candidates import named
 from trimtab.report.page import CSS
 
 if TYPE_CHECKING:
