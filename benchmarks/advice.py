@@ -260,7 +260,7 @@ def summary(found: Diagnosis) -> dict[str, Any]:
     names = ("N", "d", "S", "G", "B", "delta", "L", "mu", "sigma", "zeta", "algorithm", "K")
     content = {name: getattr(found, name) for name in (*names, "eta_l", "sure", "optimum")}
     content |= {name: getattr(found, name) for name in ("advice", "rough", "holds", "accuracy")}
-    content["predicted"] = [vars(one) for one in found.predicted]
+    content["predicted"] = [predicted.to_json() for predicted in found.predicted]
     return content
 
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, diagnose, simulate
-from trimtab.diagnosis import measure, optimum, quadratic_model
+from trimtab.core.task import Task
+from trimtab.diagnosis import hessians, optimum, quadratic_model
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
@@ -104,9 +105,9 @@ def test_minutes_are_kept_and_the_answer_is_honest(in_passes, name, passes):
 def no_contradiction(found):
     """|Hess_i - Hess| <= |Hess_i| + |Hess| <= 2 L, and <= L where nothing is negative."""
     slack = 1 + 1e-9
-    for row in [{"L": found.L, "delta": found.delta}, *found.points]:
-        if row["delta"] is not None and row["delta"] == row["delta"]:
-            assert row["delta"] <= 2 * slack * row["L"]
+    for row in (found, *found.points):
+        if row.delta is not None and row.delta == row.delta:
+            assert row.delta <= 2 * slack * row.L
     if found.delta == found.delta:
         assert found.L * slack >= max(found.norm, found.delta - found.norm)
         if found.weak == 0 and found.mu >= 0:
@@ -131,11 +132,11 @@ def refuses(found):
 
 def was_tried(found):
     said = (found.algorithm, found.K, found.eta_l)
-    mine = [o for o in found.trials if (o["algorithm"], o["K"], o["eta"]) == said]
+    mine = [curve.losses for curve in found.trials if (curve.algorithm, curve.K, curve.eta) == said]
     goal = found.least + found.eps
     assert any(
-        (len(o["losses"]) >= LEAST or min(o["losses"]) <= goal) and o["losses"][-1] < found.f_start
-        for o in mine
+        (len(losses) >= LEAST or min(losses) <= goal) and losses[-1] < found.f_start
+        for losses in mine
     )
 
 
@@ -267,7 +268,8 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A[4] *= 5
     panel = Panel(Matrices(A), tuple(range(12)))
     for looks in (*range(1, 80, 3), 10_000):
-        *_, found = measure.by_products(panel, random(30), 0, Budget(60.0), after(looks))
+        steps = hessians.by_products(panel, random(30), 0, Budget(60.0), after(looks))
+        found = Task(steps).result()
         assert max(found.norm, found.delta - found.norm) * (1 - 1e-12) <= found.L
         assert not convex or found.delta <= found.L
     true = float(torch.linalg.eigvalsh(A).abs().max())
@@ -328,7 +330,7 @@ def test_rounds_on_the_model_end_when_the_time_is_over():
 def test_whole_hessians_look_at_the_clock_between_products():
     problem = quadratics(d=40)
     panel = choose_panel(problem, 0, Budget(60.0))
-    assert measure.full_hessians(panel, problem.x0(), after(1)) is None
+    assert hessians.full_hessians(panel, problem.x0(), after(1)) is None
     assert panel.products_in_time(0, problem.x0(), torch.eye(40).double(), after(1)) is None
 
 

@@ -8,7 +8,7 @@ from losses import logistic, quadratics, random
 from torch.nn.functional import cosine_similarity
 
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
-from trimtab.diagnosis import measure, noise, optimum, stationary, theory
+from trimtab.diagnosis import hessians, measure, noise, optimum, stationary, theory
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.reproduce import many_runs
@@ -33,12 +33,13 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
     """Full batches: the relative gap halves with the step, cosine above 0.999."""
     problem, budget = PROBLEMS[name](), Budget(60.0)
     panel = choose_panel(problem, 0, budget)
-    x_star, reached, _ = optimum.best_point(panel, problem.x0(), budget, budget.until(1))
-    H = measure.full_hessian(panel, x_star, budget.until(1))
+    found = optimum.best_point(panel, problem.x0(), budget, budget.until(1))
+    x_star = found.x
+    H = hessians.full_hessian(panel, x_star, budget.until(1))
     x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
     here = measure.at_point(panel, x_star)
     pull = stationary.pull_of(panel, x_star, here.rows - here.mean)
-    assert reached
+    assert found.reached
     gaps, left = [], []
     for eta in STEPS:
         predicted = eta * (K - 1) / 2 * torch.linalg.solve(H, pull)
@@ -57,11 +58,11 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
 def test_what_richardson_romberg_leaves_is_predicted_on_quadratics():
     problem = quadratics(4, 3, G=1.0, delta=0.3)
     found = diagnose(problem, eps=1e-6)
-    if found.bias["richardson_romberg"] is None:
+    if found.bias.richardson_romberg is None:
         pytest.skip("the advised step cannot be doubled")
     one, two = (problem.fedavg_limit(e * found.eta_l, found.K) for e in (1, 2))
     left = float((2 * one - two - problem.x_star).norm())
-    assert found.bias["richardson_romberg"] == pytest.approx(left, rel=1e-6)
+    assert found.bias.richardson_romberg == pytest.approx(left, rel=1e-6)
 
 
 def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
@@ -79,8 +80,8 @@ def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
     )
     x, budget = many_runs.optimum(model), Budget(60.0)
     panel = choose_panel(problem, 0, budget)
-    H = measure.full_hessian(panel, x, budget.until(1))
-    batches = noise.stationary(panel, x, H, 0, budget.until(1))
+    H = hessians.full_hessian(panel, x, budget.until(1))
+    batches = noise.noise_law(panel, x, H, 0, budget.until(1))
     expected = many_runs.noise_bias(model, x, 0.01)
     found = theory.noise_bias(H, batches.D3, 0.01, 4)
     assert float((found - expected).norm() / expected.norm()) < 0.05
@@ -102,6 +103,6 @@ def test_with_mini_batches_fedavg_ends_where_both_parts_say():
     assert float((late - predicted).norm() / predicted.norm()) < 0.3
     budget, one = Budget(60.0), Chains(model)
     panel = choose_panel(one, 0, budget)
-    here, H = measure.at_point(panel, x), measure.full_hessian(panel, x, budget.until(1))
+    here, H = measure.at_point(panel, x), hessians.full_hessian(panel, x, budget.until(1))
     ours = torch.linalg.solve(H, stationary.pull_of(panel, x, here.rows - here.mean)) / 2
     torch.testing.assert_close(ours, many_runs.heterogeneity_bias(model, x, 1.0, 2))

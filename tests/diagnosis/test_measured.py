@@ -7,7 +7,8 @@ import torch
 from losses import Opaque, dense_hessian, logistic, quadratics, random
 
 from trimtab import Quadratic, Supervised, diagnose
-from trimtab.diagnosis import measure, optimum
+from trimtab.core.task import Task
+from trimtab.diagnosis import hessians, measure, optimum
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import Panel, choose_panel, thinned
 from trimtab.problems.models import mlp
@@ -40,10 +41,9 @@ def test_without_closed_forms_the_same_is_measured():
 
 def by_products(problem, x, seconds=60.0):
     budget = Budget(seconds)
-    *_, found = measure.by_products(
-        Panel(problem, tuple(range(problem.N))), x, 0, budget, budget.until(1)
-    )
-    return found, budget
+    panel = Panel(problem, tuple(range(problem.N)))
+    work = Task(hessians.by_products(panel, x, 0, budget, budget.until(1)))
+    return work.result(), budget
 
 
 def test_products_alone_find_the_same_hessians():
@@ -95,8 +95,8 @@ def test_logistic_regression_agrees_with_a_dense_computation():
     expected["G"] = expected["zeta"]
     for name, value in expected.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.1), name
-    assert found.points[0]["where"] == "start"
-    assert max(row["B"] for row in found.points[:-1]) == found.B
+    assert found.points[0].where == "start"
+    assert max(row.B for row in found.points[:-1]) == found.B
 
 
 def test_the_average_drift_is_that_of_local_steps_and_of_first_order_for_small_ones():
@@ -119,8 +119,8 @@ def test_the_outlier_is_named():
     b[3] += 20
     problem = Quadratic(usual.A, b)
     first = diagnose(problem).clients[0]
-    assert first["client"] == 3
-    assert "gradient" in first["outlier"]
+    assert first.client == 3
+    assert "gradient" in first.outlier
 
 
 def test_sampled_data_have_standard_errors_and_no_bias_upwards():

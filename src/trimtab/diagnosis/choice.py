@@ -40,7 +40,7 @@ def choose(
     usual = [one for one in predicted if one.algorithm != MIMELITE]
     least = {name: _least(usual, name) for name in (SGD, FEDAVG, SCAFFOLD)}
     best = min(least.values())
-    if best == inf:  # nobody gets there: who comes nearest
+    if best == inf:  # Nobody gets there, so it is the one that comes nearest.
         near = min(usual, key=lambda one: one.gap)
         return Choice(near.algorithm, near.K, near.eta, None)
     if least[SGD] <= LIKE * best:
@@ -59,8 +59,8 @@ def pick(tried: Sequence[Predicted]) -> Choice:
         return Choice(near.algorithm, near.K, near.eta, None)
     fewest = min(one.rounds for one in there if one.rounds is not None)
     good = [one for one in there if one.rounds is not None and one.rounds <= NEAR * fewest]
-    one = min(good, key=lambda one: one.K)
-    return Choice(one.algorithm, one.K, one.eta, one.rounds)
+    best = min(good, key=lambda one: one.K)
+    return Choice(best.algorithm, best.K, best.eta, best.rounds)
 
 
 def _least(tried: Sequence[Predicted], name: str) -> float:
@@ -73,7 +73,7 @@ class Reach:
 
     eps: float  # the least f - f* to which it needs about the fewest rounds
     beyond: float | None = None  # the f - f* at which it no longer does; None: none was found
-    rounds: int | None = None  # of the choice to there; None if it does not arrive
+    rounds: int | None = None  # the choice's rounds to there; None if it does not arrive
     better: Choice | None = None  # what needs the fewest rounds to there
 
 
@@ -82,8 +82,8 @@ def reach(choice: Choice, predicted: Sequence[Predicted], eps: float) -> Reach |
 
     >>> tried = [Predicted("fedavg", 4, 2, 0.3, 0, 9, (None, None))]
     >>> tried += [Predicted("scaffold", K, 2, 0.3, 0, 9, (3, 4)) for K in (8, 4)]
-    >>> found = reach(Choice("fedavg", 4, 0.3, 2), tried, eps=1.0)
-    >>> found.eps, found.beyond, found.rounds, found.better.algorithm, found.better.K
+    >>> limit = reach(Choice("fedavg", 4, 0.3, 2), tried, eps=1.0)
+    >>> limit.eps, limit.beyond, limit.rounds, limit.better.algorithm, limit.better.K
     (1.0, 0.1, None, 'scaffold', 4)
     """
     mine = next((o for o in predicted if (o.algorithm, o.K) == (choice.algorithm, choice.K)), None)

@@ -7,25 +7,26 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
-from trimtab.diagnosis.measure import pair_of
+from trimtab.diagnosis.measure import noise_sample
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data, batch_size
 
-SAMPLES = 4000  # gradients of single samples that make up C, over all clients
-TAIL = 0.02  # of the trace of V that may be left out of D3f[V]
+SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
+TAIL = 0.02  # D3f[V] may leave out <= 0.02 x the trace of V
+MOST_LEFT_OUT = 0.5  # D3f[V] is of no use if it leaves out >= 0.5 x the trace of V
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseLaw:
     """C, V with Hess V + V Hess = C, and D3f[V]."""
 
-    C: Tensor
+    C: Tensor  # the mean over clients of the covariance of one mini-batch gradient
     V: Tensor
     D3: Vector
-    left_out: float  # the share of the trace of V that D3 does not see
+    left_out: float  # the share of the trace of V that D3 leaves out
 
 
 def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
@@ -52,7 +53,7 @@ def _of_pairs(
     """Return the covariance of a mini-batch gradient, from pairs of them."""
     draws: list[Vector] = []
     for j in range(most):
-        draws.append(pair_of(problem, i, x, seed, j))
+        draws.append(noise_sample(problem, i, x, seed, j))
         if out_of_time():
             return None
     rows = torch.stack(draws).double().cpu()
@@ -78,7 +79,9 @@ def _of_samples(
     return each.T @ each / len(each) / batch_size(problem.batch, len(data))
 
 
-def third(panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime) -> tuple[Vector, float]:
+def third_derivative(
+    panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime
+) -> tuple[Vector, float]:
     """Return D3f[V], the sum over eigenvectors u of V of value times D3f[u, u].
 
     D3f[u, u] is the derivative of Hess u along u, by a central difference of exact products. The
@@ -100,13 +103,13 @@ def third(panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime) -> tuple[V
     return total, left / trace if trace > 0 else 0.0
 
 
-def stationary(
+def noise_law(
     panel: Panel, x: Vector, H: Tensor, seed: int, out_of_time: OutOfTime
-) -> Noise | None:
+) -> NoiseLaw | None:
     """Return what the stochastic parts need; None if there was no time."""
     C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
     V = lyapunov(H, C)
-    D3, left = third(panel, x, V, out_of_time)
-    return Noise(C, V, D3, left) if left < 0.5 else None
+    D3, left = third_derivative(panel, x, V, out_of_time)
+    return NoiseLaw(C, V, D3, left) if left < MOST_LEFT_OUT else None

@@ -16,12 +16,12 @@ from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data
 
-MOST = 256  # clients
-ROOM = 100_000_000  # numbers in the gradients of all clients that are measured
-PASSES = 1500  # gradients of all data that the time should allow
-FEW = 16  # samples of a client that are measured at least
-TIMING = 0.005  # of the time: no further gradient is timed if one takes more than that
-ROWS = 16  # products with a Hessian between two looks at the clock
+MOST = 256  # <= 256 clients are measured
+ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
+PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
+FEW = 16  # >= 16 samples of a client are measured
+TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
+ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Panel:
     """Some clients of a problem, as a problem of their own."""
 
     problem: Problem
-    clients: tuple[int, ...]  # their numbers in the whole problem
-    halves: tuple[Problem, Problem] | None = None  # of the data, where only some are measured
+    clients: tuple[int, ...]  # the clients' numbers in the whole problem
+    halves: tuple[Problem, Problem] | None = None  # two halves of the data, if they are thinned
 
     @cached_property
     def can(self) -> Abilities:
@@ -50,12 +50,12 @@ class Panel:
         self, i: int, x: Vector, V: Tensor, out_of_time: OutOfTime
     ) -> Tensor | None:
         """Return Hess_i at x times each row of V, or None if the time is over before the end."""
-        found: list[Tensor] = []
-        for some in torch.split(V, ROWS):
-            if found and out_of_time():
+        products: list[Tensor] = []
+        for rows in torch.split(V, ROWS):
+            if products and out_of_time():
                 return None
-            found.append(self.products(i, x, some))
-        return torch.cat(found)
+            products.append(self.products(i, x, rows))
+        return torch.cat(products)
 
     def mean_products(self, x: Vector, V: Tensor) -> Tensor:
         """Return Hess at x times each row of V (or times V)."""
@@ -128,7 +128,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
     largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
     data = problem.clients[largest]
     each = inf
-    for few in (2, FEW, *[8 * FEW] * 8):  # the first is slow, and others use the machine too
+    for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
         some = Data(data.X[:few], data.y[:few])
         started = budget.spent
         problem._gradient(x, some, training=False)
@@ -136,7 +136,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
         each = took / len(some) if few <= FEW else min(each, took / len(some))
         if took > TIMING * budget.seconds:
             break
-    room = budget.seconds / PASSES / each  # samples of all clients together
+    room = budget.seconds / PASSES / each  # This counts the samples of all clients together.
     if room >= sum(sizes):
         return None
     rows = max(FEW, int(room / len(clients)))
@@ -147,21 +147,21 @@ def thinned(
     problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, budget: Budget
 ) -> Panel:
     """Return a panel of at most so many samples of each client, drawn at random."""
-    data = [problem.clients[i] for i in clients]
     kept = []
-    for i, every in zip(clients, data, strict=True):
+    for i in clients:
+        data = problem.clients[i]
         draw = stream(seed, PARTITION, i)
-        order = torch.randperm(len(every), generator=draw)[:rows].to(every.X.device)
-        kept.append((every.X[order], every.y[order]))
+        order = torch.randperm(len(data), generator=draw)[:rows].to(data.X.device)
+        kept.append((data.X[order], data.y[order]))
     p = problem.weights[list(clients)]
     budget.note(f"At most {rows} samples of each client were measured.")
     cut = [ceil(len(y) / 2) if len(y) > 1 else 1 for _, y in kept]
     first = [(X[:n], y[:n]) for (X, y), n in zip(kept, cut, strict=True)]
     second = [(X[-n:], y[-n:]) for (X, y), n in zip(kept, cut, strict=True)]
-    whole, one, other = (
+    whole, half, other = (
         problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
     )
-    return Panel(whole, clients, (one, other))
+    return Panel(whole, clients, (half, other))
 
 
 class _Some:
