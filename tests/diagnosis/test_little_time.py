@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, diagnose, simulate
 from trimtab.core.task import Task
-from trimtab.diagnosis import hessians, optimum, quadratic_model
+from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_model
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
@@ -268,7 +268,7 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A[4] *= 5
     panel = Panel(Matrices(A), tuple(range(12)))
     for looks in (*range(1, 80, 3), 10_000):
-        steps = hessians.by_products(panel, random(30), 0, Budget(60.0), after(looks))
+        steps = hessian_products.by_products(panel, random(30), 0, Budget(60.0), after(looks))
         found = Task(steps).result()
         assert max(found.norm, found.delta - found.norm) * (1 - 1e-12) <= found.L
         assert not convex or found.delta <= found.L

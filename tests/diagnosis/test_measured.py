@@ -8,7 +8,7 @@ from losses import Opaque, dense_hessian, logistic, quadratics, random
 
 from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
-from trimtab.diagnosis import hessians, measure, optimum
+from trimtab.diagnosis import hessian_products, measure, optimum
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import Panel, choose_panel, thinned
 from trimtab.problems.models import mlp
@@ -42,7 +42,7 @@ def test_without_closed_forms_the_same_is_measured():
 def by_products(problem, x, seconds=60.0):
     budget = Budget(seconds)
     panel = Panel(problem, tuple(range(problem.N)))
-    work = Task(hessians.by_products(panel, x, 0, budget, budget.until(1)))
+    work = Task(hessian_products.by_products(panel, x, 0, budget, budget.until(1)))
     return work.result(), budget
 
 

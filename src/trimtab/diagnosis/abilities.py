@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -55,7 +56,8 @@ class Abilities:
         """The number of mini-batches in a pass when they are reshuffled; None when i.i.d."""
         if getattr(self.problem, "sampling", "iid") != "reshuffle":
             return None
-        steps: int = getattr(self.problem, "steps")(epochs=1)  # noqa: B009 (not in the protocol)
+        problem: Any = self.problem
+        steps: int = problem.steps(epochs=1)
         return steps
 
     @property

@@ -18,7 +18,7 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.started = seconds, perf_counter()
-        self.cut: list[str] = []  # These are sentences.
+        self.cut: list[str] = []  # one sentence for each thing that was cut short
 
     @property
     def spent(self) -> float:

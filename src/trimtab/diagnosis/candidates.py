@@ -5,7 +5,7 @@ from trimtab.core import Algorithm
 
 SGD, FEDAVG, SCAFFOLD, MIMELITE = "sgd", "fedavg", "scaffold", "mimelite"
 SIMPLEST_FIRST = (SGD, MIMELITE, FEDAVG, SCAFFOLD)
-BETA = 0.9  # MimeLite's momentum has beta = 0.9.
+BETA = 0.9  # MimeLite's base is Momentum(0.9)
 
 
 def make(name: str, K: int, eta: float) -> Algorithm:

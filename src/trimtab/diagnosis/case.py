@@ -28,10 +28,10 @@ class Case:
     seed: int
     x0: Vector
     f0: float
-    wanted: float | None  # the eps that was asked for
+    wanted: float | None  # the eps that was asked for, if one was
     cross_device: bool
-    start: Vector  # Rounds are counted from here: x0, unless that is the optimum.
-    best: Vector  # All is measured here: at the optimum, if it was found.
+    start: Vector  # where rounds are counted from: x0, unless that is the optimum
+    best: Vector  # where all is measured: the optimum, if it was found
     least: float  # the least f found
     optimum: bool = False  # whether `best` is an optimum, as far as can be seen
     eps: float = 0.0
@@ -98,12 +98,12 @@ def begin(
 
 def explore(case: Case, out_of_time: OutOfTime) -> None:
     """Find the optimum, or the point to measure at where there is none."""
-    found = optimum.best_point(case.panel, case.x0, case.budget, out_of_time)
-    best, reached = found.x, found.reached
+    search = optimum.best_point(case.panel, case.x0, case.budget, out_of_time)
+    best, reached = search.x, search.reached
     least = case.panel.problem.loss(best)
     case.aim_below(least)
     if not out_of_time() and case.panel.can.optimum is None and _flat(case, best, out_of_time):
-        best = next((x for x, f in found.way if f - least <= NEAR * case.eps), best)
+        best = next((x for x, f in search.way if f - least <= NEAR * case.eps), best)
         reached = False
         case.doubts.append(
             "f has no minimum nearby (its Hessian vanishes on the way down, as for separable "

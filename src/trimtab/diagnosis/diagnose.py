@@ -16,10 +16,10 @@ from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
 from trimtab.diagnosis.choice import Choice, Reach, reach
 from trimtab.diagnosis.diagnosis import (
-    Advice,
     Diagnosis,
     Evidence,
     Forecast,
+    Recommendation,
     Scalars,
     Sentences,
     Setting,
@@ -68,8 +68,8 @@ def diagnose(
     size = _checked_size(problem, S, eps, minutes)
     x0 = _start(problem, seed, x)
     with one_thread(when=not Abilities(problem).uses_all_cores):
-        found = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
-    return replace(found, name=name)
+        diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
+    return replace(diagnosis, name=name)
 
 
 def _stages(
@@ -157,7 +157,7 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
         forecast=_forecast(at, law, modelled, choice),
-        advised_as=_advice(plan, holds),
+        recommendation=_recommendation(plan, holds),
         sentences=_sentences(case, measured, modelled, plan, at, law, holds),
         cut=case.budget.cut,
         seconds=case.budget.spent,
@@ -220,9 +220,9 @@ def _forecast(
     )
 
 
-def _advice(plan: Plan, holds: Reach | None) -> Advice:
+def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
     choice = plan.choice
-    return Advice(
+    return Recommendation(
         algorithm=None if choice is None else choice.algorithm,
         K=None if choice is None else choice.K,
         eta_l=None if choice is None else choice.eta,

@@ -87,7 +87,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """What to use; without advice, algorithm, K and step sizes are None."""
 
     algorithm: str | None
@@ -139,7 +139,7 @@ class Diagnosis:
     evidence: Evidence
     tables: Tables
     forecast: Forecast
-    advised_as: Advice
+    recommendation: Recommendation
     sentences: Sentences
     cut: list[str]  # what was cut short
     seconds: float
@@ -178,14 +178,14 @@ class Diagnosis:
     bias_by_K = _Of(lambda self: self.forecast.bias_by_K)
     variance = _Of(lambda self: self.forecast.variance)
     predicted = _Of(lambda self: self.forecast.predicted)
-    algorithm = _Of(lambda self: self.advised_as.algorithm)
-    K = _Of(lambda self: self.advised_as.K)
-    eta_l = _Of(lambda self: self.advised_as.eta_l)
-    eta_g = _Of(lambda self: self.advised_as.eta_g)
-    why_not = _Of(lambda self: self.advised_as.why_not)
-    holds = _Of(lambda self: self.advised_as.holds)
-    trials = _Of(lambda self: self.advised_as.trials)
-    f_start = _Of(lambda self: self.advised_as.f_start)
+    algorithm = _Of(lambda self: self.recommendation.algorithm)
+    K = _Of(lambda self: self.recommendation.K)
+    eta_l = _Of(lambda self: self.recommendation.eta_l)
+    eta_g = _Of(lambda self: self.recommendation.eta_g)
+    why_not = _Of(lambda self: self.recommendation.why_not)
+    holds = _Of(lambda self: self.recommendation.holds)
+    trials = _Of(lambda self: self.recommendation.trials)
+    f_start = _Of(lambda self: self.recommendation.f_start)
     reasons = _Of(lambda self: self.sentences.reasons)
     sure = _Of(lambda self: self.sentences.sure)
     doubts = _Of(lambda self: self.sentences.doubts)

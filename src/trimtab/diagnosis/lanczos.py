@@ -12,18 +12,18 @@ from trimtab.diagnosis.budget import OutOfTime
 Product = Callable[[Vector], Vector]
 """v -> M v for a symmetric matrix M."""
 
-SETTLED = 0.05  # of the norm: the residual up to which a Ritz value counts as an eigenvalue
-ROOM = 200_000_000  # numbers that the vectors of one Lanczos process may take
+SETTLED = 0.05  # a Ritz value counts as an eigenvalue if its residual is <= 0.05 x the norm
+ROOM = 200_000_000  # the vectors of one Lanczos process hold <= 200,000,000 numbers
 
 
 @dataclass(frozen=True)
 class Spectrum:
     """What a Lanczos process, or a full decomposition, found of a symmetric matrix."""
 
-    values: tuple[float, ...]  # ascending; of Lanczos its Ritz values
-    weights: tuple[float, ...]  # the share of the spectrum near each; they sum to 1
-    error: float = 0.0  # residual of the value of largest size: an eigenvalue is that near
-    products: int = 0  # with vectors; 0: the whole matrix was there
+    values: tuple[float, ...]  # eigenvalues or Lanczos's Ritz values, ascending
+    weights: tuple[float, ...]  # the share of the spectrum near each value; they sum to 1
+    error: float = 0.0  # an eigenvalue lies within this distance of the value of largest size
+    products: int = 0  # the number of products with vectors; 0: the whole matrix was there
 
     @property
     def least(self) -> float:
@@ -83,7 +83,7 @@ def lanczos(
         basis[j] = q
         w = product(q)
         alphas.append(float(w @ q))
-        for _ in range(2):  # twice is enough (Kahan, Parlett)
+        for _ in range(2):  # Twice is enough (Kahan, Parlett).
             w = w - (basis[: j + 1] @ w) @ basis[: j + 1]
         beta = float(w.norm())
         T = torch.diag(torch.tensor(alphas, dtype=torch.float64))
@@ -123,7 +123,7 @@ def conjugate_gradients(
             break
         Mp = product(p)
         curvature = float(p @ Mp)
-        if curvature <= 0:  # not positive definite along p
+        if curvature <= 0:  # M is not positive definite along p.
             break
         x = x + rr / curvature * p
         r = r - rr / curvature * Mp

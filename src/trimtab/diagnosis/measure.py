@@ -23,7 +23,7 @@ PAIRS = 8, 1000  # >= 8 and <= 1000 pairs of mini-batches are drawn
 class Gradients:
     """The clients' gradients at one point, and what they say."""
 
-    rows: Tensor  # Its shape is (clients, d).
+    rows: Tensor  # grad f_i of each client, of shape (clients, d)
     mean: Vector
     G: float
     zeta: float
@@ -80,7 +80,7 @@ def ratio(p: Tensor, here: Gradients, best: Gradients) -> float:
 class BatchNoise:
     """sigma, where sigma^2 = sum p_i E|g_i(x, k) - grad f_i(x)|^2, and its standard error."""
 
-    sigma: float = nan  # NaN stands for what was not measured.
+    sigma: float = nan  # NaN: it was not measured
     error: float = 0.0
 
 

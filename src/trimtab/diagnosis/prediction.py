@@ -25,8 +25,8 @@ STABLE = 1.8  # a candidate's step is <= 1.8/L, or that times 1 - beta with mome
 class Plan:
     """What was tried, and what is advised of it."""
 
-    choice: Choice | None  # None: there is no advice.
-    why_not: str  # why there is none
+    choice: Choice | None  # what is advised, if anything is
+    why_not: str  # why nothing is advised
     favourite: Choice | None  # the model's choice
     lanes: list[Lane]
     best: Lane | None  # the lane of the choice

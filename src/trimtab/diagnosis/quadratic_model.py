@@ -24,7 +24,7 @@ from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
 
 WHOLE = 64  # the model has all directions if d <= 64
-START, BIAS, PULLS = 16, 6, 10  # else <= 16 of the error, <= 6 of the bias, <= 10 of the gradients
+START, BIAS, PULLS = 16, 6, 10  # beyond, <= 16 of the error, <= 6 of the bias, <= 10 of gradients
 KS = (1, 2, 4, 8, 16, 32, 64)  # the numbers of local steps that are looked at
 FINER = (0.1, 0.01)  # accuracies beyond the one that is wanted, as factors of eps
 NEAR = 1.15  # a K or a step size is good enough if it needs <= 1.15 x the fewest rounds
@@ -41,8 +41,8 @@ class QuadraticModel:
     U: Tensor  # the eigenvectors in columns, of shape (N, m, m)
     b: Tensor  # minus the gradients at x* in the basis, of shape (N, m)
     start: Vector  # x0 - x*
-    sigma: float  # noise of a mini-batch gradient in these directions, sqrt E|.|^2
-    steps: int | None  # mini-batches in a pass when they are reshuffled; None when i.i.d.
+    sigma: float  # the noise of a mini-batch gradient in these directions, sqrt E|.|^2
+    steps: int | None  # the mini-batches in a pass when they are reshuffled; None when i.i.d.
 
     @property
     def m(self) -> int:

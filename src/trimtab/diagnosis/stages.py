@@ -12,12 +12,11 @@ from trimtab.diagnosis import measure, optimum, prediction, stationary
 from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
 from trimtab.diagnosis.choice import ALIKE, CHANGES
+from trimtab.diagnosis.hessian_products import WORST, by_products
 from trimtab.diagnosis.hessians import (
-    WORST,
     Hessians,
     by_matrices,
     by_mean_alone,
-    by_products,
     full_hessian,
     full_hessians,
 )
@@ -93,7 +92,7 @@ class Modelled:
     """The quadratic model, if there was time for it, and the rounds on it."""
 
     model: QuadraticModel | None = None
-    pull: Vector | None = None  # sum p_i (Hess_i - Hess) grad f_i, the direction of FedAvg's bias
+    pull: Vector | None = None  # sum p_i (Hess_i - Hess) grad f_i, from which FedAvg's bias comes
     predicted: tuple[Predicted, ...] = ()
 
 

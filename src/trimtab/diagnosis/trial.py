@@ -26,6 +26,7 @@ ROOM = 0.6  # candidates are tried if they take <= 0.6 x the race, since some st
 RISEN = 0.25  # f rises if it climbs back by > 0.25 x the way down
 FAR = 3.0  # f exploded if it rose by > 3 x the start's f - f*
 AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down
+CLEARLY = 0.8  # a step is better than another if it leaves < 0.8 x the other's f - f*
 SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
 LONG = 30  # a step that was tried for < 30 rounds may turn out too large later
 NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
@@ -110,9 +111,8 @@ class Trial:
 
     def _fits(self, lane: Lane, until: float) -> bool:
         """Tell whether there is time for another round of this lane."""
-        return (lane.slowest or lane.K * self.case.step_seconds) <= self.case.budget.seconds_until(
-            until
-        )
+        expected = lane.slowest or lane.K * self.case.step_seconds
+        return expected <= self.case.budget.seconds_until(until)
 
     def _advance(self, lane: Lane) -> None:
         """Run a round of this lane; if f rises, it starts again with a smaller step."""
@@ -220,6 +220,6 @@ def _better(trial: Trial, lane: Lane, other: Lane) -> bool:
     ends = [each.losses[r - 1] for each in (lane, other)]
     if not trial.careful or r >= LONG:
         low = min(trial.case.least, *ends)
-        return ends[0] - low < AS_GOOD * (ends[1] - low)
+        return ends[0] - low < CLEARLY * (ends[1] - low)
     down = [trial.f_start - end for end in ends]
     return lane.eta < other.eta and down[0] > SLOW * down[1]
