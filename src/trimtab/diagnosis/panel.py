@@ -1,4 +1,4 @@
-"""Who is measured, and on how much data: everybody on everything, unless that takes too long."""
+"""Who is measured, and on how much data: all clients on all data, unless that takes too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data
 
-MOST = 256  # <= 256 clients are measured
+FEWEST, MOST = 4, 256  # >= 4 and <= 256 clients are measured, or all if there are fewer
 ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
 PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
 FEW = 16  # >= 16 samples of a client are measured
@@ -97,6 +97,7 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
 
 
 def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
+    """Return Hess_i at x times v, by a central difference of the gradient."""
     size = float(v.norm())
     if size == 0:
         return torch.zeros_like(v)
@@ -110,7 +111,7 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     """Choose clients and samples so that the time suffices; note what was left out."""
     N, d = problem.N, problem.d
     clients = tuple(range(N))
-    most = max(4, min(MOST, ROOM // d))
+    most = max(FEWEST, min(MOST, ROOM // d))
     if most < N:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))

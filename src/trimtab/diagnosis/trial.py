@@ -1,4 +1,4 @@
-"""A few rounds on the problem itself: what was not tried is not advised.
+"""A few rounds on the problem itself, since only what was tried may be advised.
 
 Every candidate runs from the same start, a round of each in turn; one whose f rises starts again
 with a smaller step. They are compared after the same number of rounds.
