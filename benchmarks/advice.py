@@ -28,7 +28,7 @@ from trimtab._version import environment
 from trimtab.core import Oracle
 from trimtab.core.streams import stream
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis.choice import named
+from trimtab.diagnosis.candidates import named
 from trimtab.problems.catalogue import concrete_problem, digits_problem, heart_problem
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.emnist import emnist
@@ -38,8 +38,8 @@ from trimtab.problems.partition import by_similarity, split
 ROOT = Path(__file__).resolve().parents[1]
 GRID = (1, 4, 16, 64)
 FINE = (1, 2, 4, 8, 16, 32, 64)  # for quadratics, which are fast
-R_MOST = 100  # rounds at most; fewer where the model expects fewer
-WITHIN = 1.3
+R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
+WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def census(similarity: float) -> Supervised:
 
 
 def _cases() -> dict[str, Case]:
-    found = {
+    cases = {
         f"quadratics-G{G:g}-delta{delta:g}": Case(
             lambda G=G, d=delta: quadratics(G, d), share=1e-3, grid=FINE
         )
@@ -124,22 +124,22 @@ def _cases() -> dict[str, Case]:
         for delta in (0.02, 0.2, 0.8)
     }
     for s in (0, 10, 50, 100):
-        found[f"digits-{s}"] = Case(lambda s=s: _digits(s, 0.01))
-        found[f"emnist-{s}"] = Case(lambda s=s: letters(s))
+        cases[f"digits-{s}"] = Case(lambda s=s: _digits(s, 0.01))
+        cases[f"emnist-{s}"] = Case(lambda s=s: letters(s))
     for s in (0, 100):
-        found[f"digits-{s}-no-l2"] = Case(lambda s=s: _digits(s, 0.0), share=0.05)
+        cases[f"digits-{s}-no-l2"] = Case(lambda s=s: _digits(s, 0.0), share=0.05)
     for s in (0, 10, 100):
-        found[f"a9a-{s}"] = Case(lambda s=s: census(s))
-        found[f"concrete-{s}"] = Case(lambda s=s: concrete_problem(similarity=s))
-    found["heart"] = Case(heart_problem)
-    found["digits-50-cut-short"] = Case(
+        cases[f"a9a-{s}"] = Case(lambda s=s: census(s))
+        cases[f"concrete-{s}"] = Case(lambda s=s: concrete_problem(similarity=s))
+    cases["heart"] = Case(heart_problem)
+    cases["digits-50-cut-short"] = Case(
         lambda: _digits(50, 0.01), minutes=0.001, aim_of="digits-50"
     )
-    found["quadratics-G1-delta0.2-S5"] = Case(
+    cases["quadratics-G1-delta0.2-S5"] = Case(
         lambda: quadratics(1, 0.2), S=5, share=1e-3, grid=FINE
     )
-    found["digits-0-S5"] = Case(lambda: _digits(0, 0.01), S=5)
-    return found
+    cases["digits-0-S5"] = Case(lambda: _digits(0, 0.01), S=5)
+    return cases
 
 
 CASES = _cases()
@@ -176,21 +176,21 @@ def account(case: Case, before: dict[str, Any] | None = None) -> dict[str, Any]:
     problem, started = case.make(), perf_counter()
     first = diagnose(problem, S=case.S, minutes=case.minutes)
     eps = case.share / 0.01 * first.eps
-    found = (
+    diagnosis = (
         first if case.share == 0.01 else diagnose(problem, S=case.S, eps=eps, minutes=case.minutes)
     )
     taken = perf_counter() - started
-    aim = found.least + eps
+    aim = diagnosis.least + eps
     if case.aim_of is not None:
         whole = CASES[case.aim_of]
         known = diagnose(problem, S=whole.S, minutes=whole.minutes)
         eps, aim = known.eps, known.least + known.eps  # the races of that case are its own
     goal: dict[str, Any] = {"target": aim, "S": case.S}
     kept = [] if before is None or not _same(eps, before["settings"]["eps"]) else before["found"]
-    goal["R"], rows = _races(case, found, problem, goal, kept, before)
+    goal["R"], rows = _races(case, diagnosis, problem, goal, kept, before)
     as_it_is = None
-    if found.algorithm is not None:
-        as_it_is = _as_advised(found, problem, goal, before if kept else None)
+    if diagnosis.algorithm is not None:
+        as_it_is = _as_advised(diagnosis, problem, goal, before if kept else None)
     return {
         "settings": {
             "S": case.S,
@@ -200,7 +200,7 @@ def account(case: Case, before: dict[str, Any] | None = None) -> dict[str, Any]:
             "grid": case.grid,
             "R": goal["R"],
         },
-        "diagnosis": summary(found),
+        "diagnosis": summary(diagnosis),
         "found": rows,
         "with the advised step": as_it_is,
         "seconds": {"diagnose": round(taken, 1), "all": round(perf_counter() - started, 1)},
@@ -214,19 +214,19 @@ def _same(eps: float, other: float) -> bool:
 
 def _races(
     case: Case,
-    found: Diagnosis,
+    diagnosis: Diagnosis,
     problem: Any,
     goal: dict[str, Any],
     kept: list[dict[str, Any]],
     before: dict[str, Any] | None,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the rounds that were given, and what they led to: races that have no record run."""
-    advised = {found.K} if found.K is not None else set()
+    advised = {diagnosis.K} if diagnosis.K is not None else set()
     Ks = sorted({*case.grid, *advised} - {row["K"] for row in kept})
     if kept and before is not None:
         R = before["settings"]["R"]
         return R, kept + (_raced(problem, Ks, goal | {"R": R}) if Ks else [])
-    expected = min((one.rounds for one in found.predicted if one.rounds), default=R_MOST)
+    expected = min((one.rounds for one in diagnosis.predicted if one.rounds), default=R_MOST)
     for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if nobody got there
         rows = _raced(problem, Ks, goal | {"R": R})
         if any(row["rounds"] for row in rows):
@@ -244,23 +244,23 @@ def _raced(problem: Any, Ks: list[int], goal: dict[str, Any]) -> list[dict[str, 
 
 
 def _as_advised(
-    found: Diagnosis, problem: Any, goal: dict[str, Any], before: dict[str, Any] | None
+    diagnosis: Diagnosis, problem: Any, goal: dict[str, Any], before: dict[str, Any] | None
 ) -> int | None:
     """Return the rounds of the advice as it is, from the record if that is the same."""
-    said = {} if before is None else before["diagnosis"]
-    mine = (found.algorithm, found.K, found.eta_l)
-    if before is not None and mine == (said["algorithm"], said["K"], said["eta_l"]):
+    recorded = {} if before is None else before["diagnosis"]
+    mine = (diagnosis.algorithm, diagnosis.K, diagnosis.eta_l)
+    if before is not None and mine == (recorded["algorithm"], recorded["K"], recorded["eta_l"]):
         rounds: int | None = before["with the advised step"]
         return rounds
-    return compare(Loss(problem), [found.advised()], **goal).entries[0].rounds
+    return compare(Loss(problem), [diagnosis.advised()], **goal).entries[0].rounds
 
 
-def summary(found: Diagnosis) -> dict[str, Any]:
+def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what the table shows of a diagnosis."""
     names = ("N", "d", "S", "G", "B", "delta", "L", "mu", "sigma", "zeta", "algorithm", "K")
-    content = {name: getattr(found, name) for name in (*names, "eta_l", "sure", "optimum")}
-    content |= {name: getattr(found, name) for name in ("advice", "rough", "holds", "accuracy")}
-    content["predicted"] = [vars(one) for one in found.predicted]
+    content = {name: getattr(diagnosis, name) for name in (*names, "eta_l", "sure", "optimum")}
+    content |= {name: getattr(diagnosis, name) for name in ("advice", "rough", "holds", "accuracy")}
+    content["predicted"] = [predicted.to_json() for predicted in diagnosis.predicted]
     return content
 
 
@@ -285,8 +285,8 @@ def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
 def judge(record: dict[str, Any]) -> dict[str, Any]:
     """Return the advised lane (None without advice), the best lane, the ratio of their rounds."""
     rows = [row for row in record["found"] if row["rounds"] is not None]
-    said = record["diagnosis"]
-    lane = (said["algorithm"], said["K"])
+    diagnosis = record["diagnosis"]
+    lane = (diagnosis["algorithm"], diagnosis["K"])
     mine = next((row for row in record["found"] if (row["algorithm"], row["K"]) == lane), None)
     best = min(rows, key=lambda row: (row["rounds"], row["K"]), default=None)
     ratio = None
@@ -315,28 +315,28 @@ def near(record: dict[str, Any]) -> bool:
     return ratio is not None and ratio <= WITHIN
 
 
-def table(found: dict[str, Any]) -> str:
+def table(recorded: dict[str, Any]) -> str:
     """Return all cases as Markdown, misses in bold."""
     lines = [
         "| case | zeta | delta/L | advised | rounds | best of the grid | rounds | ratio "
         "| with the advised step | how sure |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, record in found.items():
-        said, verdict = record["diagnosis"], judge(record)
+    for name, record in recorded.items():
+        diagnosis, verdict = record["diagnosis"], judge(record)
         ratio = "none" if verdict["ratio"] is None else f"{verdict['ratio']:.2f}"
-        known = said["delta"] is not None and not said.get("rough", False)
+        known = diagnosis["delta"] is not None and not diagnosis.get("rough", False)
         cells = (
             name,
-            f"{said['zeta']:.2g}",
-            f"{said['delta'] / said['L']:.2g}" if known else "not measured",
+            f"{diagnosis['zeta']:.2g}",
+            f"{diagnosis['delta'] / diagnosis['L']:.2g}" if known else "not measured",
             _lane(verdict["advised"]) if advised(record) else "no advice",
             _count(verdict["advised"], record) if advised(record) else "-",
             "nobody" if verdict["best"] is None else _lane(verdict["best"]),
             "-" if verdict["best"] is None else _count(verdict["best"], record),
             _verdict(record, ratio),
             _with_step(record),
-            said["sure"].split(";")[0].rstrip(".") if advised(record) else "-",
+            diagnosis["sure"].split(";")[0].rstrip(".") if advised(record) else "-",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -363,20 +363,22 @@ def _count(row: dict[str, Any], record: dict[str, Any]) -> str:
     return str(row["rounds"] or f"{record['settings']['R']}+")
 
 
-def page(found: dict[str, Any]) -> str:
+def page(recorded: dict[str, Any]) -> str:
     """Return docs/diagnosis.md."""
-    told = {name: record for name, record in found.items() if advised(record)}
-    silent = [name for name in found if name not in told]
-    good = sum(map(near, told.values()))
-    missed = [name for name, record in told.items() if not near(record)]
-    share = f"{good} of {len(told)} cases with advice ({good / max(1, len(told)):.0%})"
-    todo = [name for name in CASES if name not in found]
+    with_advice = {name: record for name, record in recorded.items() if advised(record)}
+    silent = [name for name in recorded if name not in with_advice]
+    good = sum(map(near, with_advice.values()))
+    missed = [name for name, record in with_advice.items() if not near(record)]
+    share = (
+        f"{good} of {len(with_advice)} cases with advice ({good / max(1, len(with_advice)):.0%})"
+    )
+    todo = [name for name in CASES if name not in recorded]
     open_ = f"\nNot computed yet, and so not counted: {', '.join(todo)}.\n" if todo else ""
     sentences = [f"Missed: {', '.join(missed)}." if missed else "None was missed."]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
     text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
     return text.format(
-        table=table(found), share=share, missed=" ".join(sentences), open=open_, within=WITHIN
+        table=table(recorded), share=share, missed=" ".join(sentences), open=open_, within=WITHIN
     )
 
 

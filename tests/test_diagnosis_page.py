@@ -29,17 +29,17 @@ def test_every_record_has_its_case(maker):
 
 
 def test_the_advice_is_near_the_best_in_four_of_five_cases(maker):
-    told = [record for record in maker.records().values() if maker.advised(record)]
-    assert sum(map(maker.near, told)) >= 0.8 * len(told)
-    assert len(told) >= 0.8 * len(maker.CASES)
+    with_advice = [record for record in maker.records().values() if maker.advised(record)]
+    assert sum(map(maker.near, with_advice)) >= 0.8 * len(with_advice)
+    assert len(with_advice) >= 0.8 * len(maker.CASES)
 
 
 def test_a_case_without_advice_is_said_and_is_neither_a_miss_nor_a_hit(maker):
-    found = deepcopy(maker.records())
-    before = sum(map(maker.advised, found.values()))
-    name = next(name for name, record in found.items() if maker.advised(record))
-    found[name]["diagnosis"] |= {"algorithm": None, "K": None, "eta_l": None}
-    text = maker.page(found)
+    records = deepcopy(maker.records())
+    before = sum(map(maker.advised, records.values()))
+    name = next(name for name, record in records.items() if maker.advised(record))
+    records[name]["diagnosis"] |= {"algorithm": None, "K": None, "eta_l": None}
+    text = maker.page(records)
     assert f"of {before - 1} cases with advice" in text
     row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
     assert "no advice" in row
@@ -48,12 +48,12 @@ def test_a_case_without_advice_is_said_and_is_neither_a_miss_nor_a_hit(maker):
 
 
 def test_a_miss_is_shown_and_counted(maker):
-    found = deepcopy(maker.records())
-    name, record = next(iter(found.items()))
-    said = record["diagnosis"]
+    records = deepcopy(maker.records())
+    name, record = next(iter(records.items()))
+    diagnosis = record["diagnosis"]
     for row in record["found"]:
-        mine = (row["algorithm"], row["K"]) == (said["algorithm"], said["K"])
+        mine = (row["algorithm"], row["K"]) == (diagnosis["algorithm"], diagnosis["K"])
         row["rounds"] = None if mine else 5
     assert not maker.near(record)
-    assert "missed**" in next(r for r in maker.table(found).splitlines() if f"| {name} |" in r)
-    assert f"Missed: {name}" in maker.page(found)
+    assert "missed**" in next(r for r in maker.table(records).splitlines() if f"| {name} |" in r)
+    assert f"Missed: {name}" in maker.page(records)

@@ -8,7 +8,7 @@ import torch
 from losses import Opaque, logistic, quadratics, random
 
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
-from trimtab.diagnosis import diagnosing, quadratic_model
+from trimtab.diagnosis import quadratic_model
 from trimtab.diagnosis.choice import choose
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.report import write_diagnosis
@@ -75,9 +75,9 @@ def test_the_bias_said_is_where_fedavg_stops():
     problem = quadratics(G=3.0, delta=0.1)
     found = diagnose(problem)
     stop = problem.fedavg_limit(found.eta_l, found.K) - problem.x_star
-    assert found.bias["limit"] == pytest.approx(float(stop.norm()), rel=1e-6)
+    assert found.bias.limit == pytest.approx(float(stop.norm()), rel=1e-6)
     first = problem.fedavg_bias(found.eta_l, found.K)
-    assert found.bias["heterogeneity"] == pytest.approx(float(first.norm()), rel=1e-6)
+    assert found.bias.heterogeneity == pytest.approx(float(first.norm()), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sgd", "fedavg", "scaffold"])
@@ -107,7 +107,7 @@ def _model(problem):
     a, U = torch.linalg.eigh(problem.A)
     gradients = torch.stack([problem.client_gradient(i, problem.x_star) for i in range(problem.N)])
     start = problem.x0() - problem.x_star
-    return quadratic_model.Surrogate(problem.weights, a, U, -gradients, start, 0.0, None)
+    return quadratic_model.QuadraticModel(problem.weights, a, U, -gradients, start, 0.0, None)
 
 
 def tried(name, rounds, K=4, gap=1.0):
@@ -181,7 +181,7 @@ def test_to_a_hundredth_of_it_scaffold_is_advised_with_the_smallest_good_K(nearl
 
 def test_two_numbers_of_local_steps_are_never_left_unexplained(nearly_alike):
     found = diagnose(nearly_alike)
-    assert 2 * found.knee["II"] < found.K
+    assert 2 * found.knee.option_II < found.K
     assert f"K = {found.K}" in found.about_K
     assert "in the long run" in found.about_K
     assert "local steps pay up to" not in str(found)
@@ -230,9 +230,9 @@ def test_two_diagnoses_are_the_same():
 
 
 def test_stages_are_told_while_it_works():
-    stages = list(diagnosing(Opaque(quadratics())))
+    stages = list(diagnose.start(Opaque(quadratics())))
     assert len(stages) > 8
-    assert [share for _, share in stages] == sorted(share for _, share in stages)
+    assert [stage.share for stage in stages] == sorted(stage.share for stage in stages)
 
 
 def test_the_page_holds_all_it_shows(different, tmp_path):

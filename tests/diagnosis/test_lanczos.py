@@ -41,7 +41,7 @@ def test_low_rank_takes_few_products():
 
 def test_it_stops_when_there_is_enough():
     M = symmetric(random(100))
-    assert lanczos(lambda v: M @ v, random(100, seed=1), enough=lambda: True).products == 1
+    assert lanczos(lambda v: M @ v, random(100, seed=1), out_of_time=lambda: True).products == 1
 
 
 def test_no_matrix_at_all_is_zero():

@@ -10,11 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, diagnose, simulate
-from trimtab.diagnosis import measure, optimum, quadratic_model
-from trimtab.diagnosis.budget import Clock
+from trimtab.core.task import Task
+from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_model
+from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
-from trimtab.diagnosis.panel import Panel, seat
+from trimtab.diagnosis.panel import Panel, choose_panel
 from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
@@ -104,9 +105,9 @@ def test_minutes_are_kept_and_the_answer_is_honest(in_passes, name, passes):
 def no_contradiction(found):
     """|Hess_i - Hess| <= |Hess_i| + |Hess| <= 2 L, and <= L where nothing is negative."""
     slack = 1 + 1e-9
-    for row in [{"L": found.L, "delta": found.delta}, *found.points]:
-        if row["delta"] is not None and row["delta"] == row["delta"]:
-            assert row["delta"] <= 2 * slack * row["L"]
+    for row in (found, *found.points):
+        if row.delta is not None and row.delta == row.delta:
+            assert row.delta <= 2 * slack * row.L
     if found.delta == found.delta:
         assert found.L * slack >= max(found.norm, found.delta - found.norm)
         if found.weak == 0 and found.mu >= 0:
@@ -131,11 +132,11 @@ def refuses(found):
 
 def was_tried(found):
     said = (found.algorithm, found.K, found.eta_l)
-    mine = [o for o in found.trials if (o["algorithm"], o["K"], o["eta"]) == said]
+    mine = [curve.losses for curve in found.trials if (curve.algorithm, curve.K, curve.eta) == said]
     goal = found.least + found.eps
     assert any(
-        (len(o["losses"]) >= LEAST or min(o["losses"]) <= goal) and o["losses"][-1] < found.f_start
-        for o in mine
+        (len(losses) >= LEAST or min(losses) <= goal) and losses[-1] < found.f_start
+        for losses in mine
     )
 
 
@@ -195,7 +196,9 @@ def lanes_of(trial, *rows):
 def trial():
     """Return a trial that starts at f = 10 and aims at f = 1."""
     problem = quadratics()
-    case = begin(problem, seat(problem, 0, Clock(60.0)), Clock(60.0), problem.x0(), 6, 0, 1.0)
+    case = begin(
+        problem, choose_panel(problem, 0, Budget(60.0)), Budget(60.0), problem.x0(), 6, 0, 1.0
+    )
     case.f0, case.least, case.best = 10.0, 0.0, problem.x_star
     return Trial(case, 0.9, careful=True)
 
@@ -265,7 +268,8 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A[4] *= 5
     panel = Panel(Matrices(A), tuple(range(12)))
     for looks in (*range(1, 80, 3), 10_000):
-        *_, found = measure.by_products(panel, random(30), 0, Clock(60.0), after(looks))
+        steps = hessian_products.by_products(panel, random(30), 0, Budget(60.0), after(looks))
+        found = Task(steps).result()
         assert max(found.norm, found.delta - found.norm) * (1 - 1e-12) <= found.L
         assert not convex or found.delta <= found.L
     true = float(torch.linalg.eigvalsh(A).abs().max())
@@ -287,12 +291,12 @@ def after(looks):
     """Return a question that is answered with yes from so many times on."""
     asked = 0
 
-    def enough():
+    def out_of_time():
         nonlocal asked
         asked += 1
         return asked >= looks
 
-    return enough
+    return out_of_time
 
 
 # -- long steps look at the clock
@@ -318,26 +322,26 @@ def test_rounds_on_the_model_end_when_the_time_is_over():
     a, U = torch.linalg.eigh(problem.A)
     zero = torch.zeros_like(problem.b)
     start = problem.x0() - problem.x_star
-    model = quadratic_model.Surrogate(problem.weights, a, U, zero, start, 0.0, None)
+    model = quadratic_model.QuadraticModel(problem.weights, a, U, zero, start, 0.0, None)
     options = {"S": 6, "N": 6, "share": 1e-30, "R": 1000}
-    assert quadratic_model.predict(model, "fedavg", 1, **options, enough=after(4)).ran == 4
+    assert quadratic_model.predict(model, "fedavg", 1, **options, out_of_time=after(4)).ran == 4
 
 
 def test_whole_hessians_look_at_the_clock_between_products():
     problem = quadratics(d=40)
-    panel = seat(problem, 0, Clock(60.0))
-    assert measure.full_hessians(panel, problem.x0(), after(1)) is None
+    panel = choose_panel(problem, 0, Budget(60.0))
+    assert hessians.full_hessians(panel, problem.x0(), after(1)) is None
     assert panel.products_in_time(0, problem.x0(), torch.eye(40).double(), after(1)) is None
 
 
 def test_large_matrices_are_decomposed_only_if_there_is_time():
-    assert Clock(60.0).decomposes(1000, 0.5)
-    assert not Clock(0.5).decomposes(1000, 0.5)
+    assert Budget(60.0).decomposes(1000, 0.5)
+    assert not Budget(0.5).decomposes(1000, 0.5)
 
 
 def test_the_curvature_along_the_gradient_says_how_steep_f_is():
     problem = quadratics()
-    panel = seat(problem, 0, Clock(60.0))
+    panel = choose_panel(problem, 0, Budget(60.0))
     x = problem.x0() + 1
     found = optimum.along_gradient(panel, x, problem.gradient(x))
     assert 0.1 * problem.L <= found.norm <= 1.001 * problem.L

@@ -8,10 +8,9 @@ from losses import logistic, quadratics, random
 from torch.nn.functional import cosine_similarity
 
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
-from trimtab.diagnosis import measure, optimum, stationary, theory
-from trimtab.diagnosis import noise as stochastic
-from trimtab.diagnosis.budget import Clock
-from trimtab.diagnosis.panel import seat
+from trimtab.diagnosis import hessians, measure, noise, optimum, stationary, theory
+from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.panel import choose_panel
 from trimtab.reproduce import many_runs
 from trimtab.reproduce.many_runs import Chains, Logistic
 
@@ -32,14 +31,15 @@ def limit(algorithm, problem, start):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_predicted_bias_is_that_of_a_long_run(name):
     """Full batches: the relative gap halves with the step, cosine above 0.999."""
-    problem, clock = PROBLEMS[name](), Clock(60.0)
-    panel = seat(problem, 0, clock)
-    x_star, reached, _ = optimum.best_point(panel, problem.x0(), clock, clock.until(1))
-    H = measure.full_hessian(panel, x_star, clock.until(1))
+    problem, budget = PROBLEMS[name](), Budget(60.0)
+    panel = choose_panel(problem, 0, budget)
+    found = optimum.best_point(panel, problem.x0(), budget, budget.until(1))
+    x_star = found.x
+    H = hessians.full_hessian(panel, x_star, budget.until(1))
     x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
     here = measure.at_point(panel, x_star)
     pull = stationary.pull_of(panel, x_star, here.rows - here.mean)
-    assert reached
+    assert found.reached
     gaps, left = [], []
     for eta in STEPS:
         predicted = eta * (K - 1) / 2 * torch.linalg.solve(H, pull)
@@ -58,11 +58,11 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
 def test_what_richardson_romberg_leaves_is_predicted_on_quadratics():
     problem = quadratics(4, 3, G=1.0, delta=0.3)
     found = diagnose(problem, eps=1e-6)
-    if found.bias["richardson_romberg"] is None:
+    if found.bias.richardson_romberg is None:
         pytest.skip("the advised step cannot be doubled")
     one, two = (problem.fedavg_limit(e * found.eta_l, found.K) for e in (1, 2))
     left = float((2 * one - two - problem.x_star).norm())
-    assert found.bias["richardson_romberg"] == pytest.approx(left, rel=1e-6)
+    assert found.bias.richardson_romberg == pytest.approx(left, rel=1e-6)
 
 
 def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
@@ -78,15 +78,15 @@ def test_the_stochastic_parts_are_those_of_the_exact_derivatives():
         sampling="iid",
         l2=model.l2,
     )
-    x, clock = many_runs.optimum(model), Clock(60.0)
-    panel = seat(problem, 0, clock)
-    H = measure.full_hessian(panel, x, clock.until(1))
-    noise = stochastic.stationary(panel, x, H, 0, clock.until(1))
+    x, budget = many_runs.optimum(model), Budget(60.0)
+    panel = choose_panel(problem, 0, budget)
+    H = hessians.full_hessian(panel, x, budget.until(1))
+    batches = noise.noise_law(panel, x, H, 0, budget.until(1))
     expected = many_runs.noise_bias(model, x, 0.01)
-    found = theory.noise_bias(H, noise.D3, 0.01, 4)
+    found = theory.noise_bias(H, batches.D3, 0.01, 4)
     assert float((found - expected).norm() / expected.norm()) < 0.05
     C = torch.stack([model.covariance(i, x) for i in range(4)]).mean(0)
-    assert float((noise.C - C).norm() / C.norm()) < 0.05
+    assert float((batches.C - C).norm() / C.norm()) < 0.05
 
 
 def test_with_mini_batches_fedavg_ends_where_both_parts_say():
@@ -101,8 +101,8 @@ def test_with_mini_batches_fedavg_ends_where_both_parts_say():
         if done.r > R // 2:
             late += (problem.rows(done.x).mean(0) - x) / (R // 2)
     assert float((late - predicted).norm() / predicted.norm()) < 0.3
-    clock, one = Clock(60.0), Chains(model)
-    panel = seat(one, 0, clock)
-    here, H = measure.at_point(panel, x), measure.full_hessian(panel, x, clock.until(1))
+    budget, one = Budget(60.0), Chains(model)
+    panel = choose_panel(one, 0, budget)
+    here, H = measure.at_point(panel, x), hessians.full_hessian(panel, x, budget.until(1))
     ours = torch.linalg.solve(H, stationary.pull_of(panel, x, here.rows - here.mean)) / 2
     torch.testing.assert_close(ours, many_runs.heterogeneity_bias(model, x, 1.0, 2))

@@ -7,9 +7,10 @@ import torch
 from losses import Opaque, dense_hessian, logistic, quadratics, random
 
 from trimtab import Quadratic, Supervised, diagnose
-from trimtab.diagnosis import measure, optimum
-from trimtab.diagnosis.budget import Clock
-from trimtab.diagnosis.panel import Panel, seat, thinned
+from trimtab.core.task import Task
+from trimtab.diagnosis import hessian_products, measure, optimum
+from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.panel import Panel, choose_panel, thinned
 from trimtab.problems.models import mlp
 
 CLOSED = ("G", "B", "delta", "L", "mu", "zeta", "sigma")
@@ -39,27 +40,26 @@ def test_without_closed_forms_the_same_is_measured():
 
 
 def by_products(problem, x, seconds=60.0):
-    clock = Clock(seconds)
-    *_, found = measure.by_products(
-        Panel(problem, tuple(range(problem.N))), x, 0, clock, clock.until(1)
-    )
-    return found, clock
+    budget = Budget(seconds)
+    panel = Panel(problem, tuple(range(problem.N)))
+    work = Task(hessian_products.by_products(panel, x, 0, budget, budget.until(1)))
+    return work.result(), budget
 
 
 def test_products_alone_find_the_same_hessians():
     problem = quadratics(N=30, d=40, delta=0.5)
-    found, clock = by_products(problem, problem.x_star)
+    found, budget = by_products(problem, problem.x_star)
     for name in ("delta", "L", "mu"):
         assert getattr(found, name) == pytest.approx(getattr(problem, name), rel=0.05), name
-    assert not clock.cut
+    assert not budget.cut
 
 
 def test_when_time_is_over_the_worst_client_by_random_vectors_comes_first():
     A = torch.ones(20, 8, dtype=torch.float64)
     A[13] *= 5
     problem = Quadratic(A, random(20, 8))
-    found, clock = by_products(problem, problem.x0(), seconds=1e-9)
-    assert clock.cut
+    found, budget = by_products(problem, problem.x0(), seconds=1e-9)
+    assert budget.cut
     found, _ = by_products(problem, problem.x0())
     assert max(range(20), key=lambda i: found.apart[i]) == 13
     assert found.measured[13]
@@ -95,8 +95,8 @@ def test_logistic_regression_agrees_with_a_dense_computation():
     expected["G"] = expected["zeta"]
     for name, value in expected.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.1), name
-    assert found.points[0]["where"] == "start"
-    assert max(row["B"] for row in found.points[:-1]) == found.B
+    assert found.points[0].where == "start"
+    assert max(row.B for row in found.points[:-1]) == found.B
 
 
 def test_the_average_drift_is_that_of_local_steps_and_of_first_order_for_small_ones():
@@ -119,24 +119,24 @@ def test_the_outlier_is_named():
     b[3] += 20
     problem = Quadratic(usual.A, b)
     first = diagnose(problem).clients[0]
-    assert first["client"] == 3
-    assert "gradient" in first["outlier"]
+    assert first.client == 3
+    assert "gradient" in first.outlier
 
 
 def test_sampled_data_have_standard_errors_and_no_bias_upwards():
     n, rows = 400, random(400, 6)
     clients = [(rows.clone(), (rows[:, :1] * 2)) for _ in range(5)]  # equal clients
     whole = Supervised(lambda: mlp(6, 4, 1), torch.nn.functional.mse_loss, clients)
-    clock = Clock(60.0)
-    assert seat(whole, 0, clock).halves is None
+    budget = Budget(60.0)
+    assert choose_panel(whole, 0, budget).halves is None
     corrected = naive = 0.0
     for seed in range(8):  # by chance one estimate may be far off
-        thin, x = thinned(whole, tuple(range(5)), n // 8, seed, clock), whole.x0(seed)
+        thin, x = thinned(whole, tuple(range(5)), n // 8, seed, budget), whole.x0(seed)
         found, each = measure.at_point(thin, x), thin.gradients(x)
         corrected += found.zeta**2
         naive += float((each - each.mean(0)).square().sum(1).mean())
         assert found.zeta == 0 or found.zeta_error > 0
-    assert "At most 50 samples of each client were measured." in clock.cut
+    assert "At most 50 samples of each client were measured." in budget.cut
     assert corrected < naive / 2  # the clients are equal: all that differs is the sample
 
 

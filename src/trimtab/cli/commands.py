@@ -3,12 +3,14 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from trimtab import diagnosis
 from trimtab._files import write_json
 from trimtab.algorithms.registry import BASE_NAMES, NAMES, kind
 from trimtab.bench import WORKLOADS, machine, measure
@@ -24,7 +26,6 @@ from trimtab.cli.options import (
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import follow, watch
 from trimtab.core import Algorithm
-from trimtab.diagnosis import diagnosing
 from trimtab.errors import BadArgument
 from trimtab.problems.catalogue import load_problem
 from trimtab.problems.problem import Problem
@@ -171,16 +172,10 @@ def diagnose(
         raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     with users_output():
         made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
-        steps = diagnosing(
-            made,
-            S=S,
-            eps=eps,
-            cross_device=cross_device,
-            seed=seed,
-            minutes=minutes,
-            name=problem,
+        work = diagnosis.diagnose.start(
+            made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
-        found = watch(steps)
+        found = replace(watch(work), name=problem)
     folder.mkdir(parents=True, exist_ok=True)
     page = write_diagnosis(found, folder / "report.html")
     content = {"problem": problem, "page": str(page), **found.to_json()}

@@ -5,17 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from trimtab.core.hyper import step_size
+from trimtab.core.task import Progress as Stage
 from trimtab.core.task import Task
-from trimtab.diagnosis import Diagnosis
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.events import RoundDone
+
+R = TypeVar("R")
 
 
 def follow(work: Task[RoundDone, Comparison], folder: Path) -> Comparison:
@@ -41,19 +43,15 @@ def follow(work: Task[RoundDone, Comparison], folder: Path) -> Comparison:
         return work.result()
 
 
-def watch(steps: Any) -> Diagnosis:
-    """Consume the stages of a diagnosis with a bar on a terminal."""
+def watch(work: Task[Stage, R]) -> R:
+    """Do the work with a bar on a terminal, and return its result."""
     console = Console(stderr=True, emoji=False)
     columns = (BarColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
         task = lines.add_task("", total=1.0)
-        while True:
-            try:
-                stage, done = next(steps)
-            except StopIteration as end:
-                result: Diagnosis = end.value
-                return result
-            lines.update(task, description=stage, completed=done)
+        for stage in work:
+            lines.update(task, description=stage.what, completed=stage.share)
+    return work.result()
 
 
 def _now(event: RoundDone) -> str:

@@ -1,20 +1,20 @@
-"""What is known of a problem while it is diagnosed."""
+"""What is known of a problem while it is diagnosed; with the budget all that changes on the way."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis import optimum as points
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis import optimum
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
 
-SHORT = 800  # gradients of all data: if the time allows fewer, rounds on the problem take it all
-SHARE = 0.01  # of the start's f - f*: the eps that is aimed at unless told
+SHORT = 800  # the time is short if it allows < 800 gradients of all data
+SHARE = 0.01  # eps is 0.01 x the start's f - f*, unless another was asked for
+NEAR = 0.1  # a point is as good as the least one if its f is <= the least f + 0.1 eps
+VANISHED = 0.1  # f has no minimum nearby if |Hess| at the best point is < 0.1 x that at the start
 
 
 @dataclass
@@ -23,33 +23,39 @@ class Case:
 
     problem: Problem
     panel: Panel
-    clock: Clock
+    budget: Budget
     S: int
     seed: int
     x0: Vector
     f0: float
-    wanted: float | None  # the eps that was asked for
+    wanted: float | None  # the eps that was asked for, if one was
+    cross_device: bool
     start: Vector  # where rounds are counted from: x0, unless that is the optimum
-    best: Vector  # where all is measured: the optimum if it was found
+    best: Vector  # where all is measured: the optimum, if it was found
     least: float  # the least f found
-    optimum: bool = False
+    optimum: bool = False  # whether `best` is an optimum, as far as can be seen
     eps: float = 0.0
-    pass_seconds: float = 0.0  # of a gradient of all data
-    step_seconds: float = 0.0  # of a local step of all clients, the fastest that was seen
+    pass_seconds: float = 0.0  # the time of a gradient of all data
+    step_seconds: float = 0.0  # the time of a local step of all clients, the shortest seen
     doubts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.eps = self.wanted or SHARE * max(0.0, self.f0 - self.least) or 1e-6
+        self.aim_below(self.least)
 
     @property
     def quadratic(self) -> bool:
         """Whether the Hessians are the same everywhere."""
-        return isinstance(self.panel.problem, Quadratic)
+        return self.panel.can.constant_hessians
+
+    @property
+    def some_clients(self) -> bool:
+        """Whether only some of the clients are measured."""
+        return self.panel.problem.N < self.problem.N
 
     @property
     def short(self) -> bool:
         """Whether the time is so short that all of it goes to rounds on the problem."""
-        return self.pass_seconds * SHORT > self.clock.seconds
+        return self.pass_seconds * SHORT > self.budget.seconds
 
     @property
     def where(self) -> str:
@@ -63,44 +69,57 @@ class Case:
         """How many of the clients that are measured stand for S of all N."""
         return max(1, round(self.S * self.panel.problem.N / self.problem.N))
 
-    def found(self, loss: float) -> None:
+    def aim_below(self, least: float) -> None:
+        """Aim at the eps that was asked for, else at a share of the way down to this f."""
+        self.eps = self.wanted or SHARE * max(0.0, self.f0 - least) or 1e-6
+
+    def saw(self, loss: float) -> None:
         """Remember a value of f that was seen in a run, if it is the least so far."""
         if loss < self.least and not self.optimum:
             self.least = loss
-            if self.best is self.x0:  # nobody has looked for the optimum
+            if self.best is self.x0:  # Nobody has looked for the optimum.
                 self.eps = self.wanted or SHARE * (self.f0 - loss)
 
 
 def begin(
-    problem: Problem, panel: Panel, clock: Clock, x0: Vector, S: int, seed: int, eps: float | None
+    problem: Problem,
+    panel: Panel,
+    budget: Budget,
+    x0: Vector,
+    S: int,
+    seed: int = 0,
+    eps: float | None = None,
+    cross_device: bool = False,
 ) -> Case:
     """Return what is known at the start."""
     f0 = panel.problem.loss(x0)
-    return Case(problem, panel, clock, S, seed, x0, f0, eps, x0, x0, f0)
+    return Case(problem, panel, budget, S, seed, x0, f0, eps, cross_device, x0, x0, f0)
 
 
-def find(case: Case, enough: Callable[[], bool]) -> None:
+def explore(case: Case, out_of_time: OutOfTime) -> None:
     """Find the optimum, or the point to measure at where there is none."""
-    panel, x0, own = case.panel, case.x0, case.panel.problem
-    best, optimum, way = points.best_point(panel, x0, case.clock, enough)
-    least = own.loss(best)
-    case.eps = case.wanted or SHARE * max(0.0, case.f0 - least) or 1e-6
-    if not enough() and not hasattr(own, "x_star") and _flat(panel, x0, best, case.seed, enough):
-        best = next((x for x, f in way if f - least <= 0.1 * case.eps), best)
-        optimum = False
+    search = optimum.best_point(case.panel, case.x0, case.budget, out_of_time)
+    best, reached = search.x, search.reached
+    least = case.panel.problem.loss(best)
+    case.aim_below(least)
+    if not out_of_time() and case.panel.can.optimum is None and _flat(case, best, out_of_time):
+        best = next((x for x, f in search.way if f - least <= NEAR * case.eps), best)
+        reached = False
         case.doubts.append(
             "f has no minimum nearby (its Hessian vanishes on the way down, as for separable "
             "data), so all is measured where f is within eps/10 of the least value found."
         )
-    elif not optimum:
+    elif not reached:
         case.doubts.append("No optimum was found; all is measured at the best point.")
-    case.best, case.least, case.optimum = best, min(case.least, least), optimum
+    case.best, case.least, case.optimum = best, min(case.least, least), reached
 
 
-def _flat(panel: Panel, x0: Vector, best: Vector, seed: int, enough: Callable[[], bool]) -> bool:
+def _flat(case: Case, best: Vector, out_of_time: OutOfTime) -> bool:
     """Tell whether the Hessian vanishes on the way from the start to the best point."""
-    start, end = (points.steepest(panel, x, seed, enough).norm for x in (x0, best))
-    return end < 0.1 * start
+    start, end = (
+        optimum.steepest(case.panel, x, case.seed, out_of_time).norm for x in (case.x0, best)
+    )
+    return end < VANISHED * start
 
 
 def leave_the_optimum(case: Case, size: float, L: float) -> None:

@@ -4,27 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from trimtab.algorithms import ALGORITHMS, FedAvg, MimeLite, Momentum, Scaffold, Sgd
-from trimtab.core import Algorithm
-from trimtab.diagnosis.quadratic_model import BETA, FINER, NEAR, Predicted
+from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SCAFFOLD, SGD
+from trimtab.diagnosis.quadratic_model import FINER, NEAR, Predicted
 
 LIKE = 1.1  # a simpler algorithm is advised if it needs <= 1.1 x the fewest rounds
 ALIKE = 1.0  # clients count as alike on the way if zeta <= 1.0 x |grad f|
 CHANGES = 3.0  # the model is trusted if curvature changes on the way by a factor <= 3
 STILL_GOOD = 1.3  # the advice holds for an accuracy if it needs <= 1.3 x the fewest rounds to it
-
-
-def make(name: str, K: int, eta: float) -> Algorithm:
-    """Return an algorithm with K local steps of size eta, and eta_g = 1.
-
-    >>> make("fedavg", 5, 0.1)
-    FedAvg(eta_l=0.1, K=5, eta_g=1.0)
-    """
-    if name == "sgd":
-        return Sgd(eta=eta)
-    if name == "mimelite":
-        return MimeLite(eta=eta, K=K, base=Momentum(BETA))
-    return Scaffold(eta_l=eta, K=K) if name == "scaffold" else FedAvg(eta_l=eta, K=K)
 
 
 @dataclass(frozen=True)
@@ -50,18 +36,18 @@ def choose(
     'scaffold'
     """
     if cross_device:
-        return pick([one for one in predicted if one.algorithm == "mimelite"])
-    usual = [one for one in predicted if one.algorithm != "mimelite"]
-    least = {name: _least(usual, name) for name in ("sgd", "fedavg", "scaffold")}
+        return pick([one for one in predicted if one.algorithm == MIMELITE])
+    usual = [one for one in predicted if one.algorithm != MIMELITE]
+    least = {name: _least(usual, name) for name in (SGD, FEDAVG, SCAFFOLD)}
     best = min(least.values())
-    if best == inf:  # nobody gets there: who comes nearest
+    if best == inf:  # Nobody gets there, so it is the one that comes nearest.
         near = min(usual, key=lambda one: one.gap)
         return Choice(near.algorithm, near.K, near.eta, None)
-    if least["sgd"] <= LIKE * best:
-        return pick([one for one in usual if one.algorithm == "sgd"])
-    if least["fedavg"] <= LIKE * best and (alike or trusted):
-        return pick([one for one in usual if one.algorithm == "fedavg"])
-    name = "scaffold" if least["scaffold"] < inf else "fedavg"
+    if least[SGD] <= LIKE * best:
+        return pick([one for one in usual if one.algorithm == SGD])
+    if least[FEDAVG] <= LIKE * best and (alike or trusted):
+        return pick([one for one in usual if one.algorithm == FEDAVG])
+    name = SCAFFOLD if least[SCAFFOLD] < inf else FEDAVG
     return pick([one for one in usual if one.algorithm == name])
 
 
@@ -73,23 +59,12 @@ def pick(tried: Sequence[Predicted]) -> Choice:
         return Choice(near.algorithm, near.K, near.eta, None)
     fewest = min(one.rounds for one in there if one.rounds is not None)
     good = [one for one in there if one.rounds is not None and one.rounds <= NEAR * fewest]
-    one = min(good, key=lambda one: one.K)
-    return Choice(one.algorithm, one.K, one.eta, one.rounds)
+    best = min(good, key=lambda one: one.K)
+    return Choice(best.algorithm, best.K, best.eta, best.rounds)
 
 
 def _least(tried: Sequence[Predicted], name: str) -> float:
     return min((one.rounds for one in tried if one.algorithm == name and one.rounds), default=inf)
-
-
-def named(name: str) -> str:
-    """Return an algorithm's class name for its lower-case one, with what follows it.
-
-    >>> named("scaffold on quadratics")
-    'Scaffold on quadratics'
-    """
-    first, _, rest = name.partition(" ")
-    shown = ALGORITHMS[first].__name__ if first in ALGORITHMS else first
-    return f"{shown} {rest}".strip()
 
 
 @dataclass(frozen=True)
@@ -98,7 +73,7 @@ class Reach:
 
     eps: float  # the least f - f* to which it needs about the fewest rounds
     beyond: float | None = None  # the f - f* at which it no longer does; None: none was found
-    rounds: int | None = None  # of the choice to there; None if it does not arrive
+    rounds: int | None = None  # the choice's rounds to there; None if it does not arrive
     better: Choice | None = None  # what needs the fewest rounds to there
 
 
@@ -107,8 +82,8 @@ def reach(choice: Choice, predicted: Sequence[Predicted], eps: float) -> Reach |
 
     >>> tried = [Predicted("fedavg", 4, 2, 0.3, 0, 9, (None, None))]
     >>> tried += [Predicted("scaffold", K, 2, 0.3, 0, 9, (3, 4)) for K in (8, 4)]
-    >>> found = reach(Choice("fedavg", 4, 0.3, 2), tried, eps=1.0)
-    >>> found.eps, found.beyond, found.rounds, found.better.algorithm, found.better.K
+    >>> limit = reach(Choice("fedavg", 4, 0.3, 2), tried, eps=1.0)
+    >>> limit.eps, limit.beyond, limit.rounds, limit.better.algorithm, limit.better.K
     (1.0, 0.1, None, 'scaffold', 4)
     """
     mine = next((o for o in predicted if (o.algorithm, o.K) == (choice.algorithm, choice.K)), None)

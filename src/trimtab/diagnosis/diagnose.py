@@ -8,23 +8,34 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import measure, prediction, stages, stationary, tables, theory
-from trimtab.diagnosis import optimum as points
-from trimtab.diagnosis import reasons as words
-from trimtab.diagnosis.budget import Clock
-from trimtab.diagnosis.case import SHORT, Case, begin, leave_the_optimum
-from trimtab.diagnosis.choice import CHANGES, named, reach
-from trimtab.diagnosis.diagnosis import Diagnosis
-from trimtab.diagnosis.measure import Hessians
-from trimtab.diagnosis.panel import seat
-from trimtab.diagnosis.quadratic_model import Predicted, Surrogate
+from trimtab.diagnosis import measure, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis.abilities import Abilities
+from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.case import Case, begin
+from trimtab.diagnosis.choice import Choice, Reach, reach
+from trimtab.diagnosis.diagnosis import (
+    Diagnosis,
+    Evidence,
+    Forecast,
+    Recommendation,
+    Scalars,
+    Sentences,
+    Setting,
+    Tables,
+)
+from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.panel import choose_panel
+from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.stages import Measured, Modelled
+from trimtab.diagnosis.stationary import Law
 from trimtab.problems.catalogue import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
-from trimtab.simulation.executors import choose
 
 
+@task
 def diagnose(
     problem: Problem | str,
     x: Vector | None = None,
@@ -34,7 +45,7 @@ def diagnose(
     cross_device: bool = False,
     seed: int = 0,
     minutes: float = 5,
-) -> Diagnosis:
+) -> Generator[Progress, None, Diagnosis]:
     """Measure how the clients differ, predict what follows from it, and advise.
 
     problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
@@ -50,39 +61,53 @@ def diagnose(
     >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
     [1.44, 0.1, 1.0, 0.08]
     """
-    steps = diagnosing(
-        problem,
-        x,
-        S=S,
-        eps=eps,
-        cross_device=cross_device,
-        seed=seed,
-        minutes=minutes,
-    )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: Diagnosis = done.value
-            return result
-
-
-def diagnosing(
-    problem: Problem | str,
-    x: Vector | None = None,
-    *,
-    S: int | float | None = None,
-    eps: float | None = None,
-    cross_device: bool = False,
-    seed: int = 0,
-    minutes: float = 5,
-    name: str | None = None,
-) -> Generator[stages.Stage, None, Diagnosis]:
-    """Do what `diagnose` does; yield what is being done, for progress."""
-    name = name or (problem if isinstance(problem, str) else "problem")
+    name = problem if isinstance(problem, str) else "problem"
     if isinstance(problem, str):
         problem, _ = load_problem(problem, seed=seed)
-    clock = Clock(60 * minutes if _positive(minutes) else 0.0)
+    budget = Budget(60 * minutes if _positive(minutes) else 0.0)
+    size = _checked_size(problem, S, eps, minutes)
+    x0 = _start(problem, seed, x)
+    with one_thread(when=not Abilities(problem).uses_all_cores):
+        diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
+    return replace(diagnosis, name=name)
+
+
+def _stages(
+    problem: Problem,
+    x0: Vector,
+    budget: Budget,
+    S: int,
+    seed: int,
+    eps: float | None,
+    cross_device: bool,
+) -> Generator[Progress, None, Diagnosis]:
+    """Run the stages in order; each takes what was measured so far."""
+    yield Progress("who is measured", 0.0)
+    panel = choose_panel(problem, seed, budget)
+    yield Progress("gradients at the start", 0.01)
+    case = begin(problem, panel, budget, x0, S, seed, eps, cross_device)
+    first = measure.at_point(panel, x0, case.some_clients)
+    yield Progress("curvature at the start", 0.02)
+    steep = stages.curvature(case, first)
+    look = yield from stages.first_look(case, steep)
+    here = yield from stages.best_gradients(case, first)
+    noise = yield from stages.batch_noise(case)
+    seen = yield from stages.client_hessians(case, steep)
+    points = tables.of_points(case, first, here, seen.here, seen.start, stages.POINTS)
+    measured = Measured(steep, here, noise, seen, points)
+    modelled = yield from stages.model(case, measured)
+    plan = yield from stages.trials(case, measured, modelled, look)
+    yield Progress("bias and variance", stages.TRIALS)
+    return _composed(case, measured, modelled, plan)
+
+
+# -- what was asked
+
+
+def _checked_size(
+    problem: Problem, S: int | float | None, eps: float | None, minutes: float
+) -> int:
+    """Return how many clients a round has; refuse what nobody can diagnose."""
     if problem.N < 2:
         raise ValueError(
             f"the problem has N={problem.N} client, and a diagnosis compares clients with each "
@@ -93,10 +118,7 @@ def diagnosing(
         raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
     if eps is not None and not _positive(eps):
         raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
-    x0 = _start(problem, seed, x)
-    with one_thread(when=choose(problem, size).threads == "one"):
-        found = yield from _steps(problem, x0, size, eps, cross_device, seed, clock)
-    return replace(found, name=name)
+    return size
 
 
 def _positive(value: float) -> bool:
@@ -112,184 +134,139 @@ def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
     return x0.detach().clone()
 
 
-def _steps(
-    problem: Problem,
-    x0: Vector,
-    S: int,
-    eps: float | None,
-    cross_device: bool,
-    seed: int,
-    clock: Clock,
-) -> Generator[stages.Stage, None, Diagnosis]:
-    yield "who is measured", 0.0
-    panel = seat(problem, seed, clock)
-    yield "gradients at the start", 0.01
-    case = begin(problem, panel, clock, x0, S, seed, eps)
-    first = measure.at_point(panel, x0, panel.problem.N < problem.N)
-    yield "curvature at the start", 0.02
-    seconds = []
-    for _ in range(stages.TIMINGS):  # others use the machine too: the least counts
-        started = clock.spent
-        steep = points.along_gradient(panel, x0, first.mean)
-        seconds.append(clock.spent - started)
-        if sum(seconds) * SHORT > clock.seconds:
-            break
-    case.pass_seconds = case.step_seconds = min(seconds)
-    if case.short:
-        clock.note("The time sufficed for little more than a few rounds.")
-    elif not clock.over(stages.CURVATURE):
-        steep = points.steepest(panel, x0, seed, clock.until(stages.CURVATURE), first.mean)
-    L = max(steep.norm, 1e-30)
-    until = stages.TRIALS if case.short else stages.LOOK
-    chosen = yield from _told(prediction.first_look(case, L, cross_device, until), stages.CURVATURE)
-    found = yield from stages.measure_all(case, first, steep)
-    model, pull, predicted = yield from _model(case, found, cross_device)
-    if not case.short:
-        trials = prediction.trials(
-            case,
-            predicted,
-            found.L if predicted else L,
-            chosen,
-            cross_device=cross_device,
-            alike=found.alike,
-            trusted=found.change <= CHANGES,
-            until=stages.TRIALS,
-        )
-        chosen = yield from _told(trials, stages.PREDICTIONS)
-    yield "bias and variance", stages.TRIALS
-    return _diagnosis(case, found, model, pull, predicted, chosen, cross_device)
+# -- what was found
 
 
-def _told(
-    steps: Generator[str, None, prediction.Plan], begin: float
-) -> Generator[stages.Stage, None, prediction.Plan]:
-    """Say what is being tried, and return what came of it."""
-    while True:
-        try:
-            yield next(steps), begin
-        except StopIteration as done:
-            result: prediction.Plan = done.value
-            return result
-
-
-def _model(
-    case: Case, found: stages.Measured, cross_device: bool
-) -> Generator[stages.Stage, None, tuple[Surrogate | None, Vector | None, list[Predicted]]]:
-    """Build the quadratic model and count rounds on it."""
-    predicted: list[Predicted] = []
-    if case.clock.over(stages.BASIS) or case.best is case.x0:
-        case.clock.note("There was no time for the quadratic model.")
-        return None, None, predicted
-    yield "the quadratic model", stages.POINTS
-    moved = found.here.rows - found.here.mean
-    size = float(moved.norm(dim=1).max()) / found.hessians.L or 1.0
-    leave_the_optimum(case, size, found.hessians.L)
-    pull = stationary.pull_of(case.panel, case.best, moved)
-    model = prediction.build(case, moved, pull, found.sigma > 0, (stages.BASIS, stages.MODEL))
-    if model is None:
-        return model, pull, predicted
-    for one in prediction.predictions(case, model, cross_device, stages.PREDICTIONS):
-        predicted.append(one)
-        yield f"{named(one.algorithm)} with K = {one.K} on the model", stages.MODEL
-    return model, pull, predicted
-
-
-def _diagnosis(
-    case: Case,
-    found: stages.Measured,
-    model: Surrogate | None,
-    pull: Vector | None,
-    predicted: list[Predicted],
-    chosen: prediction.Plan,
-    cross_device: bool,
-) -> Diagnosis:
+def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Diagnosis:
     """Put together what was measured, what follows from it, and what is advised."""
-    clock, panel, problem = case.clock, case.panel, case.problem
-    here, hessians, choice = found.here, found.hessians, chosen.choice
-    at = _constants(case, found)
-    bias, variance = stationary.stationary(
-        case, here, hessians, model, pull, choice, at, stages.BIAS
+    here, hessians, choice = measured.here, measured.hessians, plan.choice
+    at = _constants(case, measured)
+    law = stationary.stationary(
+        case, here, hessians, modelled.model, modelled.pull, choice, at, stages.BIAS
     )
-    holds = None if choice is None else reach(choice, predicted, case.eps)
-    sure, doubts = words.how_sure(case, chosen, found.change, hessians, holds)
-    errors = {"zeta": here.zeta_error, "sigma": found.sigma_error}
-    looked = sum(hessians.measured)
+    holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
+    drift = stationary.drift(case, choice, modelled.pull)
+    clients = case.panel.clients
     return Diagnosis(
-        N=problem.N,
-        d=problem.d,
-        S=case.S,
-        eps=case.eps,
+        setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
+        scalars=_scalars(case, measured, drift),
+        evidence=_evidence(case, measured),
+        tables=Tables(
+            points=measured.points.rows,
+            clients=tables.of_clients(case.panel, here, hessians),
+            spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
+        ),
+        forecast=_forecast(at, law, modelled, choice),
+        recommendation=_recommendation(plan, holds),
+        sentences=_sentences(case, measured, modelled, plan, at, law, holds),
+        cut=case.budget.cut,
+        seconds=case.budget.spent,
+    )
+
+
+def _scalars(case: Case, measured: Measured, drift: float) -> Scalars:
+    here, hessians = measured.here, measured.hessians
+    return Scalars(
         G=here.G,
-        B=found.B,
+        B=measured.points.B,
         delta=hessians.delta,
         L=hessians.L,
         mu=hessians.mu,
-        sigma=found.sigma,
+        sigma=measured.noise.sigma,
         zeta=here.zeta,
         second=hessians.second,
         weak=hessians.weak,
-        drift=stationary.drift(case, choice, pull),
-        errors={name: value for name, value in errors.items() if value},
-        least=case.least,
-        optimum=case.optimum,
-        points=found.rows,
-        clients=tables.of_clients(panel, here, hessians),
-        rates={} if at is None else theory.rates(at, 1 if choice is None else choice.K),
-        convexity="not known" if at is None else at.convexity,
-        knee={} if at is None else theory.knees(at),
-        bias=bias,
-        bias_by_K=stationary.by_K(bias, model, choice),
-        variance=variance,
-        predicted=predicted,
-        algorithm=None if choice is None else choice.algorithm,
-        K=None if choice is None else choice.K,
-        eta_l=None if choice is None else choice.eta,
-        eta_g=None if choice is None else 1.0,
-        reasons=words.reasons(case, chosen, here.zeta, bias, hessians, predicted),
-        sure=sure,
-        doubts=doubts,
-        cut=clock.cut,
-        seconds=clock.spent,
-        cross_device=cross_device,
-        spectra={panel.clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
-        where=case.where,
+        drift=drift,
         norm=hessians.norm,
-        why_not=chosen.why_not,
-        bounds=_bounds(hessians, all_clients=panel.problem.N == problem.N),
-        rough=hessians.rough,
-        measured_on=looked,
-        trials=[
-            {"algorithm": o.algorithm, "K": o.K, "eta": o.eta, "losses": o.losses}
-            for o in chosen.lanes
-            if o.losses
-        ],
-        f_start=chosen.f_start,
-        holds=None if holds is None else holds.eps,
-        accuracy=words.accuracy(choice, holds),
-        about_K=words.about_K(choice, at, case.eps),
+        least=case.least,
+    )
+
+
+def _evidence(case: Case, measured: Measured) -> Evidence:
+    errors = {"zeta": measured.here.zeta_error, "sigma": measured.noise.error}
+    return Evidence(
+        where=case.where,
+        optimum=case.optimum,
+        errors={name: value for name, value in errors.items() if value},
+        bounds=_bounds(measured.hessians, all_clients=not case.some_clients),
+        rough=measured.hessians.rough,
+        measured_on=sum(measured.hessians.measured),
     )
 
 
 def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
     """Return which numbers are bounds only: those of some clients, or of a process cut short."""
-    found = {} if hessians.exact and all_clients else {"L": "at least", "delta": "at least"}
-    found |= {} if hessians.mu_exact else {"mu": "at most"}
-    return {name: bound for name, bound in found.items() if isfinite(getattr(hessians, name))}
+    bounds: dict[str, str] = {}
+    if not (hessians.exact and all_clients):
+        bounds |= {"L": "at least", "delta": "at least"}
+    if not hessians.mu_exact:
+        bounds["mu"] = "at most"
+    values = {"L": hessians.L, "delta": hessians.delta, "mu": hessians.mu}
+    return {name: bound for name, bound in bounds.items() if isfinite(values[name])}
 
 
-def _constants(case: Case, found: stages.Measured) -> theory.Constants | None:
+def _forecast(
+    at: theory.Constants | None, law: Law, modelled: Modelled, choice: Choice | None
+) -> Forecast:
+    K = 1 if choice is None else choice.K
+    return Forecast(
+        rates={} if at is None else theory.rates(at, K),
+        convexity="not known" if at is None else at.convexity,
+        knee=None if at is None else theory.knees(at),
+        bias=law.bias,
+        bias_by_K=stationary.by_K(law.bias, modelled.model, choice),
+        variance=law.variance,
+        predicted=modelled.predicted,
+    )
+
+
+def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
+    choice = plan.choice
+    return Recommendation(
+        algorithm=None if choice is None else choice.algorithm,
+        K=None if choice is None else choice.K,
+        eta_l=None if choice is None else choice.eta,
+        eta_g=None if choice is None else 1.0,
+        why_not=plan.why_not,
+        holds=None if holds is None else holds.eps,
+        trials=tuple(lane.curve for lane in plan.lanes if lane.losses),
+        f_start=plan.f_start,
+    )
+
+
+def _sentences(
+    case: Case,
+    measured: Measured,
+    modelled: Modelled,
+    plan: Plan,
+    at: theory.Constants | None,
+    law: Law,
+    holds: Reach | None,
+) -> Sentences:
+    hessians, zeta = measured.hessians, measured.here.zeta
+    confidence = reasons.confidence(case, plan, measured.change, hessians, holds)
+    return Sentences(
+        reasons=reasons.why(case, plan, zeta, law.bias, hessians, modelled.predicted),
+        sure=confidence.sure,
+        doubts=confidence.doubts,
+        accuracy=reasons.accuracy(plan.choice, holds),
+        about_K=reasons.about_K(plan.choice, at, case.eps),
+    )
+
+
+def _constants(case: Case, measured: Measured) -> theory.Constants | None:
     """Return what the rates of theory depend on; None if not all of it was measured."""
-    hessians = found.hessians
-    needed = (hessians.delta, hessians.mu, found.B, found.sigma)
+    hessians, B, sigma = measured.hessians, measured.points.B, measured.noise.sigma
+    needed = (hessians.delta, hessians.mu, B, sigma)
     if hessians.rough or not all(map(isfinite, needed)) or not hessians.L > 0:
         return None
     return theory.Constants(
         L=hessians.L,
         mu=hessians.mu,
         delta=hessians.delta,
-        G=found.here.G,
-        B=found.B,
-        sigma=found.sigma,
+        G=measured.here.G,
+        B=B,
+        sigma=sigma,
         N=case.problem.N,
         S=case.S,
         eps=case.eps,

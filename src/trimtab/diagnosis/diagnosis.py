@@ -1,29 +1,43 @@
 """What a diagnosis found: numbers, predictions, and advice or why there is none."""
 
-from dataclasses import dataclass, field
-from math import isfinite, nan
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar, overload
 
 from trimtab._files import plain
 from trimtab.core import Algorithm
-from trimtab.diagnosis.choice import make, named
-from trimtab.diagnosis.quadratic_model import BETA, Predicted
+from trimtab.diagnosis import text
+from trimtab.diagnosis.candidates import make
+from trimtab.diagnosis.quadratic_model import Predicted
+from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
+from trimtab.diagnosis.theory import Knees, Rate
+
+T = TypeVar("T")
+
+KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advice` follow.
+    *("N", "d", "S", "eps", "G", "B", "delta", "L", "mu", "sigma", "zeta", "second", "weak"),
+    *("drift", "errors", "least", "optimum", "points", "clients", "rates", "convexity", "knee"),
+    *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
+    *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
+    *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
+)
 
 
-@dataclass
-class Diagnosis:
-    """What was measured, what theory predicts from it, and what to do.
-
-    Scalars are at the optimum, or at the best point found where there is none; NaN stands for what
-    there was no time to measure. Without advice, algorithm, K and step sizes are None. `print`
-    shows it.
-    """
+@dataclass(frozen=True)
+class Setting:
+    """What was asked."""
 
     N: int
     d: int
     S: int
     eps: float  # the f(x) - f(x*) that is wanted
-    # -- measured
+    cross_device: bool
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """The measured numbers; NaN stands for what there was no time to measure."""
+
     G: float
     B: float
     delta: float
@@ -32,52 +46,156 @@ class Diagnosis:
     sigma: float
     zeta: float
     second: float  # second-order heterogeneity, sqrt of the mean |Hess_i - Hess|^2
-    weak: float  # the least eigenvalue of any Hess_i if below 0
+    weak: float  # the least eigenvalue of any Hess_i if that is below 0, else 0
     drift: float  # |x* - mean_c y_c|/(eta_l K), local steps started at x*
-    errors: dict[str, float]  # standard errors where something was sampled
+    norm: float  # |Hess|, the largest |eigenvalue| of the mean Hessian
     least: float  # the least f found
-    optimum: bool  # whether the scalars are at an optimum
-    points: list[dict[str, Any]]
-    clients: list[dict[str, Any]]  # worst first
-    # -- predicted
-    rates: dict[str, dict[str, float]]  # Table 2, term by term
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where the numbers were measured, and how well."""
+
+    where: str
+    optimum: bool  # whether that is an optimum
+    errors: dict[str, float]  # standard errors by scalar, where something was sampled
+    bounds: dict[str, str]  # "at least" or "at most" by scalar, where it is only a bound
+    rough: bool  # whether L and delta were cut so short that their ratio says nothing
+    measured_on: int  # the number of clients whose Hessians were looked at one by one
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The measured rows."""
+
+    points: tuple[PointRow, ...]  # the best last
+    clients: tuple[ClientRow, ...]  # those that differ most first
+    spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]  # values, weights by client
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What theory and the quadratic model predict."""
+
+    rates: dict[str, Rate]  # Table 2 by algorithm, term by term; empty if constants are missing
     convexity: str
-    knee: dict[str, float]  # by option
-    bias: dict[str, float | None]
-    bias_by_K: list[dict[str, float | None]]  # at eta_l
-    variance: dict[str, float | None]  # trace of the stationary covariance
-    predicted: list[Predicted]
-    # -- advised
+    knee: Knees | None
+    bias: Bias
+    bias_by_K: tuple[BiasAtK, ...]  # at eta_l
+    variance: Variance
+    predicted: tuple[Predicted, ...]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to use; without advice, algorithm, K and step sizes are None."""
+
     algorithm: str | None
     K: int | None
     eta_l: float | None
     eta_g: float | None
+    why_not: str  # why there is no advice
+    holds: float | None  # the least f - f* for which the advice holds on the model
+    trials: tuple[TrialCurve, ...]
+    f_start: float  # f where the trials started
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Why, and how sure."""
+
     reasons: list[str]
     sure: str
     doubts: list[str]
-    cut: list[str]
+    accuracy: str  # for which accuracy the advice holds, and what changes beyond it
+    about_K: str  # why K and the knee differ, where they do
+
+
+class _Of(Generic[T]):
+    """A field of one of the parts, read as if it were the diagnosis's own."""
+
+    def __init__(self, read: Callable[["Diagnosis"], T]) -> None:
+        self.read = read
+
+    @overload
+    def __get__(self, diagnosis: None, kind: object) -> Self: ...
+    @overload
+    def __get__(self, diagnosis: "Diagnosis", kind: object) -> T: ...
+    def __get__(self, diagnosis: "Diagnosis | None", kind: object) -> Self | T:
+        return self if diagnosis is None else self.read(diagnosis)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured, what theory predicts from it, and what to do.
+
+    Scalars are at the optimum, or at the best point found where there is none; NaN stands for what
+    there was no time to measure. Without advice, algorithm, K and step sizes are None. `print`
+    shows it.
+    """
+
+    setting: Setting
+    scalars: Scalars
+    evidence: Evidence
+    tables: Tables
+    forecast: Forecast
+    recommendation: Recommendation
+    sentences: Sentences
+    cut: list[str]  # what was cut short
     seconds: float
-    cross_device: bool = False
-    spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
     name: str = "problem"
-    where: str = "optimum"  # where the scalars were measured
-    norm: float = nan  # |Hess|, the largest |eigenvalue| of the mean Hessian
-    why_not: str = ""  # why there is no advice
-    bounds: dict[str, str] = field(default_factory=dict)  # "at least", "at most", where only that
-    rough: bool = False  # whether L and delta were cut so short that their ratio says nothing
-    measured_on: int = 0  # clients whose Hessians were looked at one by one
-    trials: list[dict[str, Any]] = field(default_factory=list)  # f after each round, from f_start
-    f_start: float = nan
-    holds: float | None = None  # the least f - f* for which the advice holds on the model
-    accuracy: str = ""  # the same in a sentence, with what changes beyond it
-    about_K: str = ""  # why K and the knee differ, where they do
+
+    N = _Of(lambda self: self.setting.N)
+    d = _Of(lambda self: self.setting.d)
+    S = _Of(lambda self: self.setting.S)
+    eps = _Of(lambda self: self.setting.eps)
+    cross_device = _Of(lambda self: self.setting.cross_device)
+    G = _Of(lambda self: self.scalars.G)
+    B = _Of(lambda self: self.scalars.B)
+    delta = _Of(lambda self: self.scalars.delta)
+    L = _Of(lambda self: self.scalars.L)
+    mu = _Of(lambda self: self.scalars.mu)
+    sigma = _Of(lambda self: self.scalars.sigma)
+    zeta = _Of(lambda self: self.scalars.zeta)
+    second = _Of(lambda self: self.scalars.second)
+    weak = _Of(lambda self: self.scalars.weak)
+    drift = _Of(lambda self: self.scalars.drift)
+    norm = _Of(lambda self: self.scalars.norm)
+    least = _Of(lambda self: self.scalars.least)
+    where = _Of(lambda self: self.evidence.where)
+    optimum = _Of(lambda self: self.evidence.optimum)
+    errors = _Of(lambda self: self.evidence.errors)
+    bounds = _Of(lambda self: self.evidence.bounds)
+    rough = _Of(lambda self: self.evidence.rough)
+    measured_on = _Of(lambda self: self.evidence.measured_on)
+    points = _Of(lambda self: self.tables.points)
+    clients = _Of(lambda self: self.tables.clients)
+    spectra = _Of(lambda self: self.tables.spectra)
+    rates = _Of(lambda self: self.forecast.rates)
+    convexity = _Of(lambda self: self.forecast.convexity)
+    knee = _Of(lambda self: self.forecast.knee)
+    bias = _Of(lambda self: self.forecast.bias)
+    bias_by_K = _Of(lambda self: self.forecast.bias_by_K)
+    variance = _Of(lambda self: self.forecast.variance)
+    predicted = _Of(lambda self: self.forecast.predicted)
+    algorithm = _Of(lambda self: self.recommendation.algorithm)
+    K = _Of(lambda self: self.recommendation.K)
+    eta_l = _Of(lambda self: self.recommendation.eta_l)
+    eta_g = _Of(lambda self: self.recommendation.eta_g)
+    why_not = _Of(lambda self: self.recommendation.why_not)
+    holds = _Of(lambda self: self.recommendation.holds)
+    trials = _Of(lambda self: self.recommendation.trials)
+    f_start = _Of(lambda self: self.recommendation.f_start)
+    reasons = _Of(lambda self: self.sentences.reasons)
+    sure = _Of(lambda self: self.sentences.sure)
+    doubts = _Of(lambda self: self.sentences.doubts)
+    accuracy = _Of(lambda self: self.sentences.accuracy)
+    about_K = _Of(lambda self: self.sentences.about_K)
 
     @property
     def advice(self) -> str:
         """The first sentence."""
-        if self.algorithm is None:
-            return f"No advice: {self.why_not}; run `trimtab compare`."
-        return f"Use {named(self.algorithm)} with {self._settings()}."
+        return text.first_sentence(self)
 
     def advised(self) -> Algorithm:
         """Return the advised algorithm, ready for `simulate`; a ValueError if there is none."""
@@ -88,113 +206,21 @@ class Diagnosis:
             )
         return make(self.algorithm, self.K, self.eta_l)
 
-    def _settings(self) -> str:
-        if self.algorithm == "sgd":
-            return f"eta = {self.eta_l:.3g}"
-        if self.algorithm == "mimelite":
-            return f"K = {self.K}, eta = {self.eta_l:.3g} and momentum {BETA:g}"
-        return f"K = {self.K}, eta_l = {self.eta_l:.3g} and eta_g = {self.eta_g:g}"
-
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab diagnose --json` prints."""
-        skip = {"spectra", "predicted"}
-        found = {k: v for k, v in vars(self).items() if k not in skip}
-        found["predicted"] = [vars(one) for one in self.predicted]
-        found["advice"] = self.advice
-        content: dict[str, Any] = plain(found)
-        return content
+        content = {name: getattr(self, name) for name in KEYS} | {
+            "points": [row.to_json() for row in self.points],
+            "clients": [row.to_json() for row in self.clients],
+            "knee": {} if self.knee is None else self.knee.to_json(),
+            "bias": self.bias.to_json(),
+            "bias_by_K": [row.to_json() for row in self.bias_by_K],
+            "variance": self.variance.to_json(),
+            "trials": [curve.to_json() for curve in self.trials],
+            "predicted": [predicted.to_json() for predicted in self.predicted],
+            "advice": self.advice,
+        }
+        shown: dict[str, Any] = plain(content)
+        return shown
 
     def __str__(self) -> str:
-        lines = [self.advice, " ".join(self.reasons)]
-        lines += [sentence for sentence in (self.accuracy, self.about_K) if sentence]
-        lines += [f"How sure: {self.sure}"]
-        lines += [f"  - {doubt}" for doubt in self.doubts]
-        lines += ["", f"Measured at the {self.where}, N = {self.N}, d = {self.d}, S = {self.S}:"]
-        lines += [f"  {row}" for row in self._measured()]
-        if self.rates:
-            lines += [
-                "",
-                f"Predicted by theory ({self.convexity}), relative, to f - f* = {self.eps:.3g}:",
-            ]
-        lines += [f"  {row}" for row in self._predicted()]
-        lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
-        lines += [f"  {_client(row)}" for row in self.clients[:5]]
-        if self.cut:
-            lines += ["", "Cut short:", *(f"  {sentence}" for sentence in self.cut)]
-        lines += ["", f"{self.seconds:.0f} seconds."]
-        return "\n".join(lines)
-
-    def _measured(self) -> list[str]:
-        def said(name: str, meaning: str) -> str:
-            error, value = self.errors.get(name, 0.0), getattr(self, name)
-            if not isfinite(value):
-                return f"{name:<7}{'not measured':<18}{meaning}"
-            sign = {"at least": ">= ", "at most": "<= "}.get(self.bounds.get(name, ""), "")
-            shown = f"{sign}{value:.3g}" + (f" ± {error:.1g}" if error else "")
-            return f"{name:<7}{shown:<18}{meaning}"
-
-        weak = "strong convexity" if self.mu > 0 else "least eigenvalue of Hess: not convex there"
-        ratio = f"; delta/L = {self.delta / self.L:.2g}" if self.L and not self.rough else ""
-        local = f" at eta_l = {self.eta_l:.3g}, K = {self.K}" if self.eta_l is not None else ""
-        rows = [
-            said("zeta", "how far the clients' gradients are apart"),
-            said("G", "gradient dissimilarity of (A1)"),
-            said("B", "its other constant, the largest over the points tried"),
-            said("delta", f"Hessian dissimilarity of (A2){ratio}"),
-            said("second", "second-order heterogeneity"),
-            said("L", "smoothness, the steepest client"),
-            said("mu", weak if not abs(self.mu) <= 1e-6 * self.L else "no strong convexity"),
-            said("sigma", "noise of a mini-batch gradient"),
-            said("drift", f"average drift of local steps{local}"),
-        ]
-        if self.bounds and self.measured_on < self.N:
-            rows.append(f"(Hessians of {self.measured_on} of {self.N} clients one by one)")
-        return rows
-
-    def _predicted(self) -> list[str]:
-        rows = []
-        for name, rate in self.rates.items():
-            most = max(rate, key=lambda term: rate[term])
-            rows.append(f"{named(name):<24}{sum(rate.values()):>9.3g} rounds, most for {most}")
-        if self.knee:
-            knees = ", ".join(f"option {o}: {_count(k)}" for o, k in self.knee.items())
-            rows.append(f"SCAFFOLD's local steps save rounds, in the long run, up to K ({knees})")
-        b, v = self.bias, self.variance
-        if b.get("heterogeneity") is not None:
-            rows.append(
-                f"FedAvg's bias at this eta_l and K: {b['heterogeneity']:.3g} by heterogeneity"
-                f"{_part(b.get('stochastic'), ' and {:.2g} by noise')} (first order)"
-                f"{_part(b.get('limit'), '; it would stop {:.3g} away')}"
-                f"{_part(b.get('richardson_romberg'), '; Richardson-Romberg would leave {:.2g}')}"
-            )
-        if b.get("scaffold") is not None:
-            rows.append(f"Scaffold's bias: {b['scaffold']:.2g} (noise only)")
-        for name in ("fedavg", "scaffold"):
-            if v.get(name) is not None:
-                rows.append(f"{named(name)}'s stationary variance (trace): {v[name]:.3g}")
-        if self.predicted:
-            rows.append("rounds on the quadratic model, step size tuned:")
-            for algorithm in dict.fromkeys(one.algorithm for one in self.predicted):
-                mine = [one for one in self.predicted if one.algorithm == algorithm]
-                shown = ", ".join(f"{_rounds(one)} (K = {one.K})" for one in mine)
-                rows.append(f"  {named(algorithm)}: {shown}")
-        return rows
-
-
-def _count(K: float) -> str:
-    return f"{K:.0f}" if isfinite(K) else "any number"
-
-
-def _part(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
-
-
-def _rounds(one: Predicted) -> str:
-    return f"{one.ran}+" if one.rounds is None else str(one.rounds)
-
-
-def _client(row: dict[str, Any]) -> str:
-    about = "" if row["measured"] else "about "
-    hessian = f"{about}{row['hessian']:.3g}" if isfinite(row["hessian"]) else "not measured"
-    mark = f"  <- {row['outlier']}" if row["outlier"] else ""
-    return f"{row['client']:>5}: {row['gradient']:.3g}, {hessian}{mark}"
+        return text.whole(self)

@@ -7,22 +7,23 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.budget import OutOfTime
 
 Product = Callable[[Vector], Vector]
 """v -> M v for a symmetric matrix M."""
 
-SETTLED = 0.05  # of the norm: the residual up to which a Ritz value counts as an eigenvalue
-ROOM = 200_000_000  # numbers that the vectors of one Lanczos process may take
+SETTLED = 0.05  # a Ritz value counts as an eigenvalue if its residual is <= 0.05 x the norm
+ROOM = 200_000_000  # the vectors of one Lanczos process hold <= 200,000,000 numbers
 
 
 @dataclass(frozen=True)
 class Spectrum:
     """What a Lanczos process, or a full decomposition, found of a symmetric matrix."""
 
-    values: tuple[float, ...]  # ascending; of Lanczos its Ritz values
-    weights: tuple[float, ...]  # the share of the spectrum near each; they sum to 1
-    error: float = 0.0  # residual of the value of largest size: an eigenvalue is that near
-    products: int = 0  # with vectors; 0: the whole matrix was there
+    values: tuple[float, ...]  # eigenvalues or Lanczos's Ritz values, ascending
+    weights: tuple[float, ...]  # the share of the spectrum near each value; they sum to 1
+    error: float = 0.0  # an eigenvalue lies within this distance of the value of largest size
+    products: int = 0  # the number of products with vectors; 0: the whole matrix was there
 
     @property
     def least(self) -> float:
@@ -62,13 +63,13 @@ def lanczos(
     most: int = 60,
     tolerance: float = 2e-3,
     ends: bool = False,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> Spectrum:
     """Return Ritz values of a symmetric matrix, its extreme ones accurate.
 
     It stops when the value of largest size (with `ends`, the least and the greatest) has a residual
-    below `tolerance` of the largest, after `most` products, or when there is `enough`. A Ritz value
-    never lies outside the spectrum, so a norm that was cut short is too small, not too large.
+    below `tolerance` of the largest, after `most` products, or when it is `out_of_time`. A Ritz
+    value never lies outside the spectrum, so a norm that was cut short is too small, not too large.
     """
     d = start.numel()
     most = max(2, min(most, d, ROOM // d))
@@ -82,7 +83,7 @@ def lanczos(
         basis[j] = q
         w = product(q)
         alphas.append(float(w @ q))
-        for _ in range(2):  # twice is enough (Kahan, Parlett)
+        for _ in range(2):  # Twice is enough (Kahan, Parlett).
             w = w - (basis[: j + 1] @ w) @ basis[: j + 1]
         beta = float(w.norm())
         T = torch.diag(torch.tensor(alphas, dtype=torch.float64))
@@ -93,7 +94,7 @@ def lanczos(
         at = {0, len(alphas) - 1} if ends else {int(values.abs().argmax())}
         residual = max(float(last[i]) for i in at)
         size = float(values.abs().max())
-        if beta <= 1e-6 * size or (j > 3 and residual <= tolerance * size) or enough():
+        if beta <= 1e-6 * size or (j > 3 and residual <= tolerance * size) or out_of_time():
             break
         betas.append(beta)
         q = w / beta
@@ -106,7 +107,7 @@ def conjugate_gradients(
     *,
     most: int = 200,
     tolerance: float = 1e-4,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> tuple[Vector, float]:
     """Return x with M x = b for a positive definite M, and the relative residual that is left.
 
@@ -118,11 +119,11 @@ def conjugate_gradients(
     p, rr, size = r, float(r @ r), float(b @ b)
     best = (x, 1.0)
     for _ in range(most):
-        if rr <= tolerance**2 * size or enough():
+        if rr <= tolerance**2 * size or out_of_time():
             break
         Mp = product(p)
         curvature = float(p @ Mp)
-        if curvature <= 0:  # not positive definite along p
+        if curvature <= 0:  # M is not positive definite along p.
             break
         x = x + rr / curvature * p
         r = r - rr / curvature * Mp

@@ -1,66 +1,67 @@
 """What mini-batch noise does to first order: for i.i.d. mini-batches and small d only."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis.measure import pair_of
+from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.measure import noise_sample
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
 from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data, batch_size
 
-SAMPLES = 4000  # gradients of single samples that make up C, over all clients
-TAIL = 0.02  # of the trace of V that may be left out of D3f[V]
+SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
+TAIL = 0.02  # D3f[V] may leave out <= 0.02 x the trace of V
+MOST_LEFT_OUT = 0.5  # D3f[V] is of no use if it leaves out >= 0.5 x the trace of V
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseLaw:
     """C, V with Hess V + V Hess = C, and D3f[V]."""
 
-    C: Tensor
+    C: Tensor  # the mean over clients of the covariance of one mini-batch gradient
     V: Tensor
     D3: Vector
-    left_out: float  # the share of the trace of V that D3 does not see
+    left_out: float  # the share of the trace of V that D3 leaves out
 
 
-def covariance(panel: Panel, x: Vector, seed: int, enough: Callable[[], bool]) -> Tensor | None:
+def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
     """Return C, the mean over clients of the covariance of one i.i.d. mini-batch gradient."""
     problem, p, d = panel.problem, panel.p, panel.problem.d
-    if isinstance(problem, Quadratic):
-        return problem.sigma**2 / d * torch.eye(d, dtype=torch.float64)
+    quadratic, samples = panel.can.closed_forms, panel.can.samples
+    if quadratic is not None:
+        return quadratic.sigma**2 / d * torch.eye(d, dtype=torch.float64)
     C = torch.zeros(d, d, dtype=torch.float64)
     for i in range(problem.N):
-        if isinstance(problem, Supervised):
-            C_i = _of_samples(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
+        if samples is not None:
+            C_i = _of_samples(samples, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
         else:
-            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, enough)
-        if C_i is None or enough():
+            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
+        if C_i is None or out_of_time():
             return None
         C += float(p[i]) * C_i
     return C
 
 
 def _of_pairs(
-    problem: Problem, i: int, x: Vector, seed: int, most: int, enough: Callable[[], bool]
+    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
 ) -> Tensor | None:
     """Return the covariance of a mini-batch gradient, from pairs of them."""
     draws: list[Vector] = []
     for j in range(most):
-        draws.append(pair_of(problem, i, x, seed, j))
-        if enough():
+        draws.append(noise_sample(problem, i, x, seed, j))
+        if out_of_time():
             return None
     rows = torch.stack(draws).double().cpu()
     return rows.T @ rows / len(rows)
 
 
 def _of_samples(
-    problem: Supervised, i: int, x: Vector, seed: int, most: int, enough: Callable[[], bool]
+    problem: Supervised, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
 ) -> Tensor | None:
     """Return the covariance of the gradient of one sample, divided by the size of a mini-batch."""
     data = problem.clients[i]
@@ -71,27 +72,29 @@ def _of_samples(
     for j in order.tolist():
         sample = Data(data.X[j : j + 1], data.y[j : j + 1])
         rows.append(problem._gradient(x, sample, training=False).detach().double().cpu())
-        if enough():
+        if out_of_time():
             return None
     each = torch.stack(rows)
     each = each - each.mean(0)
     return each.T @ each / len(each) / batch_size(problem.batch, len(data))
 
 
-def third(panel: Panel, x: Vector, V: Tensor, enough: Callable[[], bool]) -> tuple[Vector, float]:
+def third_derivative(
+    panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime
+) -> tuple[Vector, float]:
     """Return D3f[V], the sum over eigenvectors u of V of value times D3f[u, u].
 
     D3f[u, u] is the derivative of Hess u along u, by a central difference of exact products. The
     second number is the share of the trace of V that there was no time for.
     """
     total = torch.zeros(panel.problem.d, dtype=torch.float64)
-    if isinstance(panel.problem, Quadratic):
+    if panel.can.constant_hessians:
         return total, 0.0
     values, vectors = torch.linalg.eigh(V)
     h = torch.finfo(x.dtype).eps ** 0.25 * (1 + float(x.norm()) / len(x) ** 0.5)
     left, trace = float(values.sum()), float(values.sum())
     for j in reversed(range(len(values))):
-        if left <= TAIL * trace or enough():
+        if left <= TAIL * trace or out_of_time():
             break
         u = vectors[:, j].to(x)
         ahead, behind = (panel.mean_products(x + s * h * u, u) for s in (1, -1))
@@ -100,13 +103,13 @@ def third(panel: Panel, x: Vector, V: Tensor, enough: Callable[[], bool]) -> tup
     return total, left / trace if trace > 0 else 0.0
 
 
-def stationary(
-    panel: Panel, x: Vector, H: Tensor, seed: int, enough: Callable[[], bool]
-) -> Noise | None:
+def noise_law(
+    panel: Panel, x: Vector, H: Tensor, seed: int, out_of_time: OutOfTime
+) -> NoiseLaw | None:
     """Return what the stochastic parts need; None if there was no time."""
-    C = covariance(panel, x, seed, enough)
+    C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
     V = lyapunov(H, C)
-    D3, left = third(panel, x, V, enough)
-    return Noise(C, V, D3, left) if left < 0.5 else None
+    D3, left = third_derivative(panel, x, V, out_of_time)
+    return NoiseLaw(C, V, D3, left) if left < MOST_LEFT_OUT else None

@@ -1,6 +1,7 @@
 """Where to measure: the start, a point after a few rounds, and the optimum if it can be had."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -8,15 +9,18 @@ import torch
 from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.abilities import Abilities
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, lanczos
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Diverged, simulate
 
-ROUNDS, K = 5, 5
-WAY = 20_000_000  # numbers in the points that are remembered
-REACHED = 1e-3  # |grad f| there, against the start's
+ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
+REMEMBERED = 20_000_000  # the points that are remembered hold <= 20,000,000 numbers, and one more
+REACHED = 1e-3  # a point counts as an optimum if |grad f| there is <= 1e-3 x the start's
+CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's
+LARGE = 1_000_000  # L-BFGS remembers less, and asks more often whether to stop, if d > 1,000,000
 
 
 class _OutOfTimeError(Exception):
@@ -24,14 +28,16 @@ class _OutOfTimeError(Exception):
 
 
 def steepest(
-    panel: Panel, x: Vector, seed: int, enough: Callable[[], bool], along: Vector | None = None
+    panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime, along: Vector | None = None
 ) -> Spectrum:
     """Return what a few products say of Hess at x: its `norm` is about the largest |eigenvalue|."""
     draw = torch.randn(panel.problem.d, generator=stream(seed, NOISE), dtype=torch.float64).to(x)
     start = draw / draw.norm()
     if along is not None and float(along.norm()) > 0:
         start = along / along.norm() + 0.1 * start
-    return lanczos(lambda v: panel.mean_products(x, v), start, most=8, tolerance=0.1, enough=enough)
+    return lanczos(
+        lambda v: panel.mean_products(x, v), start, most=8, tolerance=0.1, out_of_time=out_of_time
+    )
 
 
 def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
@@ -49,7 +55,7 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
 
 
 def after_rounds(
-    panel: Panel, x: Vector, L: float, seed: int, enough: Callable[[], bool]
+    panel: Panel, x: Vector, L: float, seed: int, out_of_time: OutOfTime
 ) -> Vector | None:
     """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time."""
     for eta_l in (1 / L, 0.1 / L) if L > 0 else ():
@@ -57,7 +63,7 @@ def after_rounds(
             for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x, seed=seed):
                 if done.r == ROUNDS:
                     return done.x
-                if enough():
+                if out_of_time():
                     return None
         except Diverged:
             continue
@@ -65,66 +71,86 @@ def after_rounds(
 
 
 def descend(
-    problem: Problem, x: Vector, enough: Callable[[], bool] = lambda: False, most: int = 400
+    problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 400
 ) -> Iterator[tuple[Vector, float]]:
     """Yield better and better points with |grad f| there (L-BFGS with a strong Wolfe search).
 
-    A search along a line may take many gradients, so each of them looks at the clock.
+    A search along a line may take many gradients, so each of them asks for the time.
     """
-    known = getattr(problem, "x_star", None)
+    known = Abilities(problem).optimum
     if known is not None:
         yield known, float(problem.gradient(known).norm())
         return
-    leaf = x.detach().clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [leaf],
-        max_iter=4 if problem.d <= 1_000_000 else 1,
-        history_size=10 if problem.d > 1_000_000 else 30,
-        tolerance_grad=0,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
-    )
-    best, least, slope = x, problem.loss(x), float("inf")
-    seen = (best, least, slope)  # the best of all points that the search looked at
-
-    def closure() -> float:
-        nonlocal seen
-        if enough():
-            raise _OutOfTimeError
-        here = leaf.detach()
-        leaf.grad = problem.gradient(here).detach().clone()
-        loss = problem.loss(here)
-        if loss < seen[1]:
-            seen = (here.clone(), loss, float(leaf.grad.norm()))
-        return loss
-
+    search = _Search(problem, x, out_of_time)
+    least = search.least
     for _ in range(most):
         try:
-            optimiser.step(closure)  # type: ignore[no-untyped-call]
+            here = search.step()
         except _OutOfTimeError:
-            if seen[1] < least:
-                yield seen[0], seen[2]
+            if search.least < least:
+                yield search.best, search.slope
             return
-        here = leaf.detach().clone()
         loss = problem.loss(here)
-        if not loss < least:  # NaN, or no progress within rounding
+        if not loss < least:  # f is NaN, or falls no further within rounding.
             return
-        best, least = here, loss
-        yield best, float(problem.gradient(best).norm())
+        least = loss
+        yield here, float(problem.gradient(here).norm())
 
 
-def best_point(
-    panel: Panel, x: Vector, clock: Clock, enough: Callable[[], bool]
-) -> tuple[Vector, bool, list[tuple[Vector, float]]]:
-    """Return the best point found, whether it is an optimum as far as can be seen, and the way."""
-    slope = float(panel.problem.gradient(x).norm())
-    best, found, way = x, slope, [(x, panel.problem.loss(x))]
-    for best, found in descend(panel.problem, x, enough):
-        if len(way) * panel.problem.d < WAY:
-            way.append((best, panel.problem.loss(best)))
-        if found <= 1e-6 * slope or enough():
+class _Search:
+    """L-BFGS from x; remembers the best of all points at which it looked."""
+
+    def __init__(self, problem: Problem, x: Vector, out_of_time: OutOfTime) -> None:
+        self.problem, self.out_of_time = problem, out_of_time
+        self.best, self.least, self.slope = x, problem.loss(x), inf
+        self.leaf = x.detach().clone().requires_grad_()
+        large = problem.d > LARGE
+        self.optimiser = torch.optim.LBFGS(
+            [self.leaf],
+            max_iter=1 if large else 4,
+            history_size=10 if large else 30,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        )
+
+    def step(self) -> Vector:
+        """Go on for a few line searches, and return where that leads."""
+        self.optimiser.step(self._look)  # type: ignore[no-untyped-call]
+        return self.leaf.detach().clone()
+
+    def _look(self) -> float:
+        """Return f at the leaf, and leave its gradient there."""
+        if self.out_of_time():
+            raise _OutOfTimeError
+        here = self.leaf.detach()
+        self.leaf.grad = self.problem.gradient(here).detach().clone()
+        loss = self.problem.loss(here)
+        if loss < self.least:
+            self.best, self.least, self.slope = here.clone(), loss, float(self.leaf.grad.norm())
+        return loss
+
+
+@dataclass(frozen=True)
+class BestPoint:
+    """The best point that was found."""
+
+    x: Vector
+    reached: bool  # whether it is an optimum, as far as can be seen
+    way: list[tuple[Vector, float]]  # points on the way there, with f
+
+
+def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
+    """Search for the optimum from x."""
+    problem = panel.problem
+    start = float(problem.gradient(x).norm())
+    best, slope, way = x, start, [(x, problem.loss(x))]
+    for best, slope in descend(problem, x, out_of_time):
+        if len(way) * problem.d < REMEMBERED:
+            way.append((best, problem.loss(best)))
+        if slope <= CLOSE * start or out_of_time():
             break
-    reached = found <= REACHED * slope or hasattr(panel.problem, "x_star")
-    if not reached and enough():
-        clock.note("The search for the optimum was cut short.")
-    return best, reached, way
+    reached = slope <= REACHED * start or panel.can.optimum is not None
+    if not reached and out_of_time():
+        budget.note("The search for the optimum was cut short.")
+    return BestPoint(best, reached, way)

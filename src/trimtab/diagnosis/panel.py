@@ -1,26 +1,27 @@
-"""Who is measured, and on how much data: everybody on everything, unless that takes too long."""
+"""Who is measured, and on how much data: all clients on all data, unless that takes too long."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, inf
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PARTITION, stream
-from trimtab.diagnosis.budget import Clock
+from trimtab.diagnosis.abilities import Abilities
+from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data
 
-MOST = 256  # clients
-ROOM = 100_000_000  # numbers in the gradients of all clients that are measured
-PASSES = 1500  # gradients of all data that the time should allow
-FEW = 16  # samples of a client that are measured at least
-TIMING = 0.005  # of the time: no further gradient is timed if one takes more than that
-ROWS = 16  # products with a Hessian between two looks at the clock
+FEWEST, MOST = 4, 256  # >= 4 and <= 256 clients are measured, or all if there are fewer
+ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
+PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
+FEW = 16  # >= 16 samples of a client are measured
+TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
+ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,13 @@ class Panel:
     """Some clients of a problem, as a problem of their own."""
 
     problem: Problem
-    clients: tuple[int, ...]  # their numbers in the whole problem
-    halves: tuple[Problem, Problem] | None = None  # of the data, where only some are measured
+    clients: tuple[int, ...]  # the clients' numbers in the whole problem
+    halves: tuple[Problem, Problem] | None = None  # two halves of the data, if they are thinned
+
+    @cached_property
+    def can(self) -> Abilities:
+        """What this problem of some clients offers beyond the protocol."""
+        return Abilities(self.problem)
 
     @property
     def p(self) -> Tensor:
@@ -41,15 +47,15 @@ class Panel:
         return client_products(self.problem, i, x, V)
 
     def products_in_time(
-        self, i: int, x: Vector, V: Tensor, enough: Callable[[], bool]
+        self, i: int, x: Vector, V: Tensor, out_of_time: OutOfTime
     ) -> Tensor | None:
         """Return Hess_i at x times each row of V, or None if the time is over before the end."""
-        found: list[Tensor] = []
-        for some in torch.split(V, ROWS):
-            if found and enough():
+        products: list[Tensor] = []
+        for rows in torch.split(V, ROWS):
+            if products and out_of_time():
                 return None
-            found.append(self.products(i, x, some))
-        return torch.cat(found)
+            products.append(self.products(i, x, rows))
+        return torch.cat(products)
 
     def mean_products(self, x: Vector, V: Tensor) -> Tensor:
         """Return Hess at x times each row of V (or times V)."""
@@ -74,10 +80,9 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
     By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
     by differences of its gradient.
     """
-    own = getattr(problem, "client_hvp", None)
+    own = Abilities(problem).hessian_products
     if own is not None:
-        found: Tensor = own(i, x, V)
-        return found.detach()
+        return own(i, x, V).detach()
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         gradient = problem.client_gradient(i, leaf)
@@ -92,6 +97,7 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
 
 
 def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
+    """Return Hess_i at x times v, by a central difference of the gradient."""
     size = float(v.norm())
     if size == 0:
         return torch.zeros_like(v)
@@ -101,40 +107,37 @@ def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
     return difference
 
 
-def seat(problem: Problem, seed: int, clock: Clock) -> Panel:
+def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     """Choose clients and samples so that the time suffices; note what was left out."""
     N, d = problem.N, problem.d
     clients = tuple(range(N))
-    most = max(4, min(MOST, ROOM // d))
+    most = max(FEWEST, min(MOST, ROOM // d))
     if most < N:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
-        clock.note(f"{most} of the {N} clients were measured, drawn at random.")
-    if not isinstance(problem, Supervised):
-        some = problem if len(clients) == N else _Some(problem, clients)
-        return Panel(some, clients)
-    rows = _samples(problem, clients, clock)
-    if rows is None:
-        some = problem if len(clients) == N else _Some(problem, clients)
-        return Panel(some, clients)
-    return thinned(problem, clients, rows, seed, clock)
+        budget.note(f"{most} of the {N} clients were measured, drawn at random.")
+    samples = Abilities(problem).samples
+    rows = None if samples is None else _samples(samples, clients, budget)
+    if samples is None or rows is None:
+        return Panel(problem if len(clients) == N else _Some(problem, clients), clients)
+    return thinned(samples, clients, rows, seed, budget)
 
 
-def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int | None:
+def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int | None:
     """Return how many samples of each client to measure; None for all of them."""
     x, sizes = problem.x0(0), [problem.clients.size(i) for i in clients]
     largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
     data = problem.clients[largest]
     each = inf
-    for few in (2, FEW, *[8 * FEW] * 8):  # the first is slow, and others use the machine too
+    for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
         some = Data(data.X[:few], data.y[:few])
-        started = clock.spent
+        started = budget.spent
         problem._gradient(x, some, training=False)
-        took = clock.spent - started
+        took = budget.spent - started
         each = took / len(some) if few <= FEW else min(each, took / len(some))
-        if took > TIMING * clock.seconds:
+        if took > TIMING * budget.seconds:
             break
-    room = clock.seconds / PASSES / each  # samples of all clients together
+    room = budget.seconds / PASSES / each  # This counts the samples of all clients together.
     if room >= sum(sizes):
         return None
     rows = max(FEW, int(room / len(clients)))
@@ -142,24 +145,24 @@ def _samples(problem: Supervised, clients: Sequence[int], clock: Clock) -> int |
 
 
 def thinned(
-    problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, clock: Clock
+    problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, budget: Budget
 ) -> Panel:
     """Return a panel of at most so many samples of each client, drawn at random."""
-    data = [problem.clients[i] for i in clients]
     kept = []
-    for i, every in zip(clients, data, strict=True):
+    for i in clients:
+        data = problem.clients[i]
         draw = stream(seed, PARTITION, i)
-        order = torch.randperm(len(every), generator=draw)[:rows].to(every.X.device)
-        kept.append((every.X[order], every.y[order]))
+        order = torch.randperm(len(data), generator=draw)[:rows].to(data.X.device)
+        kept.append((data.X[order], data.y[order]))
     p = problem.weights[list(clients)]
-    clock.note(f"At most {rows} samples of each client were measured.")
+    budget.note(f"At most {rows} samples of each client were measured.")
     cut = [ceil(len(y) / 2) if len(y) > 1 else 1 for _, y in kept]
     first = [(X[:n], y[:n]) for (X, y), n in zip(kept, cut, strict=True)]
     second = [(X[-n:], y[-n:]) for (X, y), n in zip(kept, cut, strict=True)]
-    whole, one, other = (
+    whole, half, other = (
         problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
     )
-    return Panel(whole, clients, (one, other))
+    return Panel(whole, clients, (half, other))
 
 
 class _Some:
@@ -170,8 +173,9 @@ class _Some:
         self.N, self.d = len(clients), problem.d
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
-        if hasattr(problem, "client_hvp"):
-            self.client_hvp = lambda i, x, V: problem.client_hvp(self.clients[i], x, V)
+        products = Abilities(problem).hessian_products
+        if products is not None:
+            self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)
@@ -189,7 +193,7 @@ class _Some:
         return total
 
     def loss(self, x: Vector) -> float:
-        own: Any = getattr(self.whole, "client_loss", None)
+        own = Abilities(self.whole).client_loss
         losses = (
             self.whole.evaluate(x, client=i)["loss"] if own is None else own(i, x)
             for i in self.clients

@@ -1,83 +1,93 @@
 """What to do: algorithms and K tried on the quadratic model, the best of them on the problem."""
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model
+from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD, has_K
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice, choose, pick
-from trimtab.diagnosis.quadratic_model import BETA, KS, Predicted, Surrogate
+from trimtab.diagnosis.quadratic_model import KS, Predicted, QuadraticModel
 from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial, better_step, winner
 
-ROUNDS = 1000  # on the model, at most
-LOOK = 10  # rounds of the first look, at most
-FEW, MANY = 4, 16  # local steps that are tried where the model says nothing
+ROUNDS = 1000  # an algorithm runs for <= 1000 rounds on the model
+LOOK = 10  # the first look takes <= 10 rounds
+FEW, MANY = 4, 16  # 4 and 16 local steps are tried where the model says nothing
+STABLE = 1.8  # a candidate's step is <= 1.8/L, or that times 1 - beta with momentum
 
 
 @dataclass(frozen=True)
 class Plan:
     """What was tried, and what is advised of it."""
 
-    choice: Choice | None  # None: no advice,
-    why_not: str  # for this reason
+    choice: Choice | None  # what is advised, if anything is
+    why_not: str  # why nothing is advised
     favourite: Choice | None  # the model's choice
     lanes: list[Lane]
     best: Lane | None  # the lane of the choice
     reached: int | None  # the round in which it got to eps
-    f_start: float  # where the lanes started
+    f_start: float  # f where the lanes started
 
 
 def build(
     case: Case, moved: Tensor, pull: Vector, noisy: bool, until: tuple[float, float]
-) -> Surrogate | None:
-    """Return the quadratic model; None if there is no time for it."""
-    panel, clock, best = case.panel, case.clock, case.best
+) -> QuadraticModel | None:
+    """Return the quadratic model; None if there is no time for it.
+
+    moved: grad f_i - grad f of each client. pull: the direction of FedAvg's bias. until: the shares
+    of the time at which the directions and the Hessians have to be there.
+    """
+    panel, budget, best = case.panel, case.budget, case.best
     error = case.start - best
     model = None
-    if not clock.over(until[0]):
-        Q = quadratic_model.basis(panel, best, error, moved, pull, clock.until(until[0]))
+    if not budget.out_of_time(until[0]):
+        Q = quadratic_model.basis(panel, best, error, moved, pull, budget.until(until[0]))
         on_the_way = [best] if case.quadratic else [best, case.x0, (case.x0 + best) / 2]
-        model = quadratic_model.build(
-            panel, on_the_way, error, best, moved, Q, noisy, case.seed, clock.until(until[1])
-        )
+        model = quadratic_model.build(panel, on_the_way, error, moved, Q, budget.until(until[1]))
+        if model is not None and noisy:
+            model = replace(model, sigma=quadratic_model.noise_in(panel, best, Q, case.seed))
     if model is None:
-        clock.note("There was no time for the quadratic model.")
+        budget.note("There was no time for the quadratic model.")
     return model
 
 
-def predictions(
-    case: Case, model: Surrogate, cross_device: bool, until: float
-) -> Iterator[Predicted]:
+def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Predicted]:
     """Yield the rounds of every algorithm and K on the model, until the time is over."""
-    enough = case.clock.until(until)
+    out_of_time = case.budget.until(until)
     gap = float(model.start @ model.H @ model.start) / 2
     true = case.f0 - case.least
     share = case.eps / (true if true > 0 else gap)
-    names = ("mimelite", "fedavg") if cross_device else ("scaffold", "fedavg")
-    best = ROUNDS
-    options: dict[str, Any] = {"S": case.S, "N": case.problem.N, "share": share, "seed": case.seed}
+    names = (MIMELITE, FEDAVG) if case.cross_device else (SCAFFOLD, FEDAVG)
+    fewest = ROUNDS
     for K in sorted(KS, reverse=True):
-        for name in (*names, *(("sgd",) if K == 1 else ())):
-            R = min(ROUNDS, max(100, 20 * best))
-            one = quadratic_model.predict(model, name, K, R=R, **options, enough=enough)
-            if enough():
-                case.clock.note(f"Fewer local steps than K = {K} were not looked at on the model.")
+        for name in (*names, *((SGD,) if K == 1 else ())):
+            predicted = quadratic_model.predict(
+                model,
+                name,
+                K,
+                S=case.S,
+                N=case.problem.N,
+                share=share,
+                R=min(ROUNDS, max(100, 20 * fewest)),
+                seed=case.seed,
+                out_of_time=out_of_time,
+            )
+            if out_of_time():
+                case.budget.note(f"Fewer local steps than K = {K} were not looked at on the model.")
                 return
-            best = min(best, one.rounds or best)
-            yield one
+            fewest = min(fewest, predicted.rounds or fewest)
+            yield predicted
 
 
-def first_look(
-    case: Case, L: float, cross_device: bool, until: float
-) -> Generator[str, None, Plan]:
+def first_look(case: Case, L: float, share: float, until: float) -> Generator[Progress, None, Plan]:
     """Try one and several local steps on the problem, for all that is known so early."""
-    trial = Trial(case, until, careful=True)
-    lanes = _affordable(trial, _candidates(None, (), L, cross_device))
+    trial = Trial(case, until, careful=True, share=share)
+    lanes = _affordable(trial, _unadvised(L, case.cross_device))
     most = MOST if case.short else LOOK
     return (yield from _raced(trial, lanes, None, most, alike=False))
 
@@ -85,31 +95,38 @@ def first_look(
 def trials(
     case: Case,
     predicted: Sequence[Predicted],
-    L: float,
     look: Plan,
+    L: float,
     *,
-    cross_device: bool,
     alike: bool,
     trusted: bool,
+    share: float,
     until: float,
-) -> Generator[str, None, Plan]:
-    """Run the best of the model, and what could prove it wrong, on the problem; choose."""
-    thinned = case.panel.halves is not None
-    trial = Trial(case, until, careful=thinned or not trusted or not predicted)
-    some = [one for one in predicted if trial.affords(one.K + 1)]
-    if len(some) < len(predicted):
-        case.clock.note("There was no time to try more local steps than were tried.")
+) -> Generator[Progress, None, Plan]:
+    """Run the best of the model, and what could prove it wrong, on the problem; choose.
+
+    look: the plan of the first look, which stands if there is no time for another. alike: whether
+    the clients' gradients agree on the way. trusted: whether the model's curvature holds there.
+    """
+    careful = case.panel.halves is not None or not trusted or not predicted
+    trial = Trial(case, until, careful, share)
+    affordable = [p for p in predicted if trial.affords(p.K + 1)]
+    if len(affordable) < len(predicted):
+        case.budget.note("There was no time to try more local steps than were tried.")
     favourite = None
-    if some:
-        favourite = choose(some, cross_device=cross_device, alike=alike, trusted=trusted)
-    lanes = _affordable(trial, _candidates(favourite, some, L, cross_device))
+    if affordable:
+        favourite = choose(affordable, cross_device=case.cross_device, alike=alike, trusted=trusted)
+        candidates = _advised(favourite, affordable, L, case.cross_device)
+    else:
+        candidates = _unadvised(L, case.cross_device)
+    lanes = _affordable(trial, candidates)
     plan = yield from _raced(trial, lanes, favourite, MOST, alike=alike)
     return plan if _compared(plan.lanes) else look
 
 
 def _raced(
     trial: Trial, lanes: list[Lane], favourite: Choice | None, most: int, *, alike: bool
-) -> Generator[str, None, Plan]:
+) -> Generator[Progress, None, Plan]:
     """Run the lanes, choose one, and look for its best step size."""
     yield from trial.race(lanes, most, trial.race_until)
     first = lanes[0] if favourite is not None else None
@@ -122,11 +139,11 @@ def _raced(
 
 def _affordable(trial: Trial, lanes: Sequence[Lane]) -> list[Lane]:
     """Return the first lanes, as many as can be tried in the time."""
-    found: list[Lane] = []
+    affordable: list[Lane] = []
     for lane in lanes:
-        if trial.affords(sum(one.K for one in found) + lane.K):
-            found.append(lane)
-    return found
+        if trial.affords(sum(earlier.K for earlier in affordable) + lane.K):
+            affordable.append(lane)
+    return affordable
 
 
 def _compared(lanes: Sequence[Lane]) -> bool:
@@ -135,6 +152,7 @@ def _compared(lanes: Sequence[Lane]) -> bool:
 
 
 def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: Lane | None) -> Plan:
+    """Return the plan that follows from what was tried, with advice or why there is none."""
     why_not = ""
     if not _compared(lanes):
         best = None
@@ -149,28 +167,35 @@ def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: La
     return Plan(choice, why_not, favourite, lanes, best, reached, trial.f_start)
 
 
-def _candidates(
-    favourite: Choice | None, predicted: Sequence[Predicted], L: float, cross_device: bool
+def _unadvised(L: float, cross_device: bool) -> list[Lane]:
+    """Return what is tried where the model says nothing: one local step, and several."""
+    name = MIMELITE if cross_device else SCAFFOLD
+    lanes = [_one_step(cross_device), (name, FEW), (name, MANY)]
+    lanes += [] if cross_device else [(FEDAVG, MANY)]
+    return [_lane(*lane, None, L) for lane in lanes]
+
+
+def _advised(
+    favourite: Choice, predicted: Sequence[Predicted], L: float, cross_device: bool
 ) -> list[Lane]:
     """Return the favourite, one local step, other algorithms, more local steps: in this order."""
-    name = "mimelite" if cross_device else "scaffold"
-    one_step = ("mimelite" if cross_device else "sgd", 1)
-    etas = {(one.algorithm, one.K): one.eta for one in predicted}
-    wanted = [one_step, (name, FEW), (name, MANY)]
-    if favourite is None:
-        wanted += [] if cross_device else [("fedavg", MANY)]
-    else:
-        own = favourite.algorithm if favourite.algorithm != "sgd" else name
-        wanted = [(favourite.algorithm, favourite.K), one_step]
-        for other in () if cross_device else ("scaffold", "fedavg"):
-            mine = [one for one in predicted if one.algorithm == other]
-            wanted += [(other, pick(mine).K)] if mine else []
-        wanted += [(own, 2 * favourite.K), (own, max(MANY, favourite.K))]
-        wanted = [lane for lane in wanted if lane in etas or lane == one_step]
-    return [_lane(*lane, etas.get(lane), L) for lane in dict.fromkeys(wanted)]
+    many_steps = MIMELITE if cross_device else SCAFFOLD
+    own = favourite.algorithm if has_K(favourite.algorithm) else many_steps
+    etas = {(p.algorithm, p.K): p.eta for p in predicted}
+    lanes = [(favourite.algorithm, favourite.K), _one_step(cross_device)]
+    for other in () if cross_device else (SCAFFOLD, FEDAVG):
+        rivals = [p for p in predicted if p.algorithm == other]
+        lanes += [(other, pick(rivals).K)] if rivals else []
+    lanes += [(own, 2 * favourite.K), (own, max(MANY, favourite.K))]
+    lanes = [lane for lane in lanes if lane in etas or lane == _one_step(cross_device)]
+    return [_lane(*lane, etas.get(lane), L) for lane in dict.fromkeys(lanes)]
+
+
+def _one_step(cross_device: bool) -> tuple[str, int]:
+    return (MIMELITE if cross_device else SGD, 1)
 
 
 def _lane(name: str, K: int, eta: float | None, L: float) -> Lane:
     """Return a candidate whose step does not exceed what a gradient step could bear."""
-    whole = 1 - BETA if name == "mimelite" else 1.0  # momentum adds up to 1/(1 - beta)
-    return Lane(name, K, whole / L if eta is None else min(eta, 1.8 * whole / L))
+    whole = 1 - BETA if name == MIMELITE else 1.0  # Momentum adds up to 1/(1 - beta).
+    return Lane(name, K, whole / L if eta is None else min(eta, STABLE * whole / L))

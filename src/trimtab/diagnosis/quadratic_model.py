@@ -3,11 +3,12 @@
 f_i is replaced by the quadratic with the gradient it has at x* and the Hessian it has on the way
 there, in the few directions that matter: those of the start's error under the Hessian, of the
 clients' gradients, and of FedAvg's bias. K local steps on a quadratic are one matrix, so a round
-costs next to nothing, and all step sizes run side by side.
+costs next to nothing, and all step sizes run side by side. `rounds` is the declared second copy of
+four algorithms; tests compare it with the first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from math import ceil, floor, inf, log10, sqrt
 from typing import Any
 
@@ -16,30 +17,32 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.streams import COHORT, NOISE, stream
-from trimtab.diagnosis.measure import pair_of
+from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.candidates import BETA, MIMELITE, SCAFFOLD, SGD
+from trimtab.diagnosis.measure import noise_sample
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
 
-WHOLE = 64  # up to this d, all directions
-START, BIAS, PULLS = 16, 6, 10  # directions of the error, of the bias, of the clients' gradients
-KS = (1, 2, 4, 8, 16, 32, 64)  # numbers of local steps that are looked at
-BETA = 0.9  # of MimeLite's momentum
-FINER = (0.1, 0.01)  # times eps: the accuracies beyond the one that is wanted
-NEAR = 1.15  # of the fewest rounds: what counts as about as good
-FACTOR = 10**0.25  # between step sizes, as `compare` has them in the end
+WHOLE = 64  # the model has all directions if d <= 64
+START, BIAS, PULLS = 16, 6, 10  # beyond, <= 16 of the error, <= 6 of the bias, <= 10 of gradients
+KS = (1, 2, 4, 8, 16, 32, 64)  # the numbers of local steps that are looked at
+FINER = (0.1, 0.01)  # accuracies beyond the one that is wanted, as factors of eps
+NEAR = 1.15  # a K or a step size is good enough if it needs <= 1.15 x the fewest rounds
+FACTOR = 10**0.25  # the ratio of neighbouring step sizes, as `compare` has them in the end
+FLAT = 1e-7  # the model is shifted until the least eigenvalue of Hess is >= 1e-7 x the largest
 
 
 @dataclass(frozen=True)
-class Surrogate:
+class QuadraticModel:
     """N quadratics in m directions around x*, with the eigenvectors of their Hessians."""
 
-    p: Tensor  # (N,)
-    a: Tensor  # (N, m) eigenvalues
-    U: Tensor  # (N, m, m) eigenvectors, in columns
-    b: Tensor  # (N, m) minus the gradients at x*, in the basis
+    p: Tensor  # the weights, of shape (N,)
+    a: Tensor  # the eigenvalues, of shape (N, m)
+    U: Tensor  # the eigenvectors in columns, of shape (N, m, m)
+    b: Tensor  # minus the gradients at x* in the basis, of shape (N, m)
     start: Vector  # x0 - x*
-    sigma: float  # noise of a mini-batch gradient in these directions, sqrt E|.|^2
-    steps: int | None  # mini-batches in a pass when they are reshuffled; None when i.i.d.
+    sigma: float  # the noise of a mini-batch gradient in these directions, sqrt E|.|^2
+    steps: int | None  # the mini-batches in a pass when they are reshuffled; None when i.i.d.
 
     @property
     def m(self) -> int:
@@ -53,107 +56,112 @@ class Surrogate:
 
 
 def basis(
-    panel: Panel, x: Vector, error: Vector, rows: Tensor, drift: Vector, enough: Callable[[], bool]
+    panel: Panel, x: Vector, error: Vector, rows: Tensor, drift: Vector, out_of_time: OutOfTime
 ) -> Tensor:
     """Return orthonormal directions, one in each row."""
     d = panel.problem.d
     if d <= WHOLE:
         return torch.eye(d).to(x)
-    found: list[Vector] = []
+    directions: list[Vector] = []
 
     def add(v: Vector) -> bool:
         size = float(v.norm())
         for _ in range(2):
-            if found:
-                Q = torch.stack(found)
+            if directions:
+                Q = torch.stack(directions)
                 v = v - (Q @ v) @ Q
         if not float(v.norm()) > 1e-4 * size:
             return False
-        found.append(v / v.norm())
+        directions.append(v / v.norm())
         return True
 
     for first, most in ((error, START), (drift, BIAS)):
         fresh = add(first)
         for _ in range(most - 1):
-            if not fresh or enough():
+            if not fresh or out_of_time():
                 break
-            fresh = add(panel.mean_products(x, found[-1]))
+            fresh = add(panel.mean_products(x, directions[-1]))
     gram = (rows @ rows.T).double()
     values, vectors = torch.linalg.eigh(gram)
     for j in range(1, min(PULLS, len(values)) + 1):
         if values[-j] > 1e-8 * values[-1]:
             add(vectors[:, -j].to(rows) @ rows)
-    return torch.stack(found)
+    return torch.stack(directions)
 
 
 def build(
     panel: Panel,
     points: Sequence[Vector],
     error: Vector,
-    best: Vector,
     rows: Tensor,
     Q: Tensor,
-    sigma: bool,
-    seed: int,
-    enough: Callable[[], bool],
-) -> Surrogate | None:
+    out_of_time: OutOfTime,
+) -> QuadraticModel | None:
     """Return the model of the problem in the directions Q; None if there was no time.
 
-    The Hessians are means over the points.
+    The Hessians are means over the points. rows: the clients' gradients at x*. There is no noise
+    yet; `noise_in` tells how much there should be.
     """
-    p, M, m = panel.p, panel.problem.N, len(Q)
-    A = torch.zeros(M, m, m, dtype=torch.float64)
-    used = 0
-    for x in points:
-        more = torch.zeros_like(A)
-        for i in range(M):
-            HQ = None if enough() else panel.products_in_time(i, x, Q, enough)
-            if HQ is None:
-                break
-            more[i] = (HQ @ Q.T).double().cpu()
-        else:
-            A, used = A + more, used + 1
-            continue
-        break
-    if not used:
+    A = _mean_hessians(panel, points, Q, out_of_time)
+    if A is None:
         return None
-    A = (A + A.mT) / (2 * used)
-    least = float(torch.linalg.eigvalsh(weighted(p, A))[0])
-    top = float(torch.linalg.eigvalsh(A).abs().max())
-    if least < 1e-7 * top:  # the model needs a minimum; a common shift leaves differences alone
-        A = A + (1e-7 * top - least) * torch.eye(m, dtype=torch.float64)
-    a, U = torch.linalg.eigh(A)
-    pulls = (rows - weighted(p, rows)) @ Q.T
-    spread = 0.0
-    if sigma:
-        draws = [float(p[i]) * _in(Q, pair_of(panel.problem, i, best, seed, 7)) for i in range(M)]
-        spread = sqrt(sum(draws))
-    problem: Any = panel.problem
-    shuffled = getattr(problem, "sampling", "iid") == "reshuffle"
-    return Surrogate(
-        p=p,
+    a, U = torch.linalg.eigh(_with_minimum(A, panel.p))
+    pulls = (rows - weighted(panel.p, rows)) @ Q.T
+    return QuadraticModel(
+        p=panel.p,
         a=a,
         U=U,
         b=-pulls.double().cpu(),
         start=(Q @ error).double().cpu(),
-        sigma=spread,
-        steps=problem.steps(epochs=1) if shuffled else None,
+        sigma=0.0,
+        steps=panel.can.steps_in_a_pass,
     )
 
 
-def _in(Q: Tensor, v: Vector) -> float:
-    return float((Q @ v).double().square().sum())
+def _mean_hessians(
+    panel: Panel, points: Sequence[Vector], Q: Tensor, out_of_time: OutOfTime
+) -> Tensor | None:
+    """Return the Hess_i in the directions Q, means over the points there was time for."""
+    N, m = panel.problem.N, len(Q)
+    A, used = torch.zeros(N, m, m, dtype=torch.float64), 0
+    for x in points:
+        there = torch.zeros_like(A)
+        for i in range(N):
+            HQ = None if out_of_time() else panel.products_in_time(i, x, Q, out_of_time)
+            if HQ is None:
+                return (A + A.mT) / (2 * used) if used else None
+            there[i] = (HQ @ Q.T).double().cpu()
+        A, used = A + there, used + 1
+    return (A + A.mT) / (2 * used) if used else None
 
 
-def fedavg_limit(model: Surrogate, eta_l: float, K: int) -> Vector | None:
+def _with_minimum(A: Tensor, p: Tensor) -> Tensor:
+    """Shift all Hessians until f has a minimum; that leaves their differences alone."""
+    least = float(torch.linalg.eigvalsh(weighted(p, A))[0])
+    top = float(torch.linalg.eigvalsh(A).abs().max())
+    if not least < FLAT * top:
+        return A
+    return A + (FLAT * top - least) * torch.eye(A.shape[1], dtype=torch.float64)
+
+
+def noise_in(panel: Panel, x: Vector, Q: Tensor, seed: int) -> float:
+    """Return the noise of a mini-batch gradient in the directions Q, sqrt E|.|^2."""
+    squares = []
+    for i in range(panel.problem.N):
+        noise = Q @ noise_sample(panel.problem, i, x, seed, 7)
+        squares.append(float(panel.p[i]) * float(noise.double().square().sum()))
+    return sqrt(sum(squares))
+
+
+def fedavg_limit(model: QuadraticModel, eta_l: float, K: int) -> Vector | None:
     """Return where FedAvg with all clients and no noise stops, from x*; None if it diverges."""
     P = _sums(model.a, torch.tensor([[[eta_l]]], dtype=torch.float64), K)[0]
     M = weighted(model.p, torch.einsum("nij,nj,nkj->nik", model.U, P * model.a, model.U))
     if not bool(torch.isfinite(M).all()):
         return None
     pull = torch.einsum("nij,nj,nkj,nk->ni", model.U, P, model.U, model.b)
-    found: Tensor = torch.linalg.solve(M, weighted(model.p, pull))
-    return found
+    limit: Tensor = torch.linalg.solve(M, weighted(model.p, pull))
+    return limit
 
 
 def _sums(a: Tensor, eta: Tensor, K: int) -> Tensor:
@@ -172,15 +180,19 @@ class Predicted:
 
     algorithm: str
     K: int
-    rounds: int | None  # to the target; None if it does not get there in time
-    eta: float | None  # the smallest that is about as good as the best
+    rounds: int | None  # the rounds to the target; None if it does not get there in time
+    eta: float | None  # the smallest step size that is about as good as the best
     gap: float  # the least f - f* over the step sizes, as a share of the start's
-    ran: int = 0  # rounds that were run
-    finer: tuple[int | None, ...] = ()  # rounds to each of FINER times the target, tuned for each
+    ran: int = 0  # the rounds that were run
+    finer: tuple[int | None, ...] = ()  # the rounds to FINER x the target, tuned for each
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
 
 
 def predict(
-    model: Surrogate,
+    model: QuadraticModel,
     algorithm: str,
     K: int,
     *,
@@ -189,7 +201,7 @@ def predict(
     share: float,
     R: int,
     seed: int = 0,
-    enough: Callable[[], bool] = lambda: False,
+    out_of_time: OutOfTime = lambda: False,
 ) -> Predicted:
     """Return the rounds until f - f* is `share` of what it is at the start, the step size tuned.
 
@@ -203,15 +215,15 @@ def predict(
         return Predicted(algorithm, K, 0, None, 0.0, finer=(0,) * len(FINER))
     targets = share * torch.tensor([[1.0], *([factor] for factor in FINER)], dtype=torch.float64)
     least = torch.full_like(etas, inf)
-    when = torch.full((len(targets), len(etas)), inf, dtype=torch.float64)  # of each target
+    when = torch.full((len(targets), len(etas)), inf, dtype=torch.float64)
     r, end = 0, R
     for r, x in enumerate(rounds(model, algorithm, K, etas, S=S, N=N, seed=seed), start=1):
         gap = torch.nan_to_num(((x @ H) * x).sum(1) / first, nan=inf)
         least = torch.minimum(least, gap)
         when = torch.where((gap <= targets) & (when > r), float(r), when)
         if end == R and bool(torch.isfinite(when).any(1).all()):
-            end = min(R, floor(NEAR * r))  # who else is there by then?
-        if r >= end or not bool(torch.isfinite(gap).any()) or enough():
+            end = min(R, floor(NEAR * r))  # A step that is about as good gets there by then.
+        if r >= end or not bool(torch.isfinite(gap).any()) or out_of_time():
             break
     fewest = [float(row.min()) for row in when]
     finer = tuple(int(n) if n < inf else None for n in fewest[1:])
@@ -229,22 +241,22 @@ def step_sizes(L: float) -> Tensor:
 
 
 def rounds(
-    model: Surrogate, algorithm: str, K: int, etas: Tensor, *, S: int, N: int, seed: int = 0
+    model: QuadraticModel, algorithm: str, K: int, etas: Tensor, *, S: int, N: int, seed: int = 0
 ) -> Iterator[Tensor]:
     """Yield the server's x - x* after each round, one row for each step size."""
     n, m, E = *model.a.shape, len(etas)
     a, U, p = model.a, model.U, model.p
     eta = etas[:, None, None]
-    K = 1 if algorithm == "sgd" else K
+    K = 1 if algorithm == SGD else K
     P = _sums(a, eta, K)
-    into = U.permute(1, 0, 2).reshape(m, n * m)  # x -> U_i' x for every client
-    back = U.permute(0, 2, 1).reshape(n * m, m)
+    into = U.permute(1, 0, 2).reshape(m, n * m)  # x @ into is U_i' x for every client.
+    back = U.permute(0, 2, 1).reshape(n * m, m)  # The sum of U_i y_i over all clients is y @ back.
     b = torch.einsum("nij,ni->nj", U, model.b)
     x = model.start.expand(E, m).clone()
     c, c_i = torch.zeros(E, m, dtype=a.dtype), torch.zeros(E, n, m, dtype=a.dtype)
     momentum = torch.zeros(E, m, dtype=a.dtype)
     cohort = max(1, round(S * n / N))
-    noise = model.sigma / sqrt(m) * sqrt(_effective(K, model.steps)) if algorithm != "sgd" else 0.0
+    noise = model.sigma / sqrt(m) * sqrt(_effective(K, model.steps)) if algorithm != SGD else 0.0
     r = 0
     while True:
         r += 1
@@ -255,20 +267,20 @@ def rounds(
         share = w.sum()
         gradient = (x @ into).view(E, n, m) * a - b
         pull = gradient
-        if algorithm == "scaffold":
+        if algorithm == SCAFFOLD:
             pull = gradient + (c @ into).view(E, n, m) - c_i
-        elif algorithm == "mimelite":
+        elif algorithm == MIMELITE:
             pull = gradient + BETA * (momentum @ into).view(E, n, m)
         dx = -P * pull
         if noise:
             z = torch.randn(n, m, generator=stream(seed, NOISE, 2, r), dtype=a.dtype)
             dx = dx - noise * eta * z
-        if algorithm == "scaffold":  # option II
+        if algorithm == SCAFFOLD:  # This is option II.
             new = c_i - (c @ into).view(E, n, m) - dx / (K * eta)
             dc = ((new - c_i) * w[:, None]).view(E, n * m) @ back
             c_i = torch.where((w > 0)[:, None], new, c_i)
             c = c + dc
-        if algorithm == "mimelite":
+        if algorithm == MIMELITE:
             mean = (gradient * w[:, None]).view(E, n * m) @ back / share
             momentum = mean + BETA * momentum
         x = x + (dx * w[:, None]).view(E, n * m) @ back / share

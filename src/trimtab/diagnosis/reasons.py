@@ -1,45 +1,57 @@
 """Why, and how sure: in sentences with the numbers that decided."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, isfinite
 
+from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SGD, has_K, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import CHANGES, Choice, Reach, named
-from trimtab.diagnosis.measure import Hessians
+from trimtab.diagnosis.choice import CHANGES, Choice, Reach
+from trimtab.diagnosis.hessians import FLAT, Hessians
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import KS, Predicted
-from trimtab.diagnosis.stationary import Law
+from trimtab.diagnosis.rows import Bias
 from trimtab.diagnosis.theory import Constants, knee
 from trimtab.diagnosis.trial import LONG, Lane
 
 APART = 2.0  # the K advised and theory's knee need a word if they differ by a factor >= 2
+CLOSE = 0.2  # Hessians are close if delta/L < 0.2
 
 
-def reasons(
-    case: Case, plan: Plan, zeta: float, bias: Law, hessians: Hessians, predicted: list[Predicted]
+def why(
+    case: Case,
+    plan: Plan,
+    zeta: float,
+    bias: Bias,
+    hessians: Hessians,
+    predicted: Sequence[Predicted],
 ) -> list[str]:
     """Say why this algorithm and this K; without advice, what was seen."""
     apart = f"The clients' gradients at the {case.where} differ by zeta = {zeta:.2g}"
     if plan.choice is None:
         return [f"{apart}.", *_rounds(case, plan)]
-    limit = bias["limit"] if bias["limit"] is not None else bias["heterogeneity"]
+    because = _because(case, plan, plan.choice, apart, bias)
+    race = _race(predicted, plan.choice.algorithm)
+    return [f"{because}; {_hessians(hessians)}.", *([race] if race else []), *_rounds(case, plan)]
+
+
+def _because(case: Case, plan: Plan, choice: Choice, apart: str, bias: Bias) -> str:
+    """Say what of the gradients speaks for this algorithm."""
+    limit = bias.limit if bias.limit is not None else bias.heterogeneity
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
     little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
-    if plan.choice.algorithm == "mimelite":
-        why = (
+    if choice.algorithm == MIMELITE:
+        return (
             "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
             f"MimeLite needs no state. {apart}"
         )
-    elif plan.favourite is None:
-        why = f"{apart}; of what was tried, this got f down best in as many rounds"
-    elif plan.choice.algorithm == "fedavg":
-        why = f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
-    elif plan.choice.algorithm == "sgd":
-        why = f"{apart}, and local steps do not pay"
-    else:
-        why = f"{apart}{stop}"
-    told = [f"{why}; {_hessians(hessians)}."]
-    race = _race(predicted, plan.choice.algorithm)
-    return [*told, *([race] if race else []), *_rounds(case, plan)]
+    if plan.favourite is None:
+        return f"{apart}; of what was tried, this got f down best in as many rounds"
+    if choice.algorithm == FEDAVG:
+        return f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
+    if choice.algorithm == SGD:
+        return f"{apart}, and local steps do not pay"
+    return f"{apart}{stop}"
 
 
 def _hessians(hessians: Hessians) -> str:
@@ -50,28 +62,33 @@ def _hessians(hessians: Hessians) -> str:
             f"how far their Hessians differ is known in part only (delta >= {hessians.delta:.2g})"
         )
     ratio = hessians.delta / hessians.L if hessians.L else 0.0
-    return f"their Hessians {'are close' if ratio < 0.2 else 'differ'} (delta/L = {ratio:.2g})"
+    return f"their Hessians {'are close' if ratio < CLOSE else 'differ'} (delta/L = {ratio:.2g})"
 
 
-def _race(predicted: list[Predicted], first: str) -> str:
+def _race(predicted: Sequence[Predicted], first: str) -> str:
     """Return the rounds on the model, those of the one advised first."""
-    told = []
-    names = dict.fromkeys(one.algorithm for one in predicted)
+    entries = []
+    names = dict.fromkeys(p.algorithm for p in predicted)
     for name in sorted(names, key=lambda name: name != first):
-        mine = [one for one in predicted if one.algorithm == name]
-        there = [one for one in mine if one.rounds is not None]
-        best = min(there, key=lambda one: (one.rounds or 0, one.K), default=None)
+        mine = [p for p in predicted if p.algorithm == name]
+        there = [p for p in mine if p.rounds is not None]
+        best = min(there, key=lambda p: (p.rounds or 0, p.K), default=None)
         rounds = f"{mine[-1].ran}+" if best is None else f"{best.rounds} (K = {best.K})"
-        told.append(f"{named(name)} {rounds}")
-    return f"Fewest rounds on the quadratic model: {', '.join(told)}." if told else ""
+        entries.append(f"{named(name)} {rounds}")
+    return f"Fewest rounds on the quadratic model: {', '.join(entries)}." if entries else ""
 
 
 def _rounds(case: Case, plan: Plan) -> list[str]:
     """Say what the rounds on the problem itself showed."""
-    tried = sorted((lane for lane in plan.lanes if lane.compared), key=lambda o: o is not plan.best)
-    told = [f"{lane_name(o)} to {o.losses[-1]:.4g} in {len(o.losses)} rounds" for o in tried]
+    lanes = [lane for lane in plan.lanes if lane.compared]
+    if not lanes:
+        return []
+    shown = ", ".join(
+        f"{lane_name(lane)} to {lane.losses[-1]:.4g} in {len(lane.losses)} rounds"
+        for lane in sorted(lanes, key=lambda lane: lane is not plan.best)
+    )
     where = "" if case.panel.halves is None else " on the samples that were measured"
-    return [f"Tried{where}: f went from {plan.f_start:.4g} with {', '.join(told)}."] if told else []
+    return [f"Tried{where}: f went from {plan.f_start:.4g} with {shown}."]
 
 
 def lane_name(lane: Lane) -> str:
@@ -80,7 +97,7 @@ def lane_name(lane: Lane) -> str:
     >>> lane_name(Lane("fedavg", 8, 0.5))
     'FedAvg (K = 8, step 0.5)'
     """
-    K = "" if lane.algorithm == "sgd" else f"K = {lane.K}, "
+    K = f"K = {lane.K}, " if has_K(lane.algorithm) else ""
     return f"{named(lane.algorithm)} ({K}step {lane.eta:.2g})"
 
 
@@ -92,10 +109,10 @@ def accuracy(choice: Choice | None, reach: Reach | None) -> str:
         return f"It holds down to f - f* = {reach.eps:.2g}, as far as the model was asked."
     mine = "does not arrive" if reach.rounds is None else f"needs {reach.rounds} rounds"
     better = reach.better
-    K = "" if better.algorithm == "sgd" else f" with K = {better.K}"
+    K = f" with K = {better.K}" if has_K(better.algorithm) else ""
     return (
         f"It holds for f - f* = {reach.eps:.2g}; for {reach.beyond:.2g} {named(choice.algorithm)} "
-        f"{'' if choice.algorithm == 'sgd' else f'with K = {choice.K} '}{mine} on the model, and "
+        f"{f'with K = {choice.K} ' if has_K(choice.algorithm) else ''}{mine} on the model, and "
         f"{named(better.algorithm)}{K} (with a step size of its own) needs {better.rounds}."
     )
 
@@ -115,18 +132,51 @@ def about_K(choice: Choice | None, at: Constants | None, eps: float) -> str:
     )
 
 
-def how_sure(
-    case: Case,
-    plan: Plan,
-    change: float,
-    hessians: Hessians,
-    reach: Reach | None,
-) -> tuple[str, list[str]]:
-    """Say how sure the advice is, and what speaks against it."""
+@dataclass(frozen=True)
+class Confidence:
+    """How sure the advice is, and what speaks against it."""
+
+    sure: str
+    doubts: list[str]
+
+
+def confidence(
+    case: Case, plan: Plan, change: float, hessians: Hessians, reach: Reach | None
+) -> Confidence:
+    """Say how sure the advice is; `change` is the factor by which curvature changes on the way."""
+    doubts = _doubts_about_numbers(case, change, hessians)
+    if plan.choice is None:
+        return Confidence("there is no advice.", doubts)
+    agrees = _agrees(plan.favourite, plan.choice)
+    doubts += _doubts_about_choice(plan, agrees, reach)
+    if plan.favourite is None:
+        return Confidence("not sure; run `trimtab compare`.", doubts)
+    only = ""
+    if reach is not None and reach.beyond is not None:
+        only = f" for f - f* = {reach.eps:.2g}, not beyond"
+    if case.quadratic and not doubts:
+        exact = "the losses are quadratic, so rounds on the model are rounds."
+        return Confidence(f"sure{only}; {exact}", doubts)
+    if case.optimum and case.panel.problem is case.problem:
+        if plan.reached is not None:
+            return Confidence(f"fairly sure{only}; tried on the problem, it got there.", doubts)
+        if agrees and reach is not None and change <= CHANGES:
+            return Confidence(f"fairly sure{only}; the quadratic model holds on the way.", doubts)
+    return Confidence("not very sure; let `trimtab compare` decide between the best.", doubts)
+
+
+def _agrees(favourite: Choice | None, choice: Choice) -> bool:
+    """Tell whether the model's favourite is what the rounds on the problem chose."""
+    if favourite is None:
+        return False
+    return (favourite.algorithm, favourite.K) == (choice.algorithm, choice.K)
+
+
+def _doubts_about_numbers(case: Case, change: float, hessians: Hessians) -> list[str]:
     doubts = list(case.doubts)
     if case.panel.halves is not None:
         doubts.append("Only some of the data were measured, and rounds were tried on those alone.")
-    elif case.panel.problem.N < case.problem.N:
+    elif case.some_clients:
         doubts.append("Only some of the clients were measured, and rounds were tried on those.")
     if isfinite(change) and change > CHANGES:
         doubts.append(
@@ -135,34 +185,23 @@ def how_sure(
         )
     elif not isfinite(change):
         doubts.append("Whether curvature changes on the way was not measured.")
-    if hessians.mu < -1e-6 * hessians.L:
+    if hessians.mu < -FLAT * hessians.L:
         doubts.append("f is not convex here; the model is shifted until it has a minimum.")
-    choice, model = plan.choice, plan.favourite
-    if choice is None:
-        return "there is no advice.", doubts
-    agrees = model is not None and (model.algorithm, model.K) == (choice.algorithm, choice.K)
+    return doubts
+
+
+def _doubts_about_choice(plan: Plan, agrees: bool, reach: Reach | None) -> list[str]:
+    doubts, favourite = [], plan.favourite
     rounds = 0 if plan.best is None else len(plan.best.losses)
     if plan.reached is None and rounds < LONG:
         doubts.append(
             f"The step size was tried for {rounds} rounds only; it may be too large later."
         )
-    if model is None:
+    if favourite is None:
         doubts.append("The advice rests on a few rounds alone; there was no time for the model.")
     elif not agrees:
-        preferred = f"{named(model.algorithm)} with K = {model.K}"
+        preferred = f"{named(favourite.algorithm)} with K = {favourite.K}"
         doubts.append(f"The model preferred {preferred}; the rounds on the problem decided.")
-    if model is not None and reach is None:
+    if favourite is not None and reach is None:
         doubts.append("On the model it does not reach eps.")
-    if model is None:
-        return "not sure; run `trimtab compare`.", doubts
-    only = ""
-    if reach is not None and reach.beyond is not None:
-        only = f" for f - f* = {reach.eps:.2g}, not beyond"
-    if case.quadratic and not doubts:
-        return f"sure{only}; the losses are quadratic, so rounds on the model are rounds.", doubts
-    if case.optimum and case.panel.problem is case.problem:
-        if plan.reached is not None:
-            return f"fairly sure{only}; tried on the problem, it got there.", doubts
-        if agrees and reach is not None and change <= CHANGES:
-            return f"fairly sure{only}; the quadratic model holds on the way.", doubts
-    return "not very sure; let `trimtab compare` decide between the best.", doubts
+    return doubts

@@ -1,27 +1,37 @@
-"""What is measured, stage by stage, each in its share of the time."""
+"""The stages of a diagnosis, each in its share of the time: what is cheap comes first."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from math import isfinite, nan, sqrt
-from typing import Any
+from dataclasses import dataclass, replace
+from math import nan
 
 import torch
 
 from trimtab.core import Vector
-from trimtab.diagnosis import measure, tables
-from trimtab.diagnosis.case import Case, find
-from trimtab.diagnosis.choice import ALIKE
+from trimtab.core.task import Progress
+from trimtab.diagnosis import measure, optimum, prediction, stationary
+from trimtab.diagnosis.candidates import named
+from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
+from trimtab.diagnosis.choice import ALIKE, CHANGES
+from trimtab.diagnosis.hessian_products import WORST, by_products
+from trimtab.diagnosis.hessians import (
+    Hessians,
+    by_matrices,
+    by_mean_alone,
+    full_hessian,
+    full_hessians,
+)
 from trimtab.diagnosis.lanczos import Spectrum
-from trimtab.diagnosis.measure import Gradients, Hessians
+from trimtab.diagnosis.measure import BatchNoise, Gradients
+from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
+from trimtab.diagnosis.tables import Points
 
-Stage = tuple[str, float]
-"""What is being done, and about how much of it all is over."""
+TIMINGS = 5  # <= 5 gradients are timed
+WORST_AT_START = 3  # Lanczos looks at the Hessians of >= 3 clients at the start
 
-TIMINGS = 5  # gradients that are timed
-
-# The share of the time that is over when each stage has to end: what is cheap comes first.
-CURVATURE = 0.05  # a few products with the Hessian of f at the start
-LOOK = 0.12  # the first rounds on the problem
+# Each is the share of the time that is over when a stage has to end.
+CURVATURE = 0.05
+LOOK = 0.12
 OPTIMUM = 0.22
 NOISE = 0.26
 HESSIANS = 0.36
@@ -32,102 +42,177 @@ TRIALS = 0.93
 BIAS = 0.96
 
 
-@dataclass
+@dataclass(frozen=True)
+class HessiansSeen:
+    """The Hessians at the point where all is measured, and at the start."""
+
+    here: Hessians
+    start: Hessians | None  # None: there was no time
+
+
+@dataclass(frozen=True)
 class Measured:
-    """The numbers at the point where all is measured, and at the start."""
+    """All that was measured."""
 
     steep: Spectrum  # what a few products say of Hess at the start
     here: Gradients
-    sigma: float
-    sigma_error: float
-    hessians: Hessians
-    start: Hessians | None  # None: there was no time
-    rows: list[dict[str, Any]]
-    B: float
+    noise: BatchNoise
+    seen: HessiansSeen
+    points: Points
+
+    @property
+    def hessians(self) -> Hessians:
+        """The Hessians at the point where all is measured."""
+        return self.seen.here
 
     @property
     def L(self) -> float:
         """The largest curvature that was seen anywhere."""
-        at_start = self.steep.norm if self.start is None else self.start.L
+        at_start = self.steep.norm if self.seen.start is None else self.seen.start.L
         return max(self.hessians.L, at_start, 1e-30)
 
     @property
     def change(self) -> float:
         """The factor by which curvature changes between start and end; NaN if not measured."""
-        if self.start is None or self.start.rough or self.hessians.rough:
+        start = self.seen.start
+        if start is None or start.rough or self.hessians.rough:
             return nan
-        low, high = sorted((self.start.L, self.hessians.L))
+        low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
 
     @property
     def alike(self) -> bool:
         """Whether the clients' gradients agree on the way."""
-        on_the_way = self.rows[:-1] or self.rows
-        return all(row["zeta"] <= ALIKE * row["gradient"] for row in on_the_way)
+        on_the_way = self.points.rows[:-1] or self.points.rows
+        return all(row.zeta <= ALIKE * row.gradient for row in on_the_way)
 
 
-def measure_all(case: Case, first: Gradients, steep: Spectrum) -> Generator[Stage, None, Measured]:
-    """Measure at the optimum, or as near to it as the time allows."""
-    clock, panel = case.clock, case.panel
-    here, hessians, start = first, measure.by_mean_alone(panel, steep), None
-    square, error = nan, 0.0
-    if case.short or clock.over(LOOK + 0.5 * (OPTIMUM - LOOK)):
-        clock.note("There was no time to look for the optimum; all is measured at the start.")
-    else:
-        yield "the optimum", LOOK
-        find(case, clock.until(OPTIMUM))
-        yield "gradients", OPTIMUM
-        here = measure.at_point(panel, case.best, panel.problem.N < case.problem.N)
-    if not case.short and not clock.over(NOISE):
-        yield "mini-batches", OPTIMUM
-        square, error = measure.noise(
-            panel.problem, panel.p, case.best, case.seed, clock.until(NOISE)
-        )
-    if case.short or clock.over(HESSIANS):
-        clock.note("There was no time for the Hessians of single clients.")
-    else:
-        hessians = yield from hessians_at(case, case.best, NOISE, HESSIANS)
-        if case.quadratic or case.best is case.x0:
-            start = hessians
-        elif clock.over(HESSIANS_AT_START):
-            clock.note("The Hessians at the start were not looked at.")
-        else:
-            start = yield from hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, worst=3)
-    table, B = tables.of_points(case, first, here, hessians, start, POINTS)
-    sigma = sqrt(max(0.0, square)) if isfinite(square) else nan
-    return Measured(
-        steep=steep,
-        here=here,
-        sigma=sigma,
-        sigma_error=error / (2 * sigma) if sigma > 0 else 0.0,
-        hessians=hessians,
-        start=start,
-        rows=table,
-        B=B,
-    )
+@dataclass(frozen=True)
+class Modelled:
+    """The quadratic model, if there was time for it, and the rounds on it."""
+
+    model: QuadraticModel | None = None
+    pull: Vector | None = None  # sum p_i (Hess_i - Hess) grad f_i, from which FedAvg's bias comes
+    predicted: tuple[Predicted, ...] = ()
 
 
-def hessians_at(
-    case: Case, x: Vector, begin: float, end: float, worst: int = measure.WORST
-) -> Generator[Stage, None, Hessians]:
+def curvature(case: Case, first: Gradients) -> Spectrum:
+    """Return what a few gradients or products say of Hess at the start; time them."""
+    budget, seconds = case.budget, []
+    for _ in range(TIMINGS):  # Others use the machine too, so the shortest time counts.
+        started = budget.spent
+        steep = optimum.along_gradient(case.panel, case.x0, first.mean)
+        seconds.append(budget.spent - started)
+        if sum(seconds) * SHORT > budget.seconds:
+            break
+    case.pass_seconds = case.step_seconds = min(seconds)
+    if case.short:
+        budget.note("The time sufficed for little more than a few rounds.")
+    elif not budget.out_of_time(CURVATURE):
+        until = budget.until(CURVATURE)
+        steep = optimum.steepest(case.panel, case.x0, case.seed, until, first.mean)
+    return steep
+
+
+def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
+    """Run the first rounds on the problem; if the time is short, all of them."""
+    until = TRIALS if case.short else LOOK
+    L = max(steep.norm, 1e-30)
+    return (yield from prediction.first_look(case, L, CURVATURE, until))
+
+
+def best_gradients(case: Case, first: Gradients) -> Generator[Progress, None, Gradients]:
+    """Look for the optimum, and measure the gradients there, or at the start if it is late."""
+    budget = case.budget
+    if case.short or budget.out_of_time((LOOK + OPTIMUM) / 2):
+        budget.note("There was no time to look for the optimum; all is measured at the start.")
+        return first
+    yield Progress("the optimum", LOOK)
+    explore(case, budget.until(OPTIMUM))
+    yield Progress("gradients", OPTIMUM)
+    return measure.at_point(case.panel, case.best, case.some_clients)
+
+
+def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
+    """Measure the noise of mini-batches."""
+    if case.short or case.budget.out_of_time(NOISE):
+        return BatchNoise()
+    yield Progress("mini-batches", OPTIMUM)
+    return measure.batch_noise(case.panel, case.best, case.seed, case.budget.until(NOISE))
+
+
+def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, HessiansSeen]:
+    """Measure the Hessians at the best point and at the start."""
+    if case.short or case.budget.out_of_time(HESSIANS):
+        case.budget.note("There was no time for the Hessians of single clients.")
+        return HessiansSeen(by_mean_alone(case.panel, steep), None)
+    here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, WORST)
+    if case.quadratic or case.best is case.x0:
+        return HessiansSeen(here, here)
+    if case.budget.out_of_time(HESSIANS_AT_START):
+        case.budget.note("The Hessians at the start were not looked at.")
+        return HessiansSeen(here, None)
+    start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, WORST_AT_START)
+    return HessiansSeen(here, start)
+
+
+def _hessians_at(
+    case: Case, x: Vector, begin: float, end: float, worst: int
+) -> Generator[Progress, None, Hessians]:
     """Measure the Hessians at x: all eigenvalues if d is small, else the extreme ones."""
-    yield "Hessians", begin
-    enough, half = case.clock.until(end), case.clock.until((begin + end) / 2)
-    matrices = measure.full_hessians(case.panel, x, half)
-    whole = None if matrices is None else measure.by_matrices(case.panel, matrices, enough)
+    yield Progress("Hessians", begin)
+    panel, budget, d = case.panel, case.budget, case.problem.d
+    out_of_time, half = budget.until(end), budget.until((begin + end) / 2)
+    matrices = full_hessians(panel, x, half)
+    whole = None if matrices is None else by_matrices(panel, matrices, out_of_time)
     if whole is not None:
         return whole
-    found: Hessians | None = None
-    for item in measure.by_products(case.panel, x, case.seed, case.clock, enough, worst):
-        if isinstance(item, Hessians):
-            found = item
-        else:
-            yield item, begin
-    assert found is not None
-    if x is case.best and case.clock.decomposes(case.problem.d, end):
-        yield "the mean Hessian", (begin + end) / 2
-        found.matrix = measure.full_hessian(case.panel, x, enough)
-        if found.matrix is not None and case.clock.decomposes(case.problem.d, 1.0):
-            found.mu = float(torch.linalg.eigvalsh(found.matrix)[0])
-            found.mu_exact = True
-    return found
+    hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
+    if x is not case.best or not budget.decomposes(d, end):
+        return hessians
+    yield Progress("the mean Hessian", (begin + end) / 2)
+    H = full_hessian(panel, x, out_of_time)
+    if H is None or not budget.decomposes(d, 1.0):
+        return replace(hessians, matrix=H)
+    return replace(hessians, matrix=H, mu=float(torch.linalg.eigvalsh(H)[0]), mu_exact=True)
+
+
+def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:
+    """Build the quadratic model and count rounds on it."""
+    if case.budget.out_of_time(BASIS) or case.best is case.x0:
+        case.budget.note("There was no time for the quadratic model.")
+        return Modelled()
+    yield Progress("the quadratic model", POINTS)
+    moved, L = measured.here.moved, measured.hessians.L
+    leave_the_optimum(case, float(moved.norm(dim=1).max()) / L or 1.0, L)
+    pull = stationary.pull_of(case.panel, case.best, moved)
+    noisy = measured.noise.sigma > 0
+    quadratic = prediction.build(case, moved, pull, noisy, (BASIS, MODEL))
+    predicted: list[Predicted] = []
+    if quadratic is not None:
+        for rounds in prediction.predictions(case, quadratic, PREDICTIONS):
+            predicted.append(rounds)
+            what = f"{named(rounds.algorithm)} with K = {rounds.K} on the model"
+            yield Progress(what, MODEL)
+    return Modelled(quadratic, pull, tuple(predicted))
+
+
+def trials(
+    case: Case, measured: Measured, modelled: Modelled, look: Plan
+) -> Generator[Progress, None, Plan]:
+    """Let rounds on the problem decide; if the time is short, the first look did."""
+    if case.short:
+        return look
+    L = measured.L if modelled.predicted else max(measured.steep.norm, 1e-30)
+    return (
+        yield from prediction.trials(
+            case,
+            modelled.predicted,
+            look,
+            L,
+            alike=measured.alike,
+            trusted=measured.change <= CHANGES,
+            share=PREDICTIONS,
+            until=TRIALS,
+        )
+    )

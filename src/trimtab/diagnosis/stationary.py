@@ -1,22 +1,35 @@
 """Bias, variance and drift at a step size and K, from what was measured."""
 
+from dataclasses import dataclass, field, replace
 from math import nan
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import measure, quadratic_model, theory
-from trimtab.diagnosis import noise as stochastic
+from trimtab.diagnosis import noise, quadratic_model, theory
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice
+from trimtab.diagnosis.hessians import DENSE, Hessians
 from trimtab.diagnosis.lanczos import conjugate_gradients
-from trimtab.diagnosis.measure import Gradients, Hessians
+from trimtab.diagnosis.measure import Gradients
+from trimtab.diagnosis.noise import NoiseLaw
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.quadratic_model import KS, Surrogate
+from trimtab.diagnosis.quadratic_model import KS, QuadraticModel
+from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
 
-Law = dict[str, float | None]
-"""Numbers by name; None where theory does not hold, or there was no time."""
+SOLVE, LAW = 0.97, 0.98  # the shares of the time at which the bias and the noise's law are due
+FLAT = 1e-6  # a direction is left out of Hess^-1 if its eigenvalue is <= 1e-6 L
+TOLD = 0.05  # a relative residual, or a share that was left out, is told if it is > 0.05
+
+
+@dataclass(frozen=True)
+class Law:
+    """FedAvg's and Scaffold's bias as advised, and the traces of their stationary covariances."""
+
+    bias: Bias = field(default_factory=Bias)
+    variance: Variance = field(default_factory=Variance)
 
 
 def pull_of(panel: Panel, x: Vector, moved: Tensor) -> Vector:
@@ -31,101 +44,118 @@ def stationary(
     case: Case,
     here: Gradients,
     hessians: Hessians,
-    model: Surrogate | None,
+    model: QuadraticModel | None,
     pull: Vector | None,
     choice: Choice | None,
     at: theory.Constants | None,
     until: float,
-) -> tuple[Law, Law]:
-    """Return FedAvg's and Scaffold's bias as advised, and the traces of their covariances."""
-    names = ("heterogeneity", "stochastic", "scaffold", "limit", "richardson_romberg")
-    bias: Law = dict.fromkeys(names)
-    variance: Law = dict.fromkeys(("fedavg", "scaffold"))
-    if at is None or at.convexity == "non-convex" or not case.optimum:
-        return bias, variance
-    if pull is None or choice is None or choice.eta is None or case.clock.over(until):
-        return bias, variance
-    if hessians.matrix is not None and not case.clock.decomposes(case.problem.d, 1.0):
-        return bias, variance
+) -> Law:
+    """Return the stationary law of the choice; an empty one where theory does not hold."""
+    if at is None or at.convexity == theory.NON_CONVEX or not case.optimum:
+        return Law()
+    if pull is None or choice is None or choice.eta is None or case.budget.out_of_time(until):
+        return Law()
+    if hessians.matrix is not None and not case.budget.decomposes(case.problem.d, 1.0):
+        return Law()
     eta, K = choice.eta, choice.K
-    bias["heterogeneity"] = eta * (K - 1) / 2 * _solved(case, hessians, pull)
+    bias = Bias(heterogeneity=eta * (K - 1) / 2 * _solved(case, hessians, pull))
     if model is not None:
-        limit, twice = (quadratic_model.fedavg_limit(model, step, K) for step in (eta, 2 * eta))
-        bias["limit"] = None if limit is None else float(limit.norm())
-        if limit is not None and twice is not None and eta * at.L < 1:  # else 2 eta diverges
-            bias["richardson_romberg"] = float((2 * limit - twice).norm())
+        bias = _on_the_model(bias, model, eta, K, at.L)
     if at.sigma == 0:
-        bias["stochastic"] = bias["scaffold"] = variance["fedavg"] = variance["scaffold"] = 0.0
-        return bias, variance
-    if at.convexity != "strongly convex":
-        case.clock.note("Without strong convexity there is no stationary law of the noise.")
-        return bias, variance
-    return _with_noise(case, here, hessians.matrix, K, eta, at, bias)
+        return Law(replace(bias, stochastic=0.0, scaffold=0.0), Variance(0.0, 0.0))
+    if at.convexity != theory.STRONGLY_CONVEX:
+        case.budget.note("Without strong convexity there is no stationary law of the noise.")
+        return Law(bias)
+    noise_law = _noise_law(case, hessians.matrix)
+    if hessians.matrix is None or noise_law is None:
+        return Law(bias)
+    return _with_noise(case, here, hessians.matrix, noise_law, choice.K, eta, at, bias)
 
 
-def by_K(bias: Law, model: Surrogate | None, choice: Choice | None) -> list[Law]:
+def _on_the_model(bias: Bias, model: QuadraticModel, eta: float, K: int, L: float) -> Bias:
+    """Add where FedAvg stops on the quadratic model, and what Richardson-Romberg leaves there."""
+    limit, twice = (quadratic_model.fedavg_limit(model, step, K) for step in (eta, 2 * eta))
+    if limit is None:
+        return bias
+    bias = replace(bias, limit=float(limit.norm()))
+    if twice is None or not eta * L < 1:  # Twice the step diverges.
+        return bias
+    return replace(bias, richardson_romberg=float((2 * limit - twice).norm()))
+
+
+def by_K(bias: Bias, model: QuadraticModel | None, choice: Choice | None) -> tuple[BiasAtK, ...]:
     """Return FedAvg's bias for other K at the same step size: first order, and on the model."""
-    first = bias["heterogeneity"]
+    first = bias.heterogeneity
     if first is None or choice is None or choice.eta is None or choice.K == 1:
-        return []
-    eta, K = choice.eta, choice.K
-    rows: list[Law] = []
-    for other in KS:
-        limit = None if model is None else quadratic_model.fedavg_limit(model, eta, other)
-        row: Law = {"K": other, "heterogeneity": first * (other - 1) / (K - 1)}
-        rows.append(row | {"limit": None if limit is None else float(limit.norm())})
-    return rows
+        return ()
+    rows = []
+    for K in KS:
+        limit = None if model is None else quadratic_model.fedavg_limit(model, choice.eta, K)
+        norm = None if limit is None else float(limit.norm())
+        rows.append(BiasAtK(K, first * (K - 1) / (choice.K - 1), norm))
+    return tuple(rows)
 
 
 def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     """Return |Hess^-1 pull|, leaving out directions in which f is flat."""
     if hessians.matrix is not None:
         values, U = torch.linalg.eigh(hessians.matrix)
-        steep = values > 1e-6 * hessians.L
+        steep = values > FLAT * hessians.L
         return float(((U.T @ pull.double().cpu())[steep] / values[steep]).norm())
-    found, left = conjugate_gradients(
-        lambda v: case.panel.mean_products(case.best, v), pull, enough=case.clock.until(0.97)
+    solution, left = conjugate_gradients(
+        lambda v: case.panel.mean_products(case.best, v),
+        pull,
+        out_of_time=case.budget.until(SOLVE),
     )
-    if left > 0.05:
-        case.clock.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
-    return float(found.double().norm())
+    if left > TOLD:
+        case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
+    return float(solution.double().norm())
+
+
+def _noise_law(case: Case, H: Tensor | None) -> NoiseLaw | None:
+    """Return what the stochastic parts need; None, and a note, if it cannot be had."""
+    budget = case.budget
+    if H is None:
+        why = f"d is above {DENSE:,}" if case.problem.d > DENSE else "there was no time"
+        budget.note(f"The stochastic parts of bias and variance are left out ({why}).")
+        return None
+    law = noise.noise_law(case.panel, case.best, H, case.seed, budget.until(LAW))
+    if law is None:
+        budget.note("There was no time for the stochastic parts of bias and variance.")
+    elif law.left_out > TOLD:
+        budget.note(f"The stochastic bias leaves out {law.left_out:.0%} of the noise.")
+    return law
 
 
 def _with_noise(
     case: Case,
     here: Gradients,
-    H: Tensor | None,
+    H: Tensor,
+    law: NoiseLaw,
     K: int,
     eta: float,
     at: theory.Constants,
-    bias: Law,
-) -> tuple[Law, Law]:
-    variance: Law = dict.fromkeys(("fedavg", "scaffold"))
-    clock, panel = case.clock, case.panel
-    if H is None:
-        large = case.problem.d > measure.DENSE
-        why = f"d is above {measure.DENSE:,}" if large else "there was no time"
-        clock.note(f"The stochastic parts of bias and variance are left out ({why}).")
-        return bias, variance
-    noise = stochastic.stationary(panel, case.best, H, case.seed, clock.until(0.98))
-    if noise is None:
-        clock.note("There was no time for the stochastic parts of bias and variance.")
-        return bias, variance
-    if noise.left_out > 0.05:
-        clock.note(f"The stochastic bias leaves out {noise.left_out:.0%} of the noise.")
-    by_noise = float(theory.noise_bias(H, noise.D3, eta, at.N).norm())
-    bias["stochastic"] = bias["scaffold"] = by_noise
+    bias: Bias,
+) -> Law:
+    """Add what mini-batch noise does to the bias, and the variance that it causes."""
+    panel = case.panel
+    by_noise = float(theory.noise_bias(H, law.D3, eta, at.N).norm())
     rows = here.rows.double().cpu()
     spread = (panel.p[:, None] * rows).T @ rows
-    for name in variance:
-        C = theory.sampled_noise(noise.C, spread, name, K, at.N, at.S)
-        variance[name] = float(theory.lyapunov(H, eta * C).trace())
-    if getattr(panel.problem, "sampling", "iid") == "reshuffle":
-        case.clock.note(
+
+    def trace(algorithm: str) -> float:
+        C = theory.sampled_noise(law.C, spread, algorithm, K, at.N, at.S)
+        return float(theory.lyapunov(H, eta * C).trace())
+
+    if panel.can.steps_in_a_pass is not None:
+        case.budget.note(
             "Stochastic bias and variance are those of i.i.d. mini-batches; reshuffled ones "
             "have less."
         )
-    return bias, variance
+    return Law(
+        replace(bias, stochastic=by_noise, scaffold=by_noise),
+        Variance(fedavg=trace(FEDAVG), scaffold=trace(SCAFFOLD)),
+    )
 
 
 def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
@@ -133,16 +163,16 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
 
     NaN without advice, or without time.
     """
-    if choice is None or choice.eta is None or pull is None or case.clock.over(1.0):
+    if choice is None or choice.eta is None or pull is None or case.budget.out_of_time(1.0):
         return nan
-    panel, x, enough = case.panel, case.best, case.clock.until(1.0)
+    panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
     eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
     for i in range(panel.problem.N):
         y = x
         for _ in range(K):
-            if enough():
-                case.clock.note("The average drift is that of the first-order formula.")
+            if out_of_time():
+                case.budget.note("The average drift is that of the first-order formula.")
                 return float(eta * (K - 1) / 2 * pull.norm())
             y = y - eta * panel.problem.client_gradient(i, y).detach()
         mean.add_(y, alpha=float(panel.p[i]))

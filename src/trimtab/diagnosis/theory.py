@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SGD
+
+STRONGLY_CONVEX, GENERAL_CONVEX, NON_CONVEX = "strongly convex", "general convex", "non-convex"
 
 Option = Literal["I", "II"]
 Rate = dict[str, float]
@@ -44,11 +47,9 @@ class Constants:
     def convexity(self) -> str:
         """Which column of Table 2 holds: mu is 0 up to a millionth of L, or it has a sign."""
         tiny = 1e-6 * self.L
-        return (
-            "strongly convex"
-            if self.mu > tiny
-            else ("non-convex" if self.mu < -tiny else "general convex")
-        )
+        if self.mu > tiny:
+            return STRONGLY_CONVEX
+        return NON_CONVEX if self.mu < -tiny else GENERAL_CONVEX
 
 
 def rates(at: Constants, K: int) -> dict[str, Rate]:
@@ -59,7 +60,7 @@ def rates(at: Constants, K: int) -> dict[str, Rate]:
     {'sgd': 100, 'fedavg': 100, 'scaffold': 101, 'scaffold on quadratics': 20}
     """
     c = at
-    if c.convexity == "non-convex":
+    if c.convexity == NON_CONVEX:
         scale = c.F / c.eps
         noise = c.L * c.sigma**2 * c.F / (K * c.eps**2)
         sampling = (1 - c.S / c.N) * c.G**2 * c.F / (c.S * c.eps**2)
@@ -67,22 +68,23 @@ def rates(at: Constants, K: int) -> dict[str, Rate]:
         late = (c.N / c.S) ** (2 / 3) * c.L * scale
         third = {"smoothness and late clients": late}
     else:
-        mu = c.mu if c.convexity == "strongly convex" else c.eps / c.D**2  # Table 2: mu = eps
+        strong = c.convexity == STRONGLY_CONVEX
+        mu = c.mu if strong else c.eps / c.D**2  # In Table 2, eps stands for mu.
         scale = 1 / mu
         noise = c.sigma**2 / (mu * K * c.eps)
         sampling = (1 - c.S / c.N) * c.G**2 / (mu * c.S * c.eps)
         drift = sqrt(c.L) * c.G / (mu * sqrt(c.eps))
         third = {"smoothness": c.L * scale, "late clients": c.N / c.S}
     return {
-        "sgd": {"noise": noise / c.N, "smoothness": c.L * scale},
-        "fedavg": {
+        SGD: {"noise": noise / c.N, "smoothness": c.L * scale},
+        FEDAVG: {
             "noise": noise / c.S,
             "sampled clients that differ": sampling,
             "drift": drift,
             "smoothness": c.B**2 * c.L * scale,
         },
-        "scaffold": {"noise": noise / c.S} | third,
-        "scaffold on quadratics": {
+        SCAFFOLD: {"noise": noise / c.S} | third,
+        f"{SCAFFOLD} on quadratics": {
             "noise": noise / c.N,
             "smoothness": c.L * scale / K,
             "different Hessians": c.delta * scale,
@@ -113,9 +115,21 @@ def knee(L: float, delta: float, mu: float, option: Option = "II") -> float:
     return max(1.0, min(by_hessians, by_lag))
 
 
-def knees(at: Constants) -> dict[str, float]:
+@dataclass(frozen=True)
+class Knees:
+    """The knee of both options."""
+
+    option_I: float
+    option_II: float
+
+    def to_json(self) -> dict[str, float]:
+        """Return the knees by the options' names."""
+        return {"I": self.option_I, "II": self.option_II}
+
+
+def knees(at: Constants) -> Knees:
     """Return the knee of both options."""
-    return {"I": knee(at.L, at.delta, at.mu, "I"), "II": knee(at.L, at.delta, at.mu, "II")}
+    return Knees(knee(at.L, at.delta, at.mu, "I"), knee(at.L, at.delta, at.mu, "II"))
 
 
 def stable_step(L: float, K: int, eta_g: float = 1.0) -> float:
@@ -172,7 +186,7 @@ def sampled_noise(C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: 
     `spread` is the mean of grad f_c grad f_c'. SCAFFOLD: (2/S - 1/N) C. FedAvg: C/S and, since
     clients that differ come and go, K (N-S)/(S (N-1)) of the spread. (Ours, measured.)
     """
-    if algorithm == "scaffold":
+    if algorithm == SCAFFOLD:
         return (2 / S - 1 / N) * C
     return C / S + (K * (N - S) / (S * (N - 1)) * spread if S < N else 0.0)
 

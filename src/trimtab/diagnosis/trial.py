@@ -1,52 +1,61 @@
-"""A few rounds on the problem itself: what was not tried is not advised.
+"""A few rounds on the problem itself, since only what was tried may be advised.
 
 Every candidate runs from the same start, a round of each in turn; one whose f rises starts again
 with a smaller step. They are compared after the same number of rounds.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
+from trimtab.core.task import Progress
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SIMPLEST_FIRST, make, named
 from trimtab.diagnosis.case import SHARE, Case
-from trimtab.diagnosis.choice import LIKE, make, named
+from trimtab.diagnosis.choice import LIKE
 from trimtab.diagnosis.quadratic_model import NEAR
+from trimtab.diagnosis.rows import TrialCurve
 from trimtab.simulation import Diverged, Simulation, simulate
 
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
-FIRST = 3  # whether f rises is asked from the third round on, since cohorts differ
-MOST = 100  # rounds of a candidate, at most
-RACE = 0.65  # of the time of a trial: the rest is for other step sizes of the winner
-TRIES = 7  # step sizes of a candidate: a step that makes f rise is halved, or cut to an eighth
-DOUBLINGS = 4  # of a step size that did well, while that is better
-ROOM = 0.6  # of the time of a race: the rest is for steps that have to be halved
-RISEN = 0.25  # of the way down: f rises if it climbs back further than that
-FAR = 3.0  # times the start's f - f*: f exploded if it rose by more than that
-AS_GOOD = 0.8  # of the best's way down: a candidate that got so far is about as good
-SLOW = 0.3  # of the way down of the whole step: half of it is very slow if it gets no further
-LONG = 30  # rounds: a step that was tried for less may turn out too large later
-NOT_BAD = 0.5  # of FedAvg's way down: enough for SCAFFOLD, whose controls pay later
+FIRST = 3  # whether f rises is asked after >= 3 rounds, since cohorts differ
+MOST = 100  # a candidate runs for <= 100 rounds
+RACE = 0.65  # the race takes <= 0.65 x the time; the rest is for other step sizes of the winner
+TRIES = 7  # <= 7 step sizes of a candidate: one that makes f rise is halved, or cut to an eighth
+DOUBLINGS = 4  # a step size that did well is doubled <= 4 times, while that is better
+ROOM = 0.6  # candidates are tried if they take <= 0.6 x the race, since some steps are halved
+RISEN = 0.25  # f rises if it climbs back by > 0.25 x the way down
+FAR = 3.0  # f exploded if it rose by > 3 x the start's f - f*
+AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down
+CLEARLY = 0.8  # a step is better than another if it leaves < 0.8 x the other's f - f*
+SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
+LONG = 30  # a step that was tried for < 30 rounds may turn out too large later
+NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
 
 
 @dataclass
 class Lane:
-    """A candidate and what became of it: f after each round with the step size `eta`."""
+    """A candidate and what becomes of it while it runs."""
 
     algorithm: str
     K: int
     eta: float
-    losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # f after each round with this step size
     tries: int = TRIES  # step sizes that may still be tried
-    failed: bool = False  # f rose with every step size
-    compared: bool = False  # it ran as long as it takes to tell: >= LEAST rounds, or the whole race
-    there: bool = False  # it reached the goal
-    slowest: float = 0.0  # seconds of a round and a look at f
+    failed: bool = False  # whether f rose with every step size
+    compared: bool = False  # whether it ran for >= LEAST rounds, or for the whole race
+    there: bool = False  # whether it reached the goal
+    slowest: float = 0.0  # the seconds of its slowest round, with a look at f
     sim: Simulation | None = field(default=None, repr=False)
 
     @property
     def tried(self) -> bool:
         """Whether it ran for enough rounds without f rising."""
         return self.compared and (self.there or len(self.losses) >= LEAST)
+
+    @property
+    def curve(self) -> TrialCurve:
+        """What it did with the last step size, as a diagnosis shows it."""
+        return TrialCurve(self.algorithm, self.K, self.eta, tuple(self.losses))
 
     def reached(self, goal: float) -> float:
         """Return the first round with f <= goal, or infinity."""
@@ -56,15 +65,17 @@ class Lane:
 class Trial:
     """Rounds of several candidates on the clients that are measured."""
 
-    def __init__(self, case: Case, until: float, careful: bool) -> None:
-        self.case, self.until, self.careful = case, until, careful
-        known = case.best is not case.x0  # else the optimum was not looked for
-        self.goal = case.least + case.eps if known else -inf
-        over = 1 - case.clock.left(1.0) / case.clock.seconds
+    def __init__(self, case: Case, until: float, careful: bool, share: float | None = None) -> None:
+        self.case, self.until, self.careful, self.share = case, until, careful, share
+        explored = case.best is not case.x0
+        self.goal = case.least + case.eps if explored else -inf
+        over = 1 - case.budget.seconds_until(1.0) / case.budget.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
 
-    def race(self, lanes: Sequence[Lane], most: int, until: float) -> Iterator[str]:
+    def race(
+        self, lanes: Sequence[Lane], most: int, until: float
+    ) -> Generator[Progress, None, None]:
         """Run a round of each lane in turn until somebody reaches the goal, or the time is over."""
         end, r = most, 0
         for r in range(1, most + 1):
@@ -73,7 +84,7 @@ class Trial:
                 end = min(most, max(FIRST, floor(NEAR * r)))
             if r >= end or all(len(lane.losses) < r for lane in lanes):
                 break
-        if r < end:  # the time was over: those that started again may catch up
+        if r < end:  # The time was over, and those that started again may catch up.
             yield from self._up_to(min(LEAST, most), lanes, self.until)
         whole = r if r == end else LEAST
         for lane in lanes:
@@ -81,37 +92,42 @@ class Trial:
             lane.there = lane.reached(self.goal) < inf
             lane.compared = not lane.failed and len(lane.losses) >= min(whole, LEAST)
             for loss in lane.losses:
-                self.case.found(loss)
+                self.case.saw(loss)
 
-    def _up_to(self, r: int, lanes: Sequence[Lane], until: float) -> Iterator[str]:
+    def _up_to(
+        self, r: int, lanes: Sequence[Lane], until: float
+    ) -> Generator[Progress, None, None]:
         """Let every lane run until round r, those with few local steps first."""
         for lane in sorted(lanes, key=lambda lane: lane.K):
             while len(lane.losses) < r and not lane.failed and self._fits(lane, until):
-                yield f"{named(lane.algorithm)} with K = {lane.K}, round {len(lane.losses) + 1}"
+                what = f"{named(lane.algorithm)} with K = {lane.K}, round {len(lane.losses) + 1}"
+                yield Progress(what, self.share)
                 self._advance(lane)
 
     def affords(self, steps: int) -> bool:
         """Tell whether there is time to try candidates with so many local steps in all."""
-        left = self.case.clock.left(self.race_until)
+        left = self.case.budget.seconds_until(self.race_until)
         return LEAST * steps * self.case.step_seconds <= ROOM * left
 
     def _fits(self, lane: Lane, until: float) -> bool:
         """Tell whether there is time for another round of this lane."""
-        return (lane.slowest or lane.K * self.case.step_seconds) <= self.case.clock.left(until)
+        expected = lane.slowest or lane.K * self.case.step_seconds
+        return expected <= self.case.budget.seconds_until(until)
 
     def _advance(self, lane: Lane) -> None:
+        """Run a round of this lane; if f rises, it starts again with a smaller step."""
         case, problem = self.case, self.case.panel.problem
-        started = case.clock.spent
+        started = case.budget.spent
         if lane.sim is None:
-            made = make(lane.algorithm, lane.K, lane.eta)
-            lane.sim = simulate(made, problem, S=case.cohort, x=case.start, seed=case.seed)
+            algorithm = make(lane.algorithm, lane.K, lane.eta)
+            lane.sim = simulate(algorithm, problem, S=case.cohort, x=case.start, seed=case.seed)
         try:
             x = next(lane.sim).x
-            case.step_seconds = min(case.step_seconds, (case.clock.spent - started) / lane.K)
+            case.step_seconds = min(case.step_seconds, (case.budget.spent - started) / lane.K)
             lane.losses.append(problem.loss(x))
         except Diverged:
             lane.losses.append(inf)
-        lane.slowest = max(lane.slowest, case.clock.spent - started)
+        lane.slowest = max(lane.slowest, case.budget.spent - started)
         far = self._far(lane.losses[-1])
         if far or self._rises(lane.losses):
             lane.losses, lane.sim = [], None
@@ -157,9 +173,9 @@ def winner(
         return favourite
     low = min(min(lane.losses[:r]) for lane in tried)
     best = _first(tried, low + SHARE * (trial.f_start - low))
-    if best.algorithm == "fedavg" and not alike:
+    if best.algorithm == FEDAVG and not alike:
         for lane in tried:
-            same = (lane.algorithm, lane.K) == ("scaffold", best.K)
+            same = (lane.algorithm, lane.K) == (SCAFFOLD, best.K)
             if same and down(lane) >= NOT_BAD * down(best):
                 return lane
     return best
@@ -168,7 +184,7 @@ def winner(
 def _first(tried: Sequence[Lane], goal: float) -> Lane:
     """Return the simplest that is about as early as the first, with the fewest local steps."""
     fewest = min(lane.reached(goal) for lane in tried)
-    for name in ("sgd", "mimelite", "fedavg", "scaffold"):
+    for name in SIMPLEST_FIRST:
         mine = [lane for lane in tried if lane.algorithm == name]
         first = min((lane.reached(goal) for lane in mine), default=inf)
         if first <= LIKE * fewest:
@@ -177,7 +193,7 @@ def _first(tried: Sequence[Lane], goal: float) -> Lane:
     return min(good, key=lambda lane: (lane.K, lane.reached(goal), lane.eta))
 
 
-def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, list[Lane]]]:
+def better_step(trial: Trial, lane: Lane) -> Generator[Progress, None, tuple[Lane, list[Lane]]]:
     """Try half and twice the step size for as many rounds; return the best, and what was tried."""
     tried: list[Lane] = []
     for factor in (0.5, *[2.0] * DOUBLINGS):
@@ -191,19 +207,19 @@ def better_step(trial: Trial, lane: Lane) -> Generator[str, None, tuple[Lane, li
     return lane, tried
 
 
-def _better(trial: Trial, one: Lane, other: Lane) -> bool:
-    """Tell whether one needs fewer rounds; if neither arrives, the smaller step has the benefit.
+def _better(trial: Trial, lane: Lane, other: Lane) -> bool:
+    """Tell whether a lane needs fewer rounds; if neither arrives, the smaller step has the benefit.
 
     A step at the edge of stability does well for some rounds, and then no longer: after few rounds,
     and where the model cannot be trusted, half of it is preferred unless it is very slow.
     """
-    there, then = one.reached(trial.goal), other.reached(trial.goal)
+    there, then = lane.reached(trial.goal), other.reached(trial.goal)
     if there != then or there < inf:
         return there < then
-    r = min(len(one.losses), len(other.losses))
-    ends = [lane.losses[r - 1] for lane in (one, other)]
+    r = min(len(lane.losses), len(other.losses))
+    ends = [each.losses[r - 1] for each in (lane, other)]
     if not trial.careful or r >= LONG:
         low = min(trial.case.least, *ends)
-        return ends[0] - low < AS_GOOD * (ends[1] - low)
+        return ends[0] - low < CLEARLY * (ends[1] - low)
     down = [trial.f_start - end for end in ends]
-    return one.eta < other.eta and down[0] > SLOW * down[1]
+    return lane.eta < other.eta and down[0] > SLOW * down[1]

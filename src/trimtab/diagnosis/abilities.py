@@ -1,0 +1,65 @@
+"""What a problem offers beyond the protocol; the only place in this room that asks it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from trimtab.core import Vector
+from trimtab.problems.capabilities import capabilities
+from trimtab.problems.problem import Problem
+from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised.problem import Supervised
+from trimtab.simulation.executors import choose
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What this problem can do; None: it cannot.
+
+    Each is asked when it is read, since a closed form may take long.
+    """
+
+    problem: Problem
+
+    @property
+    def hessian_products(self) -> Callable[[int, Vector, Tensor], Tensor] | None:
+        """Its own (i, x, V) -> Hess_i at x times each row of V (or times V)."""
+        return capabilities(self.problem).hessian_products
+
+    @property
+    def client_loss(self) -> Callable[[int, Vector], float] | None:
+        """Its own (i, x) -> f_i(x)."""
+        return capabilities(self.problem).client_loss
+
+    @property
+    def optimum(self) -> Vector | None:
+        """The x* that it knows."""
+        known = capabilities(self.problem).optimum
+        return None if known is None else known()
+
+    @property
+    def closed_forms(self) -> Quadratic | None:
+        """The problem itself if its losses are quadratic, so that B and the noise are known."""
+        return self.problem if isinstance(self.problem, Quadratic) else None
+
+    @property
+    def constant_hessians(self) -> bool:
+        """Whether the Hessians are the same everywhere."""
+        return capabilities(self.problem).constant_hessians
+
+    @property
+    def samples(self) -> Supervised | None:
+        """The problem itself if its clients hold samples, of which some can be taken."""
+        return self.problem if isinstance(self.problem, Supervised) else None
+
+    @property
+    def steps_in_a_pass(self) -> int | None:
+        """The number of mini-batches in a pass when they are reshuffled; None when i.i.d."""
+        can = capabilities(self.problem)
+        return can.steps(1) if can.reshuffles and can.steps is not None else None
+
+    @property
+    def uses_all_cores(self) -> bool:
+        """Whether one gradient keeps all cores busy."""
+        return choose(self.problem, S=1).threads == "all"

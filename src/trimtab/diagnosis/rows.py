@@ -1,0 +1,92 @@
+"""The rows of a diagnosis, as a user reads them and as its JSON holds them."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """What was measured at one point; None stands for what was not."""
+
+    where: str
+    loss: float
+    zeta: float
+    G: float
+    B: float | None
+    gradient: float  # |grad f|
+    L: float | None
+    delta: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """How far one client is off."""
+
+    client: int
+    weight: float
+    gradient: float  # |grad f_i - grad f|
+    hessian: float  # |Hess_i - Hess|; NaN if nothing is known of it
+    measured: bool  # False: `hessian` is an estimate from random vectors
+    outlier: str  # by what it is an outlier, in words
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """|x - x*| where runs stop; None where theory does not hold, or there was no time."""
+
+    heterogeneity: float | None = None  # FedAvg's part by heterogeneity, to first order
+    stochastic: float | None = None  # FedAvg's part by noise, to first order
+    scaffold: float | None = None  # Scaffold's, which is by noise only
+    limit: float | None = None  # where FedAvg stops on the quadratic model
+    richardson_romberg: float | None = None  # what Richardson-Romberg leaves there
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BiasAtK:
+    """FedAvg's bias for one K, at the step size that is advised."""
+
+    K: int
+    heterogeneity: float
+    limit: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Variance:
+    """The traces of stationary covariances; None where theory does not hold, or no time."""
+
+    fedavg: float | None = None
+    scaffold: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TrialCurve:
+    """What was tried on the problem: f after each round."""
+
+    algorithm: str
+    K: int
+    eta: float
+    losses: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)

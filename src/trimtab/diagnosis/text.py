@@ -1,0 +1,156 @@
+"""How a diagnosis reads on a terminal."""
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
+from trimtab.diagnosis.theory import dominating
+
+if TYPE_CHECKING:
+    from trimtab.diagnosis.diagnosis import Diagnosis
+    from trimtab.diagnosis.quadratic_model import Predicted
+    from trimtab.diagnosis.rows import ClientRow
+
+SHOWN = 5  # <= 5 clients are shown
+FLAT = 1e-6  # there is no strong convexity if |mu| <= 1e-6 L
+
+
+def first_sentence(diagnosis: "Diagnosis") -> str:
+    """Return the advice, or why there is none."""
+    if diagnosis.algorithm is None:
+        return f"No advice: {diagnosis.why_not}; run `trimtab compare`."
+    return f"Use {named(diagnosis.algorithm)} with {_settings(diagnosis, diagnosis.algorithm)}."
+
+
+def _settings(diagnosis: "Diagnosis", algorithm: str) -> str:
+    if not has_K(algorithm):
+        return f"eta = {diagnosis.eta_l:.3g}"
+    if algorithm == MIMELITE:
+        return f"K = {diagnosis.K}, eta = {diagnosis.eta_l:.3g} and momentum {BETA:g}"
+    return f"K = {diagnosis.K}, eta_l = {diagnosis.eta_l:.3g} and eta_g = {diagnosis.eta_g:g}"
+
+
+def whole(diagnosis: "Diagnosis") -> str:
+    """Return all that a diagnosis says."""
+    lines = [diagnosis.advice, " ".join(diagnosis.reasons)]
+    lines += [sentence for sentence in (diagnosis.accuracy, diagnosis.about_K) if sentence]
+    lines += [f"How sure: {diagnosis.sure}"]
+    lines += [f"  - {doubt}" for doubt in diagnosis.doubts]
+    sizes = f"N = {diagnosis.N}, d = {diagnosis.d}, S = {diagnosis.S}"
+    lines += ["", f"Measured at the {diagnosis.where}, {sizes}:"]
+    lines += [f"  {row}" for row in _measured(diagnosis)]
+    if diagnosis.rates:
+        aim = f"to f - f* = {diagnosis.eps:.3g}"
+        lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
+    predicted = (*_theory(diagnosis), *_stationary(diagnosis), *_model(diagnosis))
+    lines += [f"  {row}" for row in predicted]
+    lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
+    lines += [f"  {_client(row)}" for row in diagnosis.clients[:SHOWN]]
+    if diagnosis.cut:
+        lines += ["", "Cut short:", *(f"  {sentence}" for sentence in diagnosis.cut)]
+    lines += ["", f"{diagnosis.seconds:.0f} seconds."]
+    return "\n".join(lines)
+
+
+# -- measured
+
+
+def _measured(diagnosis: "Diagnosis") -> list[str]:
+    ratio = local = ""
+    if diagnosis.L and not diagnosis.rough:
+        ratio = f"; delta/L = {diagnosis.delta / diagnosis.L:.2g}"
+    if diagnosis.eta_l is not None:
+        local = f" at eta_l = {diagnosis.eta_l:.3g}, K = {diagnosis.K}"
+    rows = [
+        _scalar(diagnosis, "zeta", "how far the clients' gradients are apart"),
+        _scalar(diagnosis, "G", "gradient dissimilarity of (A1)"),
+        _scalar(diagnosis, "B", "its other constant, the largest over the points tried"),
+        _scalar(diagnosis, "delta", f"Hessian dissimilarity of (A2){ratio}"),
+        _scalar(diagnosis, "second", "second-order heterogeneity"),
+        _scalar(diagnosis, "L", "smoothness, the steepest client"),
+        _scalar(diagnosis, "mu", _convexity(diagnosis)),
+        _scalar(diagnosis, "sigma", "noise of a mini-batch gradient"),
+        _scalar(diagnosis, "drift", f"average drift of local steps{local}"),
+    ]
+    if diagnosis.bounds and diagnosis.measured_on < diagnosis.N:
+        rows.append(f"(Hessians of {diagnosis.measured_on} of {diagnosis.N} clients one by one)")
+    return rows
+
+
+def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
+    """Return a line with the scalar of this name, its error, or what bound it is."""
+    error, value = diagnosis.errors.get(name, 0.0), getattr(diagnosis.scalars, name)
+    if not isfinite(value):
+        return f"{name:<7}{'not measured':<18}{meaning}"
+    sign = {"at least": ">= ", "at most": "<= "}.get(diagnosis.bounds.get(name, ""), "")
+    shown = f"{sign}{value:.3g}" + (f" ± {error:.1g}" if error else "")
+    return f"{name:<7}{shown:<18}{meaning}"
+
+
+def _convexity(diagnosis: "Diagnosis") -> str:
+    if abs(diagnosis.mu) <= FLAT * diagnosis.L:
+        return "no strong convexity"
+    return "strong convexity" if diagnosis.mu > 0 else "least eigenvalue of Hess: not convex there"
+
+
+# -- predicted
+
+
+def _theory(diagnosis: "Diagnosis") -> list[str]:
+    rows = []
+    for name, rate in diagnosis.rates.items():
+        total, most = sum(rate.values()), dominating(rate)
+        rows.append(f"{named(name):<24}{total:>9.3g} rounds, most for {most}")
+    if diagnosis.knee is not None:
+        knees = diagnosis.knee.to_json().items()
+        shown = ", ".join(f"option {option}: {_count(K)}" for option, K in knees)
+        rows.append(f"SCAFFOLD's local steps save rounds, in the long run, up to K ({shown})")
+    return rows
+
+
+def _stationary(diagnosis: "Diagnosis") -> list[str]:
+    rows = []
+    bias, variance = diagnosis.bias, diagnosis.variance
+    if bias.heterogeneity is not None:
+        rows.append(
+            f"FedAvg's bias at this eta_l and K: {bias.heterogeneity:.3g} by heterogeneity"
+            f"{_part(bias.stochastic, ' and {:.2g} by noise')} (first order)"
+            f"{_part(bias.limit, '; it would stop {:.3g} away')}"
+            f"{_part(bias.richardson_romberg, '; Richardson-Romberg would leave {:.2g}')}"
+        )
+    if bias.scaffold is not None:
+        rows.append(f"Scaffold's bias: {bias.scaffold:.2g} (noise only)")
+    for name, trace in variance.to_json().items():
+        if trace is not None:
+            rows.append(f"{named(name)}'s stationary variance (trace): {trace:.3g}")
+    return rows
+
+
+def _model(diagnosis: "Diagnosis") -> list[str]:
+    if not diagnosis.predicted:
+        return []
+    rows = ["rounds on the quadratic model, step size tuned:"]
+    for algorithm in dict.fromkeys(predicted.algorithm for predicted in diagnosis.predicted):
+        mine = [predicted for predicted in diagnosis.predicted if predicted.algorithm == algorithm]
+        shown = ", ".join(f"{_rounds(predicted)} (K = {predicted.K})" for predicted in mine)
+        rows.append(f"  {named(algorithm)}: {shown}")
+    return rows
+
+
+def _count(K: float) -> str:
+    return f"{K:.0f}" if isfinite(K) else "any number"
+
+
+def _part(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _rounds(predicted: "Predicted") -> str:
+    return f"{predicted.ran}+" if predicted.rounds is None else str(predicted.rounds)
+
+
+def _client(row: "ClientRow") -> str:
+    about = "" if row.measured else "about "
+    hessian = f"{about}{row.hessian:.3g}" if isfinite(row.hessian) else "not measured"
+    mark = f"  <- {row.outlier}" if row.outlier else ""
+    return f"{row.client:>5}: {row.gradient:.3g}, {hessian}{mark}"
