@@ -24,10 +24,10 @@ from trimtab.report import (
     write_diagnosis,
     write_page,
 )
-from trimtab.reproduce import REPRODUCTIONS, computing, listing
-from trimtab.reproduce import read as read_records
+from trimtab.reproduce import REPRODUCTIONS, listing, reproduction
 from trimtab.studies.compare import comparing
 from trimtab.studies.comparison import Comparison, read_comparison
+from trimtab.studies.events import CellDone
 from trimtab.studies.run import running
 
 
@@ -239,17 +239,22 @@ def reproduce(
     for name in names:
         with console.status(name) as status:
             options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
-            steps = computing(REPRODUCTIONS[name], folder / name, say=status.update, **options)
-            for cell, record in steps:
-                console.print(f"{name} {cell}: {record['seconds']:.1f} s")
+            for event in reproduction.reproduce.start(
+                REPRODUCTIONS[name], folder / name, **options
+            ):
+                if isinstance(event, CellDone):
+                    console.print(f"{name} {event.name}: {event.seconds:.1f} s")
+                else:
+                    status.update(event.what)
     found = listing(folder, names or tuple(REPRODUCTIONS))
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     elif names:
         for name in names:
             click.echo(f"\n{name}: {REPRODUCTIONS[name].source}\n")
-            click.echo(REPRODUCTIONS[name].table(read_records(folder / name)))
-            for claim in REPRODUCTIONS[name].claims(read_records(folder / name)):
+            records = reproduction.read(folder / name)
+            click.echo(REPRODUCTIONS[name].table(records))
+            for claim in REPRODUCTIONS[name].claims(records):
                 click.echo(f"\n{claim.verdict}: {claim.sentence} {claim.numbers}")
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(found))
