@@ -196,8 +196,7 @@ def bench(workloads: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     console, rows = Console(stderr=True), []
     for name in workloads or WORKLOADS:
         with console.status(f"{name}: {WORKLOADS[name].shows}"):
-            *_, row = measure(WORKLOADS[name])
-        rows.append(row)
+            rows.append(measure(WORKLOADS[name]).to_json())
     record = {"machine": machine(), "rows": rows}
     if out is not None:
         write_json(out, record)
