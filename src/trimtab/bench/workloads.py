@@ -14,7 +14,10 @@ ETA = 0.1
 
 @dataclass(frozen=True)
 class Workload:
-    """N clients of n samples, S of them a round, mini-batches of b, so many epochs."""
+    """N clients of n samples, S of them a round, mini-batches of b, so many epochs.
+
+    products: (rows, inner, columns) of each matrix product of one local step.
+    """
 
     name: str
     shows: str
@@ -28,9 +31,7 @@ class Workload:
     epochs: int
     goals: dict[str, float]  # ratio <= goal; for 'plain / …' ratio >= goal
     repeats: int = 9
-    products: tuple[
-        tuple[int, int, int], ...
-    ] = ()  # One local step has these (rows, inner, columns).
+    products: tuple[tuple[int, int, int], ...] = ()
     test: int = 0  # If > 0, an evaluation on so many samples is measured too.
     autocast: bool = False  # If true, a round in bfloat16 is measured too.
 
@@ -42,12 +43,12 @@ class Workload:
     def clients(self) -> list[tuple[Tensor, Tensor]]:
         """Return made-up data, four fifths of the inputs zero as in EMNIST."""
         draw = torch.Generator().manual_seed(0)
-        made = []
+        clients = []
         for _ in range(self.N):
             X = torch.rand(self.n, *self.shape, generator=draw)
             X *= torch.rand(self.n, *self.shape, generator=draw) < 0.2
-            made.append((X, torch.randint(self.classes, (self.n,), generator=draw)))
-        return made
+            clients.append((X, torch.randint(self.classes, (self.n,), generator=draw)))
+        return clients
 
     def test_set(self) -> tuple[Tensor, Tensor] | None:
         """Return made-up data to evaluate on, if there is an evaluation."""

@@ -1,14 +1,24 @@
 """Numbers and curves as records hold them: few of them, and no more digits than they deserve."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import log
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-Curve = dict[str, list[Any]]
-"""A thinned curve: the rounds that were kept, and the values there (None: not finite)."""
+
+@dataclass(frozen=True)
+class Curve:
+    """A thinned curve: the rounds that were kept, and the values there."""
+
+    rounds: list[int]
+    values: list[float]
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Return what a record holds."""
+        return {"rounds": self.rounds, "values": self.values}
 
 
 def rounded(record: dict[str, Any], digits: int = 6) -> dict[str, Any]:
@@ -34,10 +44,10 @@ def thinned(values: Sequence[float], most: int = 300) -> Curve:
     """Return at most so many points of a curve that starts at round 0, both ends among them.
 
     >>> thinned([1.0, 0.5, 0.25, 0.125, 0.0625], most=3)
-    {'rounds': [0, 2, 4], 'values': [1.0, 0.25, 0.0625]}
+    Curve(rounds=[0, 2, 4], values=[1.0, 0.25, 0.0625])
     """
     kept = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int).tolist()
-    return {"rounds": kept, "values": [_rounded(float(values[r]), 6) for r in kept]}
+    return Curve(kept, [_rounded(float(values[r]), 6) for r in kept])
 
 
 def first(values: Sequence[float], target: float) -> int | None:

@@ -26,9 +26,9 @@ from trimtab.studies.race import Start, Trials, race, ranked
 from trimtab.studies.record import Record as Rounds
 from trimtab.studies.trial import Trial
 
-FACTOR = 1.8  # the next step size = 1.8 x this one
-SAVE_EVERY = 60.0  # seconds of work that an interrupted cell loses <= 60
-_CENTRE = {"none": 1.0, "momentum": 0.1, "adam": 0.02}  # grid's centre = this x that of no base
+FACTOR = 1.8  # the next step size = 1.8 x the last
+SAVE_EVERY = 60.0  # an interrupted cell loses <= 60 seconds of work
+_CENTRE = {"none": 1.0, "momentum": 0.1, "adam": 0.02}  # centre of a grid / that without a base
 
 
 def cell(setting: Setting) -> Cell:
@@ -36,9 +36,9 @@ def cell(setting: Setting) -> Cell:
     return Cell(setting.name, lambda data, scratch: compute(setting, data, scratch))
 
 
-def seeded(settings: Sequence[Setting], seeds: int) -> list[Setting]:
-    """Return the settings for each seed."""
-    return [replace(setting, seed=seed) for seed in range(seeds) for setting in settings]
+def seeded_cells(settings: Sequence[Setting], seeds: int) -> list[Cell]:
+    """Return the cells of all settings, for each seed."""
+    return [cell(replace(setting, seed=seed)) for seed in range(seeds) for setting in settings]
 
 
 # -- the problem
@@ -50,35 +50,35 @@ def _data(data: Path | None, pixels: Scale, classes: int) -> Split:
 
 
 @lru_cache(maxsize=2)
-def _problem(
-    data: Path | None,
-    pixels: Scale,
-    similarity: float,
-    N: int,
-    network: bool,
-    random_start: bool,
-    every: int,
-    seed: int,
-    classes: int,
-) -> Supervised:
-    (X, y), test, _ = _data(data, pixels, classes)
-    X, y = X[::every], y[::every]
-    clients = split(X, y, by_similarity(y, N, similarity, seed))
+def _problem(s: Setting, data: Path | None) -> Supervised:
+    (X, y), test, _ = _data(data, s.pixels, s.classes)
+    X, y = X[:: s.every], y[:: s.every]
+    clients = split(X, y, by_similarity(y, s.N, s.similarity, s.seed))
 
     def build() -> nn.Module:
-        if network:
-            return mlp(784, 200, classes)
-        return nn.Linear(784, classes) if random_start else logistic(784, classes)
+        if s.network:
+            return mlp(784, 200, s.classes)
+        return nn.Linear(784, s.classes) if s.random_start else logistic(784, s.classes)
 
-    test = (test[0][::every], test[1][::every])
+    test = (test[0][:: s.every], test[1][:: s.every])
     return Supervised(build, F.cross_entropy, clients, test, batch=0.2)
 
 
 def problem_of(s: Setting, data: Path | None) -> Supervised:
-    """Return the problem of a setting; those used last are kept."""
-    return _problem(
-        data, s.pixels, s.similarity, s.N, s.network, s.random_start, s.every, s.seed, s.classes
-    )  # fmt: skip
+    """Return the problem of a setting; settings that differ in what is run on it share it."""
+    shared = Setting(
+        algorithm="",
+        epochs=1,
+        similarity=s.similarity,
+        N=s.N,
+        network=s.network,
+        pixels=s.pixels,
+        random_start=s.random_start,
+        every=s.every,
+        seed=s.seed,
+        classes=s.classes,
+    )
+    return _problem(shared, data)
 
 
 # -- the race

@@ -24,10 +24,10 @@ class Setting:
     N: int = 100
     target: float | None = 0.5  # The race is for it; None: for the accuracy at the limit.
     until: float = 0.6  # The winner runs on until it stays there, or to the limit.
-    limit: int = 1000  # rounds <= limit
+    limit: int = 1000  # The rounds of every run are <= limit.
     network: bool = False  # True: 200 hidden units, instead of logistic regression.
     pixels: Scale = "unit"
-    random_start: bool = False  # False: x = 0.
+    random_start: bool = False  # False: it starts at x = 0.
     every: int = 1  # Take every so many-th sample.
     seed: int = 0
     eta: float | None = None  # None: the step size is raced for.
@@ -62,14 +62,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RacedRecord:
-    """The race for a step size, and the winner's accuracy after every round."""
+    """The race for a step size, and the winner's accuracy after every round.
+
+    again is the winner from a start moved by a millionth; None: it was not tried.
+    """
 
     setting: Setting
     eta: float
     candidates: tuple[Candidate, ...]
     accuracy: tuple[float, ...]
     best: float | None
-    again: Again | None  # from a start moved by a millionth; None: it was not tried
+    again: Again | None
     K: int
     data: str
     bytes_a_round: int | None

@@ -67,11 +67,14 @@ Judge = Callable[[Records], Verdict]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper; whether it holds in our records (None: they do not tell yet)."""
+    """A sentence of the paper; whether it holds in our records (None: they do not tell yet).
+
+    numbers: what decided it.
+    """
 
     sentence: str
     held: bool | None
-    numbers: str = ""  # what decided it
+    numbers: str = ""
 
     @property
     def verdict(self) -> str:
@@ -113,18 +116,23 @@ def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `trimtab reproduce NAME` does."""
+    """What `trimtab reproduce NAME` does.
+
+    shows: what, in one line. source: where it is published. minutes: on two cores.
+    cells(quick, seeds): what is computed; more(records): the cells that follow from others.
+    table(records), discussion: Markdown; the table has the published numbers beside ours.
+    """
 
     name: str
-    shows: str  # in one line
-    source: str  # where it is published
-    minutes: float  # on two cores
-    cells: Callable[[bool, int], Sequence[Cell]]  # (quick, seeds)
+    shows: str
+    source: str
+    minutes: float
+    cells: Callable[[bool, int], Sequence[Cell]]
     sentences: tuple[Sentence, ...]
-    table: Callable[[Records], str]  # Markdown, the published numbers beside ours
+    table: Callable[[Records], str]
     figure: Callable[[Records], "Figure"]
-    discussion: str = ""  # Markdown
-    more: Callable[[Records], Sequence[Cell]] = lambda records: ()  # cells that follow from others
+    discussion: str = ""
+    more: Callable[[Records], Sequence[Cell]] = lambda records: ()
 
     def claims(self, records: Records) -> list[Claim]:
         """Return the sentences as the records judge them."""

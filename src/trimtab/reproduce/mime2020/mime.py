@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.raced_cells import cell, seeded
+from trimtab.reproduce.raced_cells import seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import (
     Cell,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALGORITHMS = ("serveronly", "fedopt", "mimelite", "mime")
-WITHOUT_BASE = ("fedopt", "mime")  # the algorithms whose gain from momentum is shown
+WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to tell what momentum adds.
 BASE_TITLES = {"momentum": "SGD with momentum", "adam": "Adam", "none": "SGD"}
 SERVER_STEPS = {"momentum": (0.3, 1.0), "adam": (0.01, 0.03), "none": (1.0,)}
-LAST = 30  # rounds whose mean accuracy counts: r > R - 30
+LAST = 30  # the mean accuracy of the rounds r > R - 30 counts
 WHERE = "slides, caption of Figure 3"
 
 
@@ -52,7 +52,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
         settings = [s for s in settings if s.base != "adam" and s.eta_g in (0.3, 1.0)]
         left_out = ("fedopt", 1.0, "momentum")
         settings = [s for s in settings if (s.algorithm, s.eta_g, s.base) != left_out]
-    return [cell(setting) for setting in seeded(settings, seeds)]
+    return seeded_cells(settings, seeds)
 
 
 def late(record: RacedRecord) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.raced_cells import cell, seeded
+from trimtab.reproduce.raced_cells import seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Cell, Records, Reproduction, Verdict, sentence
 from trimtab.reproduce.rounds_to_target import (
@@ -44,7 +44,7 @@ OF_FEW_OR_MANY: Pairs = (("scaffold", FEW), ("fedavg", MANY), ("fedavg", FEW), (
 def _cells(pairs: Pairs, quick: bool, seeds: int) -> list[Cell]:
     usual = _SMALL if quick else _400
     settings = [replace(usual, algorithm=name, S=S) for name, S in pairs]
-    return [cell(setting) for setting in seeded(settings, seeds)]
+    return seeded_cells(settings, seeds)
 
 
 # -- what the slides say

@@ -42,13 +42,16 @@ WHERE = "section 7.1, Figure 3"
 
 @dataclass(frozen=True)
 class Panel:
-    """f(x) after each round of the three algorithms, from round 0 on."""
+    """f(x) after each round of the three algorithms, from round 0 on.
+
+    fedavg_stops_at is the x of its fixed point, in closed form.
+    """
 
     G: int
     K: int
     eta: float
     curves: dict[str, list[float]]
-    fedavg_stops_at: float  # x in closed form
+    fedavg_stops_at: float
 
     def to_json(self) -> Record:
         """Return what the file holds."""

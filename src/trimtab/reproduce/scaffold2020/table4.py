@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE4
-from trimtab.reproduce.raced_cells import cell, seeded
+from trimtab.reproduce.raced_cells import seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import (
     Cell,
@@ -49,7 +49,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
         for S in sampled
         for s in ((0,) if quick else (0, 10))
     ]
-    return [cell(setting) for setting in seeded(settings, seeds)]
+    return seeded_cells(settings, seeds)
 
 
 def by_clients(raced: Sequence[RacedRecord], name: str, s: float) -> dict[int, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE5
-from trimtab.reproduce.raced_cells import FACTOR, cell, seeded
+from trimtab.reproduce.raced_cells import FACTOR, cell, seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import (
     Cell,
@@ -40,7 +40,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
         for name in TABLE5
         for s in SIMILARITIES
     ]
-    return [cell(setting) for setting in seeded(settings, seeds)]
+    return seeded_cells(settings, seeds)
 
 
 def more(records: Records) -> list[Cell]:

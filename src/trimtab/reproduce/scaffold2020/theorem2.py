@@ -47,7 +47,7 @@ WHERE = "section 3.2, Theorem II"
 
 def _affine(eta_l: Tensor, K: int, G: float) -> tuple[Tensor, Tensor]:
     """Return a and the fixed point b/(1 - a) of FedAvg's round x <- a x + b."""
-    lost = -torch.expm1(K * torch.log1p(-2 * MU * eta_l))  # 1 - q, q = (1 - 2 mu eta_l)^K
+    lost = -torch.expm1(K * torch.log1p(-2 * MU * eta_l))  # lost = 1 - (1 - 2 mu eta_l)^K
     b = eta_l * G / 2 * (K - lost / (2 * MU * eta_l))
     return 1 - lost / 2, b / (lost / 2)
 
@@ -92,8 +92,8 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
 def _compute(K: int, quick: bool) -> Computing:
     """Return the best losses against R and against G, and the runs that check them."""
     yield Progress("closed form")
-    every = list(ROUNDS if quick else range(1, ROUNDS[-1] + 1))
-    scaled = [f * MU * R**2 for R, f in zip(every, _best(every, K, 1.0)[0], strict=True)]
+    all_R = list(ROUNDS if quick else range(1, ROUNDS[-1] + 1))
+    scaled = [f * MU * R**2 for R, f in zip(all_R, _best(all_R, K, 1.0)[0], strict=True)]
     losses, steps = _best(list(ROUNDS), K, 1.0)
     runs: list[dict[str, float]] = []
     longest = 64 if quick else 1024
@@ -111,11 +111,11 @@ def _compute(K: int, quick: bool) -> Computing:
         "eta_l": steps,
         "G": GS,
         "f at G": [_best([AT], K, G)[0][0] for G in GS],
-        "least f mu R^2/G^2": {"value": min(scaled), "over how many R": len(every)},
+        "least f mu R^2/G^2": {"value": min(scaled), "over how many R": len(all_R)},
         "runs": runs,
         "eta_g free": free,
     }
-    return rounded(record) | {"runs": runs}  # Runs and closed form differ in the last digits only.
+    return rounded(record) | {"runs": runs}  # They differ in the last digits only.
 
 
 # -- what the paper says

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -19,9 +19,11 @@ from trimtab.simulation import Round, simulate
 
 ALGORITHMS = ("fedavg", "scaffold", "richardsonromberg")
 N, HS = 4, (10, 100)
-GAMMA = {10: 0.004, 100: 0.0008}  # second order in gamma << first order, so the formula holds
-STEPS = {10: (0.002, 0.001, 0.0005), 100: (0.0002, 0.0001, 5e-5)}  # the next gamma = half of this
-REACH = 0.5  # eta_g gamma H on the way to a fixed point, which eta_g does not move
+# Steps by H: those of the curves are small enough for a formula of first order, and those of the
+# fixed points are each half of the last.
+GAMMA = {10: 0.004, 100: 0.0008}
+STEPS = {10: (0.002, 0.001, 0.0005), 100: (0.0002, 0.0001, 5e-5)}
+REACH = 0.5  # eta_g gamma H = 0.5 on the way to a fixed point, which eta_g does not move
 BATCH = 5
 
 
@@ -30,18 +32,21 @@ BATCH = 5
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Where FedAvg stops with full batches and one step, and what the formula says of it."""
+    """Where FedAvg stops with full batches and one step, and what the formula says of it.
+
+    gap is |bias - predicted|/|predicted| of the vectors, richardson_romberg the bias of that.
+    """
 
     gamma: float
     bias: float
     predicted: float
-    gap: float  # |bias - predicted|/|predicted|, as vectors
+    gap: float
     cosine: float
-    richardson_romberg: float  # its bias
+    richardson_romberg: float
 
     def to_json(self) -> dict[str, float]:
         """Return a row of a record."""
-        row = dict(vars(self))
+        row = asdict(self)
         return row | {"Richardson-Romberg": row.pop("richardson_romberg")}
 
     @classmethod
@@ -62,28 +67,45 @@ class FullBatches:
 
     def to_json(self) -> Record:
         """Return what the file holds, but for the settings."""
-        return dict(vars(self)) | {"steps": [step.to_json() for step in self.steps]}
+        return {
+            "steps": [step.to_json() for step in self.steps],
+            "scaffold": self.scaffold,
+            "predicted": self.predicted,
+            "curves": {name: curve.to_json() for name, curve in self.curves.items()},
+        }
 
     @classmethod
     def from_json(cls, record: Record) -> "FullBatches":
         """Read a record."""
         steps = tuple(map(FixedPoint.from_json, record["steps"]))
-        return cls(steps, record["scaffold"], record["predicted"], record["curves"])
+        curves = {name: Curve(**curve) for name, curve in record["curves"].items()}
+        return cls(steps, record["scaffold"], record["predicted"], curves)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """|x - x*| of one chain and of the mean of many, the bias of the mean, and the formula's."""
+    """|x - x*| of a single chain and of the mean of many, and the bias of the mean.
 
-    one: Curve
+    predicted and gap are those of the formula, None where it speaks of second order only.
+    """
+
+    single: Curve
     mean: Curve
     bias: float
-    predicted: float | None = None  # None: of second order
-    gap: float | None = None
+    predicted: float | None
+    gap: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return what the file holds of an algorithm."""
-        return {word: value for word, value in vars(self).items() if value is not None}
+        row = {"one": self.single.to_json(), "mean": self.mean.to_json(), "bias": self.bias}
+        formula = {"predicted": self.predicted, "gap": self.gap}
+        return row if self.predicted is None else row | formula
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> "Chain":
+        """Read what the file holds of an algorithm."""
+        single, mean = Curve(**row["one"]), Curve(**row["mean"])
+        return cls(single, mean, row["bias"], row.get("predicted"), row.get("gap"))
 
 
 def full_batches(records: Records, H: int) -> FullBatches | None:
@@ -95,7 +117,7 @@ def full_batches(records: Records, H: int) -> FullBatches | None:
 def mini_batches(records: Records, H: int) -> list[dict[str, Chain]]:
     """Return the chains by algorithm of all seeds."""
     seeds = [r for name, r in records.items() if name.split("-seed")[0] == f"H{H}-iid"]
-    return [{name: Chain(**run) for name, run in seed["runs"].items()} for seed in seeds]
+    return [{name: Chain.from_json(row) for name, row in seed["runs"].items()} for seed in seeds]
 
 
 # -- how it is computed
@@ -142,31 +164,13 @@ def _rounds(H: int, quick: bool) -> int:
 
 
 def _full_batches(H: int, quick: bool) -> Computing:
-    """Find the fixed points of FedAvg and Richardson-Romberg, and draw the curves."""
+    """Find the fixed points as the step falls, and draw the curves."""
     model = Logistic(N)
     problem, x_star = Chains(model), many_runs.optimum(model)
-
-    def distance(algorithm: Algorithm, start: Vector, R: int) -> Vector:
-        *_, last = islice(simulate(algorithm, problem, x=start), R)
-        return last.x - x_star
-
     steps: list[FixedPoint] = []
     for gamma in STEPS[H][: 2 if quick else None]:
         yield Progress(f"fixed points at {gamma:g}")
-        fedavg = FedAvg(eta_l=gamma, K=H, eta_g=REACH / (gamma * H))
-        slower = FedAvg(eta_l=gamma, K=H, eta_g=REACH / (gamma * H) / 1.5)
-        bias = distance(fedavg, x_star, 20)
-        predicted = many_runs.heterogeneity_bias(model, x_star, gamma, H)
-        steps.append(
-            FixedPoint(
-                gamma=gamma,
-                bias=float(bias.norm()),
-                predicted=float(predicted.norm()),
-                gap=float((bias - predicted).norm() / predicted.norm()),
-                cosine=float(cosine_similarity(bias, predicted, dim=0)),
-                richardson_romberg=float(distance(RichardsonRomberg(slower), x_star, 20).norm()),
-            )
-        )
+        steps.append(_fixed_point(problem, x_star, gamma, H))
     curves: dict[str, list[float]] = {name: [float(x_star.norm())] for name in ALGORITHMS}
     for run in _runs(H):
         yield Progress(f"the curve of {run.title}")
@@ -177,26 +181,47 @@ def _full_batches(H: int, quick: bool) -> Computing:
     scaffold = Scaffold(eta_l=GAMMA[H], K=H, eta_g=REACH / (GAMMA[H] * H))
     content = FullBatches(
         steps=tuple(steps),
-        scaffold=float(distance(scaffold, x_star + 0.1, 40).norm()),
+        scaffold=float((_end(scaffold, problem, x_star + 0.1, 40) - x_star).norm()),
         predicted=float(many_runs.heterogeneity_bias(model, x_star, GAMMA[H], H).norm()),
         curves={name: thinned(errors) for name, errors in curves.items()},
     )
     return rounded({"settings": _settings(model, H, batch="all")} | content.to_json())
 
 
+def _fixed_point(problem: Chains, x_star: Vector, gamma: float, H: int) -> FixedPoint:
+    """Find where FedAvg and Richardson-Romberg stop; eta_g shortens the way and moves nothing."""
+    fedavg = FedAvg(eta_l=gamma, K=H, eta_g=REACH / (gamma * H))
+    romberg = RichardsonRomberg(FedAvg(eta_l=gamma, K=H, eta_g=REACH / (gamma * H) / 1.5))
+    bias = _end(fedavg, problem, x_star, 20) - x_star
+    predicted = many_runs.heterogeneity_bias(problem.model, x_star, gamma, H)
+    return FixedPoint(
+        gamma=gamma,
+        bias=float(bias.norm()),
+        predicted=float(predicted.norm()),
+        gap=float((bias - predicted).norm() / predicted.norm()),
+        cosine=float(cosine_similarity(bias, predicted, dim=0)),
+        richardson_romberg=float((_end(romberg, problem, x_star, 20) - x_star).norm()),
+    )
+
+
+def _end(algorithm: Algorithm, problem: Chains, start: Vector, R: int) -> Vector:
+    *_, last = islice(simulate(algorithm, problem, x=start), R)
+    return last.x
+
+
 def _mini_batches(H: int, seed: int, quick: bool) -> Computing:
     """Run many chains with i.i.d. mini-batches, and look at one of them and at their mean."""
     model, M = Logistic(N, batch=BATCH), 60 if quick else 400
     problem, x_star, R = Chains(model, M), many_runs.optimum(model), _rounds(H, quick)
-    one: dict[str, list[float]] = {name: [float(x_star.norm())] for name in ALGORITHMS}
-    mean = deepcopy(one)
+    single: dict[str, list[float]] = {name: [float(x_star.norm())] for name in ALGORITHMS}
+    mean = deepcopy(single)
     late = dict.fromkeys(ALGORITHMS, -x_star)  # It becomes the mean of the last quarter, less x*.
     for run in _runs(H):
         yield Progress(f"{M} chains of {run.title}")
         for done in islice(simulate(run.algorithm, problem, seed=seed), R):
             for name, x in run.models(done).items():
                 rows = problem.rows(x)
-                one[name].append(float((rows[0] - x_star).norm()))
+                single[name].append(float((rows[0] - x_star).norm()))
                 mean[name].append(float((rows.mean(0) - x_star).norm()))
                 if done.r > R - R // 4:
                     late[name] = late[name] + rows.mean(0) / (R // 4)
@@ -207,7 +232,7 @@ def _mini_batches(H: int, seed: int, quick: bool) -> Computing:
     for name in ALGORITHMS:
         formula = predicted.get(name)
         chains[name] = Chain(
-            one=thinned(one[name]),
+            single=thinned(single[name]),
             mean=thinned(mean[name]),
             bias=float(late[name].norm()),
             predicted=None if formula is None else float(formula.norm()),

@@ -45,14 +45,14 @@ def figure(records: Records) -> "Figure":
 
 def _draw_full(axes: Any, full: FullBatches) -> None:
     for name, curve in full.curves.items():
-        axes.plot(curve["rounds"], curve["values"], **_line(name))
+        axes.plot(curve.rounds, curve.values, **_line(name))
     axes.axhline(full.predicted, **_dashes("fedavg"))
 
 
 def _draw_chains(axes: Any, chains: dict[str, Chain]) -> None:
     for name, chain in chains.items():
-        axes.plot(chain.one["rounds"], chain.one["values"], **_line(name) | _FAINT)
-        axes.plot(chain.mean["rounds"], chain.mean["values"], **_line(name))
+        axes.plot(chain.single.rounds, chain.single.values, **_line(name) | _FAINT)
+        axes.plot(chain.mean.rounds, chain.mean.values, **_line(name))
         if chain.predicted is not None:
             axes.axhline(chain.predicted, **_dashes(name))
 

@@ -49,12 +49,15 @@ class Law:
 
 @dataclass(frozen=True)
 class Stationary:
-    """Both algorithms with N clients, and what theory says of them."""
+    """Both algorithms with N clients, and what theory says of them.
+
+    predicted_bias is |bias|^2 of FedAvg.
+    """
 
     problem: str
     N: int
     predicted_trace: float
-    predicted_bias: float  # FedAvg's, squared
+    predicted_bias: float
     laws: dict[str, Law]
 
     @classmethod
@@ -118,7 +121,7 @@ def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
     gamma, M = GAMMA[problem], 2000 if quick else 3000
     many, x_star = Chains(model, M), many_runs.optimum(model)
     mu = float(torch.linalg.eigvalsh(many_runs.hessian(model, x_star))[0])
-    R = ceil((2 if quick else 3) / (gamma * K * mu))  # exp(-2 gamma K mu R) <= exp(-4)
+    R = ceil((2 if quick else 3) / (gamma * K * mu))  # exp(-2 gamma K mu R) <= exp(-4) << 1
     predicted = many_runs.stationary_covariance(model, x_star, gamma)
     laws: dict[str, Any] = {}
     for name in ALGORITHMS:

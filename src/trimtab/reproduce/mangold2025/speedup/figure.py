@@ -47,9 +47,9 @@ def figure(records: Records) -> "Figure":
 
 
 def _theory(row: Any, sizes: dict[int, list[Stationary]]) -> None:
-    every = [seeds[0] for seeds in sizes.values()]
-    variance = [record.predicted_trace for record in every]
-    with_bias = [record.predicted_trace + record.predicted_bias for record in every]
+    first_seeds = [seeds[0] for seeds in sizes.values()]
+    variance = [record.predicted_trace for record in first_seeds]
+    with_bias = [record.predicted_trace + record.predicted_bias for record in first_seeds]
     row[0].plot(list(sizes), variance, **_DASHED, label="predicted, (γ/N) A⁻¹C")
     row[1].plot(list(sizes), variance, **_DASHED, label="predicted variance")
     row[1].plot(list(sizes), with_bias, **_DASHED | {"linestyle": ":"}, label="and bias²")

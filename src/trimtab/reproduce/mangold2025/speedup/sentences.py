@@ -22,10 +22,10 @@ Sizes = dict[int, list[Stationary]]
 
 def _complete(records: Records) -> dict[str, Sizes]:
     """Return the records by problem; those of the quick version are needed at least."""
-    every = {problem: by_size(records, problem) for problem in PROBLEMS}
-    if any(not set(sizes(problem, quick=True)) <= set(every[problem]) for problem in PROBLEMS):
+    known = {problem: by_size(records, problem) for problem in PROBLEMS}
+    if any(not set(sizes(problem, quick=True)) <= set(known[problem]) for problem in PROBLEMS):
         raise MissingRecordError
-    return every
+    return known
 
 
 def _trace(seeds: Sequence[Stationary], name: str) -> float:

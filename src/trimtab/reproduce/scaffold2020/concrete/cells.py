@@ -28,8 +28,9 @@ CUTS = {
     "iid": "at random",
 }
 Grid = tuple[float, ...]
-DECADES: Grid = tuple(10.0**-j for j in range(4))  # One reading of 'tuned'.
-FINE: Grid = tuple(0.75 / 1.8**j for j in range(10))  # Another; SGD diverges at the largest.
+# Two readings of 'tuned'; SGD diverges at the largest of the fine ones.
+DECADES: Grid = tuple(10.0**-j for j in range(4))
+FINE: Grid = tuple(0.75 / 1.8**j for j in range(10))
 
 
 # -- what a record holds
@@ -48,7 +49,13 @@ class Tried:
     def to_json(self) -> dict[str, Any]:
         """Return what the file holds; what diverged has no curve."""
         row = {"eta": self.eta, "rounds": self.rounds, "end": self.end, "diverged": self.diverged}
-        return row if self.curve is None else row | {"curve": self.curve}
+        return row if self.curve is None else row | {"curve": self.curve.to_json()}
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> "Tried":
+        """Read a row of a record."""
+        curve = Curve(**row["curve"]) if "curve" in row else None
+        return cls(row["eta"], row["rounds"], row["end"], row["diverged"], curve)
 
     def told(self, R: int) -> str:
         """Return how it fared in R rounds."""
@@ -79,17 +86,17 @@ class Tuned:
     def from_json(cls, record: Record) -> "Tuned":
         """Read a record."""
         settings = record["settings"]
-        tried = tuple(Tried(**row) for row in record["tried"])
+        tried = tuple(map(Tried.from_json, record["tried"]))
         return cls(settings["R"], settings["L of a client"], tried)
 
     def best(self, grid: Grid | None = None) -> Tried:
         """Return the best step size, of all or of those on a grid."""
-        some = [
+        on_grid = [
             t
             for t in self.tried
             if grid is None or any(abs(t.eta / eta - 1) < 1e-4 for eta in grid)
         ]
-        return min(some, key=lambda t: t.rank)
+        return min(on_grid, key=lambda t: t.rank)
 
     def at(self, eta: float) -> Tried:
         """Return the nearest step size."""

@@ -52,6 +52,6 @@ def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
 
 def _draw(axes: Any, tried: Tried, name: str, style: str) -> None:
     if tried.curve is not None:
-        values = [max(value, 1e-17) for value in tried.curve["values"]]  # > 0 on a log scale
+        values = [max(value, 1e-17) for value in tried.curve.values]  # > 0 on a log scale
         look = {"color": colour(name), "linewidth": 1.6, "linestyle": style}
-        axes.plot(tried.curve["rounds"], values, **look)
+        axes.plot(tried.curve.rounds, values, **look)

@@ -19,11 +19,12 @@ from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
 from trimtab.simulation import simulate
 
 OPTIONS: tuple[Option, ...] = ("I", "II")
+# Pairs (L/mu, delta/mu).
 FULL = ((100, 10), (1000, 10), (1000, 30), (1000, 100), (1000, 300), (10000, 10), (10000, 100))
-QUICK = ((1000, 10), (1000, 100), (1000, 300))  # Pairs are (L/mu, delta/mu).
+QUICK = ((1000, 10), (1000, 100), (1000, 300))
 DIRECTIONS = 12
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
-COARSE, FINE = 1.2, 1.02  # the next step size tried = this one / 1.2, then / 1.02
+COARSE, FINE = 1.2, 1.02  # the next step size tried = the last / 1.2, and then x 1.02
 
 
 # -- what a record holds
@@ -31,13 +32,16 @@ COARSE, FINE = 1.2, 1.02  # the next step size tried = this one / 1.2, then / 1.
 
 @dataclass(frozen=True)
 class AtK:
-    """The best step size of a K, its rounds per e-fold, and those of a run."""
+    """The best step size of a K, its rounds per e-fold, and those of a run.
+
+    run is None if there was none (ran is false), or if it did not shrink the error.
+    """
 
     K: int
     eta_l: float
     rounds: float
     ran: bool
-    run: float | None  # None: there was no run, or it did not shrink the error
+    run: float | None
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "AtK":
@@ -47,19 +51,19 @@ class AtK:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All K on one problem with one option of SCAFFOLD."""
+    """All K on one problem with one option of SCAFFOLD: kappa = L/mu, ratio = delta/mu."""
 
     option: Option
-    kappa: int  # L/mu
-    ratio: int  # delta/mu
-    every: tuple[AtK, ...]
+    kappa: int
+    ratio: int
+    by_K: tuple[AtK, ...]
 
     @classmethod
     def from_json(cls, record: Record) -> "Sweep":
         """Read a record."""
         settings = record["settings"]
-        every = tuple(map(AtK.from_json, record["found"]))
-        return cls(settings["option"], settings["L/mu"], settings["delta/mu"], every)
+        by_K = tuple(map(AtK.from_json, record["found"]))
+        return cls(settings["option"], settings["L/mu"], settings["delta/mu"], by_K)
 
     @property
     def order(self) -> tuple[int, int, Option]:
@@ -74,12 +78,12 @@ class Sweep:
     @property
     def plateau(self) -> float:
         """The rounds per e-fold at the three largest K, on average."""
-        return sum(at.rounds for at in self.every[-3:]) / 3
+        return sum(at.rounds for at in self.by_K[-3:]) / 3
 
     @property
     def best_K(self) -> int:
         """The smallest K within 1.3 x of the plateau."""
-        return next(at.K for at in self.every if at.rounds <= WITHIN * self.plateau)
+        return next(at.K for at in self.by_K if at.rounds <= WITHIN * self.plateau)
 
     @property
     def knee(self) -> float:
@@ -87,7 +91,7 @@ class Sweep:
         return theory.knee(self.kappa, self.ratio, 1.0, self.option)
 
 
-def sweeps(records: Records) -> list[Sweep]:
+def read_sweeps(records: Records) -> list[Sweep]:
     """Return all records, by problem and option."""
     return sorted(map(Sweep.from_json, records.values()), key=lambda sweep: sweep.order)
 
@@ -165,18 +169,18 @@ def _tuned(problem: Quadratic, K: int, option: Option) -> dict[str, Any]:
 
 def _rates(problem: Quadratic, eta_l: Tensor, K: int, option: Option) -> Tensor:
     """Return by what factor a round shrinks the error, for each eta_l: a spectral radius."""
-    a = problem.A.diagonal(dim1=1, dim2=2)  # (clients, directions)
+    a = problem.A.diagonal(dim1=1, dim2=2)  # Its shape is (clients, directions).
     eta = eta_l[:, None, None]
-    q = (1 - eta * a) ** K  # K steps take the error of y to q times it
+    q = (1 - eta * a) ** K  # K steps multiply the error of y by q.
     P = torch.where(a > 0, (1 - q) / (eta * a), torch.tensor(float(K), dtype=a.dtype))
-    mine = torch.eye(2, dtype=a.dtype) - 0.5  # c_i - c, as a map of (c_1, c_2)
+    mine = torch.eye(2, dtype=a.dtype) - 0.5  # mine (c_1, c_2) = c_i - c
     M = torch.zeros(len(eta_l), DIRECTIONS, 3, 3, dtype=a.dtype)
     M[..., 0, 0] = q.mean(1)  # y_i = q_i x + eta_l P_i (c_i - c)
     for i in (0, 1):
         M[..., 0, 1:] += (eta * P)[:, i, :, None] * mine[i] / 2
         if option == "I":
             M[..., i + 1, 0] = a[i]  # c_i = g_i(x)
-        else:  # c_i - c + (x - y_i)/(K eta_l)
+        else:  # c_i = c_i - c + (x - y_i)/(K eta_l)
             M[..., i + 1, 0] = ((1 - q) / (K * eta))[:, i]
             M[..., i + 1, 1:] = (1 - P / K)[:, i, :, None] * mine[i]
     finite = torch.isfinite(M).all(-1).all(-1)[..., None, None]

@@ -7,7 +7,7 @@ from trimtab.diagnosis.theory import Option
 from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.names import colour
 from trimtab.reproduce.reproduction import Records
-from trimtab.reproduce.scaffold2020.local_steps.cells import Sweep, sweeps
+from trimtab.reproduce.scaffold2020.local_steps.cells import Sweep, read_sweeps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ _FLOOR: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": ":"}
 
 def figure(records: Records) -> "Figure":
     """Return all panels; lines are exact, points are runs."""
-    by_pair = groupby(sweeps(records), key=lambda sweep: (sweep.kappa, sweep.ratio))
+    by_pair = groupby(read_sweeps(records), key=lambda sweep: (sweep.kappa, sweep.ratio))
     pairs = [list(some) for _, some in by_pair]
     columns = min(4, max(1, len(pairs)))
     rows = -(-len(pairs) // columns) or 1
@@ -41,9 +41,9 @@ def _panel(axes: Any, pair: list[Sweep]) -> None:
     """Draw both options on one problem."""
     for sweep in pair:
         option = _colour(sweep.option)
-        K, rounds = [at.K for at in sweep.every], [at.rounds for at in sweep.every]
+        K, rounds = [at.K for at in sweep.by_K], [at.rounds for at in sweep.by_K]
         axes.plot(K, rounds, color=option, linewidth=1.6, label=f"option {sweep.option}")
-        ran = [at for at in sweep.every if at.run]
+        ran = [at for at in sweep.by_K if at.run]
         points = {"linestyle": "none", "marker": "o", "markersize": 3.5, "color": option}
         axes.plot([at.K for at in ran], [at.run for at in ran], **points)
         axes.axvline(sweep.knee, **_knee(sweep.option))

@@ -1,7 +1,7 @@
 """Best K and plateau beside what theory says."""
 
 from trimtab.reproduce.reproduction import Records
-from trimtab.reproduce.scaffold2020.local_steps.cells import sweeps
+from trimtab.reproduce.scaffold2020.local_steps.cells import read_sweeps
 
 
 def table(records: Records) -> str:
@@ -11,10 +11,10 @@ def table(records: Records) -> str:
         "| delta/mu | sqrt(L/mu) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for sweep in sorted(sweeps(records), key=lambda sweep: sweep.option):
+    for sweep in sorted(read_sweeps(records), key=lambda sweep: sweep.option):
         rows.append(
             f"| {sweep.option} | {sweep.kappa} | {sweep.ratio} | {sweep.best_K} "
-            f"| {sweep.knee:.3g} | {sweep.every[0].rounds:.3g} | {sweep.plateau:.3g} "
+            f"| {sweep.knee:.3g} | {sweep.by_K[0].rounds:.3g} | {sweep.plateau:.3g} "
             f"| {sweep.ratio} | {sweep.kappa**0.5:.3g} |"
         )
     return "\n".join(rows)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import log
 
-from trimtab.reproduce.raced_cells import cell, seeded
+from trimtab.reproduce.raced_cells import cell, seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Cell, Records
 from trimtab.reproduce.rounds_to_target import PUBLISHED
@@ -18,20 +18,20 @@ def settings(quick: bool) -> list[Setting]:
     if quick:
         usual = replace(usual, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
         epochs, similarities = [1, 5], [0, 100]
-    made = [replace(usual, algorithm="sgd", similarity=s) for s in similarities]
+    table = [replace(usual, algorithm="sgd", similarity=s) for s in similarities]
     for name in ALGORITHMS[1:]:
         for e in epochs:
             limit = usual.limit if e <= 5 else 300
-            made += [
+            table += [
                 replace(usual, algorithm=name, epochs=e, similarity=s, limit=limit)
                 for s in similarities
             ]
-    return made
+    return table
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return the cells of the table for each seed."""
-    return [cell(setting) for setting in seeded(settings(quick), seeds)]
+    return seeded_cells(settings(quick), seeds)
 
 
 # -- the other readings
@@ -47,14 +47,14 @@ def unknowns() -> list[Setting]:
 
 def common(records: Records) -> list[Setting]:
     """Return the second reading: the three best common step sizes of each algorithm, everywhere."""
-    known, made = _by_name(records), list[Setting]()
+    known, wanted = _by_name(records), list[Setting]()
     for name in ALGORITHMS:
-        wanted = _settings_of(name)
-        raced = [known[setting.name] for setting in wanted if setting.name in known]
-        if len(raced) == len(wanted):
+        cells = _settings_of(name)
+        raced = [known[setting.name] for setting in cells if setting.name in known]
+        if len(raced) == len(cells):
             best = _best_three(raced)
-            made += [replace(setting, eta=eta, until=0.5) for eta in best for setting in wanted]
-    return made
+            wanted += [replace(setting, eta=eta, until=0.5) for eta in best for setting in cells]
+    return wanted
 
 
 def _best_three(raced: list[RacedRecord]) -> list[float]:

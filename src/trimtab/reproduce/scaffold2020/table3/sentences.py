@@ -118,8 +118,8 @@ def epochs_help_similar_clients(table: Table) -> bool:
 @by_every_reading("sgd")
 def sgd_does_not_depend_on_similarity(table: Table) -> bool:
     """Compare its slowest cell with its fastest; the published ones are 416 and 317."""
-    every = [table.sgd(s) for s in table.similarities]
-    return max(every) <= 1.313 * min(every)
+    sgd = [table.sgd(s) for s in table.similarities]
+    return max(sgd) <= 1.313 * min(sgd)
 
 
 @sentence("FedProx (mu = 1) is slower than FedAvg everywhere.", WHERE)

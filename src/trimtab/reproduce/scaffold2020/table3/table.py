@@ -93,11 +93,14 @@ def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
 
 @dataclass(frozen=True)
 class Distance:
-    """By which factors the rounds and the speed-ups over SGD miss the paper, on average."""
+    """By which factors the rounds and the speed-ups over SGD miss the paper, on average.
+
+    cells: how many there are that both give as numbers.
+    """
 
     rounds: float
     speed_ups: float
-    cells: int  # that both give as numbers
+    cells: int
 
 
 def distance(
