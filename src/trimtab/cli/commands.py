@@ -238,9 +238,8 @@ def reproduce(
     for name in names:
         with console.status(name) as status:
             options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
-            for event in reproduction.reproduce.start(
-                REPRODUCTIONS[name], folder / name, **options
-            ):
+            steps = reproduction.reproduce.start(REPRODUCTIONS[name], folder / name, **options)
+            for event in steps:
                 if isinstance(event, CellDone):
                     console.print(f"{name} {event.name}: {event.seconds:.1f} s")
                 else:

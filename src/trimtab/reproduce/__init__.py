@@ -1,7 +1,7 @@
 """The papers' tables and figures, each by one command: `trimtab reproduce NAME`.
 
 One folder a paper: cells that are computed, sentences that are judged by their records, a table and
-a figure. It may import everything but cli and bench; only drawing imports the plotting library.
+a figure. It may import everything but cli and bench, and the plotting library only where it draws.
 """
 
 from collections.abc import Sequence

@@ -42,6 +42,11 @@ def takes_local_steps(name: str) -> bool:
     return _has(name, "K")
 
 
+def takes_server_step(name: str) -> bool:
+    """Tell whether the server has a step size of its own."""
+    return _has(name, "eta_g")
+
+
 def colour(name: str) -> str:
     """Return the colour of an algorithm in every figure."""
     from trimtab.report.plots import COLOURS

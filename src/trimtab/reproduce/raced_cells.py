@@ -23,7 +23,7 @@ from trimtab.simulation import step_size
 from trimtab.studies.fragility import Again, judge, moved, repeat
 from trimtab.studies.goal import Goal
 from trimtab.studies.race import Start, Trials, race, ranked
-from trimtab.studies.record import Record as Rounds
+from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial
 
 FACTOR = 1.8  # the next step size = 1.8 x the last
@@ -91,9 +91,9 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
 
     def start(eta: float, x: Vector | None = None) -> Trial:
         folder = scratch / f"eta{eta:.6g}{'' if x is None else '-again'}"
-        rounds = Rounds(folder, asdict(s) | {"eta": eta}, resume=True)
+        record = Record(folder, asdict(s) | {"eta": eta}, resume=True)
         algorithm = names.build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g)
-        return Trial(algorithm, problem, rounds, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x)
+        return Trial(algorithm, problem, record, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x)
 
     goal = Goal("accuracy", s.target)
     trials = {s.eta: start(s.eta)} if s.eta is not None else (yield from _race(s, start, goal))

@@ -17,7 +17,7 @@ AIMS: tuple[Aim, Aim] = ("target", "until")
 
 @dataclass(frozen=True)
 class Reading:
-    """What 'rounds' may mean: to which accuracy, and the first round there or the first of ten."""
+    """What 'rounds' may mean: to which accuracy, and touching it or staying there."""
 
     aim: Aim
     criterion: Literal["first", "stays"]

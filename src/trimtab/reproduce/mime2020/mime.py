@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import new_figure
-from trimtab.reproduce.names import TITLES, colour
+from trimtab.reproduce.names import TITLES, colour, takes_local_steps, takes_server_step
 from trimtab.reproduce.raced_cells import seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import (
@@ -45,9 +45,9 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     settings = []
     for base, server_steps in SERVER_STEPS.items():
         for name in ALGORITHMS if base != "none" else WITHOUT_BASE:
-            for eta_g in server_steps if name == "fedopt" else (1.0,):
+            for eta_g in server_steps if takes_server_step(name) else (1.0,):
                 setting = replace(usual, algorithm=name, base=base, eta_g=eta_g)
-                settings.append(replace(setting, epochs=1) if name == "serveronly" else setting)
+                settings.append(setting if takes_local_steps(name) else replace(setting, epochs=1))
     if quick:
         settings = [s for s in settings if s.base != "adam" and s.eta_g in (0.3, 1.0)]
         left_out = ("fedopt", 1.0, "momentum")
@@ -159,8 +159,8 @@ def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:
     record = _best(raced, name, base)
     if record is None:
         return ""
-    at_server = f", {record.setting.eta_g:g} at the server" if name == "fedopt" else ""
-    return f"{record.eta:.2g}{at_server}"
+    at_server = f", {record.setting.eta_g:g} at the server"
+    return f"{record.eta:.2g}{at_server if takes_server_step(name) else ''}"
 
 
 def figure(records: Records) -> "Figure":

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import new_figure
-from trimtab.reproduce.names import TITLES, colour
+from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.published import TABLE5
 from trimtab.reproduce.raced_cells import FACTOR, cell, seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
@@ -36,7 +36,7 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     if quick:
         usual = replace(usual, N=20, S=4, target=0.4, limit=20, every=24)
     settings = [
-        replace(usual, algorithm=name, similarity=s, epochs=1 if name == "sgd" else 5)
+        replace(usual, algorithm=name, similarity=s, epochs=5 if takes_local_steps(name) else 1)
         for name in TABLE5
         for s in SIMILARITIES
     ]

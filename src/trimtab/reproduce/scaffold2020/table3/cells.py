@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import log
 
+from trimtab.reproduce.names import takes_local_steps
 from trimtab.reproduce.raced_cells import cell, seeded_cells
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Cell, Records
@@ -18,9 +19,9 @@ def settings(quick: bool) -> list[Setting]:
     if quick:
         usual = replace(usual, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
         epochs, similarities = [1, 5], [0, 100]
-    table = [replace(usual, algorithm="sgd", similarity=s) for s in similarities]
-    for name in ALGORITHMS[1:]:
-        for e in epochs:
+    table = []
+    for name in ALGORITHMS:
+        for e in epochs if takes_local_steps(name) else [1]:
             limit = usual.limit if e <= 5 else 300
             table += [
                 replace(usual, algorithm=name, epochs=e, similarity=s, limit=limit)

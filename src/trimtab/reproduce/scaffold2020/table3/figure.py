@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce import published
 from trimtab.reproduce.drawing import new_figure
-from trimtab.reproduce.names import TITLES, colour
+from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.rounds_to_target import (
@@ -81,11 +81,11 @@ def _curves(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
     most = 10 if 10 in known else known[-1]
     for name in ALGORITHMS:
         seeds = chosen(raced, algorithm=name, similarity=s)
-        if name == "sgd":
-            drawn, label = seeds[:1], TITLES[name]
-        else:
+        if takes_local_steps(name):
             drawn = [record for record in seeds if record.setting.epochs == most]
             label = f"{TITLES[name]}, {most} epochs"
+        else:
+            drawn, label = seeds[:1], TITLES[name]
         for record in drawn:
             axes.plot(record.accuracy, color=colour(name), linewidth=1.2, label=label)
     axes.set_xlabel("rounds")

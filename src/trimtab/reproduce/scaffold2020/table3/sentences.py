@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from trimtab.reproduce.names import TITLES
+from trimtab.reproduce.names import TITLES, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Judge, Records, Verdict, sentence
 from trimtab.reproduce.rounds_to_target import PUBLISHED, Reading, judged, needed, rounds
@@ -52,7 +52,7 @@ class Table:
             for s in similarities:
                 cells = [
                     rounds(self.raced, algorithm=name, epochs=e, similarity=s)
-                    for e in ([1] if name == "sgd" else self.epochs)
+                    for e in (self.epochs if takes_local_steps(name) else [1])
                 ]
                 told = ", ".join("?" if r is None else f"{r:g}" for r in cells)
                 parts.append(f"{TITLES[name]} at {s:g} %: {told}")

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from trimtab.reproduce import published
-from trimtab.reproduce.names import TITLES
+from trimtab.reproduce.names import TITLES, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.rounds_to_target import (
@@ -66,7 +66,7 @@ def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) ->
     """Return the rounds with one step size for an algorithm everywhere."""
     rows = [["one step size for all cells", "step size", "epochs", "0 %", "10 %", "100 %"]]
     for name, eta in common.items():
-        for e in [1] if name == "sgd" else [1, 5, 10, 20]:
+        for e in [1, 5, 10, 20] if takes_local_steps(name) else [1]:
             wanted: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
             row = [both(chosen(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
             rows.append([TITLES[name], f"{eta:.2g}", str(e), *row])
