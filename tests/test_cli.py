@@ -215,6 +215,7 @@ def test_options_are_what_they_were():
                 "--seed",
             ]
         ),
+        "check": sorted([*hyper.split(), "--json"]),
         "report": [],
         "bench": ["--json", "--out"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
@@ -241,7 +242,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.cli.commands.load_problem", broken)
+    monkeypatch.setattr("trimtab.problems.catalogue.load_problem", broken)
     monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[1])
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

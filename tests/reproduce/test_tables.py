@@ -5,18 +5,21 @@ from math import log
 
 import pytest
 
+from trimtab.core.task import Task
 from trimtab.reproduce.mime2020.mime import MIME
 from trimtab.reproduce.published import TABLE3, TABLE4, TABLE5
-from trimtab.reproduce.raced_cells import Setting, compute, first, grid, stays
-from trimtab.reproduce.reproduction import computing, read
-from trimtab.reproduce.rounds_to_target import fragile_note
+from trimtab.reproduce.raced_cells import compute, grid
+from trimtab.reproduce.raced_record import Setting, first, read_raced, stays
+from trimtab.reproduce.reproduction import read, reproduce
+from trimtab.reproduce.rounds_to_target import PUBLISHED, fragile_note
 from trimtab.reproduce.rounds_to_target import rounds as needed
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
 from trimtab.reproduce.scaffold2020.table3 import TABLE_3
-from trimtab.reproduce.scaffold2020.table3.cells import SIMILARITIES, best_common, common
+from trimtab.reproduce.scaffold2020.table3.cells import best_common, common
 from trimtab.reproduce.scaffold2020.table3.table import distance
 from trimtab.reproduce.scaffold2020.table4 import TABLE_4
 from trimtab.reproduce.scaffold2020.table5 import TABLE_5
+from trimtab.studies.events import CellDone
 
 
 def record(setting, rounds, best=0.7):
@@ -27,19 +30,26 @@ def record(setting, rounds, best=0.7):
         "accuracy": [0.0] * ((rounds or 1000) - 1) + [0.7 if rounds else 0.0] * 10,
         "best": best,
         "candidates": [
-            {"eta": 0.1, "first": rounds},
-            {"eta": 0.2, "first": rounds and 2 * rounds},
-            {"eta": 0.05, "first": None},
-            {"eta": 0.3, "first": None},
+            candidate(0.1, rounds),
+            candidate(0.2, rounds and 2 * rounds),
+            candidate(0.05, None),
+            candidate(0.3, None),
         ],
+        "K": 5 * setting.epochs,
+        "data": "none",
+        "bytes a round": 1,
     }
+
+
+def candidate(eta, first):
+    return {"eta": eta, "rounds": 1, "first": first, "best": 0.7, "diverged": False}
 
 
 def published3():
     settings = {
         Setting(name, epochs, s, limit=1000 if epochs <= 5 else 300): rounds
         for (name, epochs), row in TABLE3.items()
-        for s, rounds in zip(SIMILARITIES, row, strict=True)
+        for s, rounds in row.items()
     }
     return {s.name: record(s, rounds) for s, rounds in settings.items()}
 
@@ -88,15 +98,20 @@ def test_one_step_size_for_all_cells_is_chosen_from_the_races():
 
 
 def test_the_best_common_step_size_and_how_far_a_reading_is_from_the_paper():
+    def far(records, common):
+        found = distance(read_raced(records), PUBLISHED, common)
+        assert found.cells > 20
+        return found.rounds, found.speed_ups
+
     records = published3()
-    assert distance(records, ("target", "first"), {}).startswith("1.00 | 1.00 | ")
+    assert far(records, {}) == pytest.approx((1, 1))
     for setting in common(records):
         slower = 3 if setting.eta == 0.1 else 2
-        there = TABLE3[setting.algorithm, setting.epochs][SIMILARITIES.index(setting.similarity)]
+        there = TABLE3[setting.algorithm, setting.epochs][setting.similarity]
         records[setting.name] = record(setting, there and slower * there)
     assert set(best_common(records)) == {"sgd", "scaffold", "fedavg", "fedprox"}
     assert 0.1 not in best_common(records).values()
-    assert distance(records, ("target", "first"), best_common(records)).startswith("2.00 | 1.00 | ")
+    assert far(records, best_common(records)) == pytest.approx((2, 1))
     text = TABLE_3.table(records)
     assert "one step size for all cells" in text
     assert "| one step size per algorithm, first at 0.5 | 2.00 | 1.00 |" in text
@@ -104,13 +119,13 @@ def test_the_best_common_step_size_and_how_far_a_reading_is_from_the_paper():
 
 def test_fragile_winners_are_marked_and_counted():
     records = published3()
-    assert fragile_note(records).endswith("not tried.")
+    assert fragile_note(read_raced(records)).endswith("not tried.")
     for name, one in records.items():
         one["again"] = {"rounds": 1, "best": 0.5, "fragile": name == "scaffold-5-10"}
-    assert fragile_note(records).startswith("† fragile: 1 of 39 winners")
+    assert fragile_note(read_raced(records)).startswith("† fragile: 1 of 39 winners")
     assert TABLE_3.table(records).count("0.1 †") == 1
     del records["sgd-1-0"]["again"]
-    assert fragile_note(records).endswith("Not tried for 1.")
+    assert fragile_note(read_raced(records)).endswith("Not tried for 1.")
 
 
 def test_an_older_record_was_as_usual_in_what_it_does_not_name():
@@ -123,7 +138,7 @@ def test_an_older_record_was_as_usual_in_what_it_does_not_name():
 def test_the_published_table_4_satisfies_its_claims():
     records = {}
     for (name, S), row in TABLE4.items():
-        for s, rounds in zip((0, 10), row, strict=True):
+        for s, rounds in row.items():
             setting = Setting(name, 5, s, S=S, target=0.45)
             records[setting.name] = record(setting, rounds)
     assert verdicts(TABLE_4, records) == ["held", "held"]
@@ -135,7 +150,7 @@ def test_the_published_table_4_satisfies_its_claims():
 def test_the_published_table_5_satisfies_its_claim():
     records = {}
     for name, row in TABLE5.items():
-        for s, best in zip((0, 10), row, strict=True):
+        for s, best in row.items():
             setting = Setting(name, 1 if name == "sgd" else 5, s, network=True)
             records[setting.name] = record(setting, 10, best)
     assert verdicts(TABLE_5, records) == ["held"]
@@ -145,12 +160,12 @@ def test_the_published_table_5_satisfies_its_claim():
 
 def test_on_the_network_the_step_below_the_winner_runs_on_and_the_better_counts():
     raced = Setting("fedavg", 5, 0, network=True, target=0.75, until=1.0)
-    records = {raced.name: {"setting": asdict(raced), "eta": 0.5556, "best": 0.78}}
+    records = {raced.name: record(raced, 10, best=0.78) | {"eta": 0.5556}}
     (below,) = TABLE_5.more(records)
     assert below.name == "fedavg-5-0-eta0.3087"
-    given = asdict(replace(raced, eta=0.5556 / 1.8))
+    given = replace(raced, eta=0.5556 / 1.8)
     for accuracy, shown in ((0.77, "0.780"), (0.79, "0.790")):
-        both = records | {below.name: {"setting": given, "eta": given["eta"], "best": accuracy}}
+        both = records | {below.name: record(given, 10, best=accuracy) | {"eta": given.eta}}
         assert f"| FedAvg | {shown} |" in TABLE_5.table(both)
         assert [cell.name for cell in TABLE_5.more(both)] == [below.name]
 
@@ -229,10 +244,12 @@ FASTER = {
 
 @pytest.mark.parametrize("reproduction", ON_EMNIST, ids=lambda r: r.name)
 def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
-    done = dict(computing(reproduction, tmp_path, quick=True, data=real_data))
-    records = read(tmp_path)
+    work = reproduce.start(reproduction, tmp_path, quick=True, data=real_data)
+    done = [event.name for event in work if isinstance(event, CellDone)]
+    records = work.result()
+    assert records == read(tmp_path)
     assert set(done) == set(records) == {c.name for c in reproduction.cells(True, 1)}
-    assert not list(computing(reproduction, tmp_path, quick=True, data=real_data))  # resumed
+    assert not list(reproduce.start(reproduction, tmp_path, quick=True, data=real_data))  # resumed
     assert len(reproduction.table(records).splitlines()) > 3
     assert reproduction.figure(records).axes
     for one in records.values():
@@ -241,7 +258,9 @@ def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
         assert (one["again"] is None) is (reproduction is TABLE_5)
     assert set(verdicts(reproduction, records)) <= {"held", "not held"}
     for fast, slow, wanted in FASTER.get(reproduction.name, ()):
-        ours, theirs = (needed(records, algorithm=name, **wanted) for name in (fast, slow))
+        ours, theirs = (
+            needed(read_raced(records), algorithm=name, **wanted) for name in (fast, slow)
+        )
         assert ours <= 0.75 * theirs
 
 
@@ -250,25 +269,19 @@ def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
 def test_an_interrupted_cell_goes_on(tmp_path, real_data, monkeypatch, stop, target):
     monkeypatch.setattr("trimtab.reproduce.raced_cells.SAVE_EVERY", 0.02)
     setting = Setting("scaffold", 1, 0, S=4, N=20, target=target, until=0.45, limit=40, every=24)
-    heard = []
-
-    def say(text):
-        heard.append(text)
-        if len(heard) == stop:
-            raise KeyboardInterrupt
-
-    expected = compute(setting, real_data, lambda text: None, tmp_path / "whole")
+    expected = Task(compute(setting, real_data, tmp_path / "whole")).result()
+    steps = compute(setting, real_data, tmp_path / "cut")
+    for _ in range(stop):
+        next(steps)
     with pytest.raises(KeyboardInterrupt):
-        compute(setting, real_data, say, tmp_path / "cut")
-    assert compute(setting, real_data, say, tmp_path / "cut") == expected
-    before = len(heard)
-    compute(setting, real_data, heard.append, tmp_path / "whole")
-    assert len(heard) == before  # there was nothing left to do
+        steps.throw(KeyboardInterrupt)
+    assert Task(compute(setting, real_data, tmp_path / "cut")).result() == expected
+    assert not list(compute(setting, real_data, tmp_path / "whole"))  # there was nothing left to do
 
 
 def test_a_step_size_may_be_given(real_data, tmp_path):
     setting = Setting("fedavg", 1, 100, S=4, N=20, limit=3, every=12, eta=0.3)
-    found = compute(setting, real_data, lambda text: None, tmp_path)
+    found = Task(compute(setting, real_data, tmp_path)).result()
     assert found["eta"] == 0.3
     assert len(found["accuracy"]) == 3
 

@@ -12,11 +12,12 @@ from trimtab import FedAvg, RichardsonRomberg, Scaffold, simulate
 from trimtab.problems.catalogue import concrete_problem
 from trimtab.reproduce import many_runs
 from trimtab.reproduce.mangold2025.bias import BIAS
-from trimtab.reproduce.mangold2025.speedup import SPEEDUP, _quadratics
+from trimtab.reproduce.mangold2025.speedup import SPEEDUP
+from trimtab.reproduce.mangold2025.speedup.cells import quadratics
 from trimtab.reproduce.many_runs import Chains, Logistic, Noisy
-from trimtab.reproduce.reproduction import computing, read
-from trimtab.reproduce.scaffold2020 import concrete
+from trimtab.reproduce.reproduction import reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
+from trimtab.reproduce.scaffold2020.concrete.cells import regression
 from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
 from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
 
@@ -39,10 +40,7 @@ def records(tmp_path_factory):
 
     def quick(reproduction):
         if reproduction.name not in known:
-            folder = root / reproduction.name
-            for _ in computing(reproduction, folder, quick=True):
-                pass
-            known[reproduction.name] = read(folder)
+            known[reproduction.name] = reproduce(reproduction, root / reproduction.name, quick=True)
         return deepcopy(known[reproduction.name])
 
     return quick
@@ -180,7 +178,7 @@ def test_concrete_fails_when_scaffold_and_fedavg_change_places(real_data, record
 @pytest.mark.parametrize("cut", ["sorted", "iid"])
 def test_the_quadratics_of_concrete_are_its_linear_regression(real_data, cut):
     problem = concrete_problem(similarity={"sorted": 0, "iid": 100}[cut])
-    quadratic = concrete.regression(cut)
+    quadratic = regression(cut)
     x = torch.linspace(-1, 1, 9, dtype=torch.float64)
     for i in range(10):
         mine, theirs = quadratic.client_gradient(i, x), problem.client_gradient(i, x.float())
@@ -240,7 +238,7 @@ def test_the_covariance_of_the_logistic_model_is_that_of_its_mini_batches():
 
 
 def test_theory_of_quadratics_is_that_of_the_problem():
-    model = _quadratics(6)
+    model = quadratics(6)
     assert isinstance(model, Noisy)
     x_star = many_runs.optimum(model)
     torch.testing.assert_close(x_star, model.quadratic.x_star)

@@ -1,18 +1,15 @@
 """The command line. Its commands are loaded when they are used: help and Ctrl-C need no torch."""
 
-import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
-from types import FrameType
 from typing import NoReturn
 
 import click
 
 from trimtab._version import __version__
+from trimtab.cli.starting import uninterrupted
 from trimtab.errors import BadArgument
 
 COMMANDS = {
@@ -36,9 +33,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        home = name if name in ("check", "federate") else "commands"
-        with _whole():
-            command: click.Command = getattr(import_module(f"trimtab.cli.{home}"), name)
+        with uninterrupted():
+            command: click.Command = getattr(import_module(f"trimtab.cli.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,28 +80,6 @@ def _main(words: list[str]) -> None:
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Show a warning as one sentence."""
     click.echo(f"trimtab: note: {' '.join(str(message).split())}", err=True)
-
-
-@contextmanager
-def _whole() -> Iterator[None]:
-    """Put off the first Ctrl-C to the end: an import that is cut off raises what it likes."""
-    asked: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if usual:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        if usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _sentence(error: Exception) -> str:

@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
+from trimtab.cli.starting import needs
 
 
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm")
 @hyper_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@needs("testing")
 def check(algorithm: str, as_json: bool, **hyper: Any) -> None:
-    """Hold ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
+    """Hold an ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
 
     Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
     with control variates (a `c` in the server's state) is held to their rules too.

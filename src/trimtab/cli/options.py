@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import BASE_NAMES, Kind
-from trimtab.core import Algorithm
+
+if TYPE_CHECKING:
+    from trimtab.core import Algorithm
 
 OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
 
@@ -76,7 +78,7 @@ def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) -> Algorithm:
+def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) -> "Algorithm":
     """Return the algorithm of a name with the hyper-parameters that were given.
 
     own: options that no algorithm of trimtab has, for one of the user's.

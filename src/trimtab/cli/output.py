@@ -1,9 +1,19 @@
-"""What users' code prints goes to standard error: standard output is for what the program says."""
+"""What is written where: folders for results, and standard output for what the program says."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from trimtab.errors import BadArgument
+
+if TYPE_CHECKING:
+    from trimtab.studies.comparison import Comparison
 
 
 @contextmanager
@@ -20,3 +30,41 @@ def users_output() -> Iterator[None]:
             sys.stderr.flush()
         os.dup2(out, 1)
         os.close(out)
+
+
+def show(result: "Comparison") -> None:
+    """Show a comparison or a run: its table, the advice, where its page is."""
+    from trimtab.report import terminal_table
+
+    console = Console(width=None if sys.stdout.isatty() else 100, emoji=False)
+    console.print(terminal_table(result))
+    console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
+    click.echo(f"Page: {result.page}")
+
+
+def output_folder(out: Path | None, stem: str, resume: bool) -> Path:
+    """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
+    if out is not None:
+        if resume and not out.exists():
+            raise _nothing_there(out)
+        return out
+    number = 1
+    while (Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    if resume and number == 1:
+        raise _nothing_there(Path("runs") / f"{stem}-1")
+    return Path("runs") / f"{stem}-{number - 1 if resume else number}"
+
+
+def _nothing_there(folder: Path) -> BadArgument:
+    sentence = "{folder}: there is nothing to resume; drop {resume:True}."
+    return BadArgument("resume", sentence, folder=folder)
+
+
+def short_name(problem: str) -> str:
+    """Return the name of a problem for that of a folder.
+
+    >>> short_name("some/mine.py:problem")
+    'mine-problem'
+    """
+    return Path(problem.replace(":", "-")).name.replace(".py", "")

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from trimtab.core.hyper import step_size
-from trimtab.core.task import Progress as Stage
-from trimtab.core.task import Task
-from trimtab.studies.comparison import Comparison
-from trimtab.studies.events import RoundDone
+if TYPE_CHECKING:
+    from trimtab.core.task import Progress as Stage
+    from trimtab.core.task import Task
+    from trimtab.studies.comparison import Comparison
+    from trimtab.studies.events import RoundDone
 
 R = TypeVar("R")
 
 
-def follow(work: Task[RoundDone, Comparison], folder: Path) -> Comparison:
+def follow(work: "Task[RoundDone, Comparison]", folder: Path) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C."""
     console = Console(stderr=True, emoji=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
@@ -43,7 +43,7 @@ def follow(work: Task[RoundDone, Comparison], folder: Path) -> Comparison:
         return work.result()
 
 
-def watch(work: Task[Stage, R]) -> R:
+def watch(work: "Task[Stage, R]") -> R:
     """Do the work with a bar on a terminal, and return its result."""
     console = Console(stderr=True, emoji=False)
     columns = (BarColumn(), TextColumn("{task.description}"))
@@ -54,7 +54,9 @@ def watch(work: Task[Stage, R]) -> R:
     return work.result()
 
 
-def _now(event: RoundDone) -> str:
+def _now(event: "RoundDone") -> str:
+    from trimtab.core.hyper import step_size
+
     step, value = step_size(event.algorithm)
     metrics = [f"{name} {v:.4g}" for name, v in event.line.metrics.items() if v is not None]
     return f"{step} = {value:<8.3g} round {event.line.r:<4} {', '.join(metrics)}"

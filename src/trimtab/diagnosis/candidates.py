@@ -1,6 +1,9 @@
 """The algorithms that a diagnosis compares; in this room their names stand here alone."""
 
-from trimtab.algorithms import ALGORITHMS, FedAvg, MimeLite, Momentum, Scaffold, Sgd
+from typing import Any
+
+from trimtab.algorithms import Momentum
+from trimtab.algorithms.registry import NAMES, build, kind
 from trimtab.core import Algorithm
 
 SGD, FEDAVG, SCAFFOLD, MIMELITE = "sgd", "fedavg", "scaffold", "mimelite"
@@ -14,16 +17,17 @@ def make(name: str, K: int, eta: float) -> Algorithm:
     >>> make("fedavg", 5, 0.1)
     FedAvg(eta_l=0.1, K=5, eta_g=1.0)
     """
-    if name == SGD:
-        return Sgd(eta=eta)
-    if name == MIMELITE:
-        return MimeLite(eta=eta, K=K, base=Momentum(BETA))
-    return Scaffold(eta_l=eta, K=K) if name == SCAFFOLD else FedAvg(eta_l=eta, K=K)
+    chosen = kind(name)
+    words: dict[str, Any] = {chosen.step: eta}
+    words |= {"K": K} if chosen.has_K else {}
+    words |= {"base": Momentum(BETA)} if name == MIMELITE else {}
+    algorithm: Algorithm = build(chosen, **words)
+    return algorithm
 
 
 def has_K(name: str) -> bool:
     """Tell whether the number of local steps is a choice."""
-    return name != SGD
+    return kind(name).has_K
 
 
 def named(name: str) -> str:
@@ -33,5 +37,5 @@ def named(name: str) -> str:
     'Scaffold on quadratics'
     """
     first, _, rest = name.partition(" ")
-    shown = ALGORITHMS[first].__name__ if first in ALGORITHMS else first
+    shown = kind(first).cls.__name__ if first in NAMES else first
     return f"{shown} {rest}".strip()

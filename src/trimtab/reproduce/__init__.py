@@ -1,4 +1,8 @@
-"""The papers' tables and figures, each by one command: `trimtab reproduce NAME`."""
+"""The papers' tables and figures, each by one command: `trimtab reproduce NAME`.
+
+One folder a paper: cells that are computed, sentences that are judged by their records, a table and
+a figure. It may import everything but cli and bench, and the plotting library only where it draws.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +11,7 @@ from typing import Any
 from trimtab.reproduce.mangold2025.bias import BIAS
 from trimtab.reproduce.mangold2025.speedup import SPEEDUP
 from trimtab.reproduce.mime2020.mime import MIME
-from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, computing, listed, read
+from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, listed, read, reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
 from trimtab.reproduce.scaffold2020.figure3 import FIGURE3
@@ -39,4 +43,4 @@ def listing(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     return [listed(REPRODUCTIONS[name], folder) for name in names]
 
 
-__all__ = ["REPRODUCTIONS", "Cell", "Claim", "Reproduction", "computing", "listing", "read"]
+__all__ = ["REPRODUCTIONS", "Cell", "Claim", "Reproduction", "listing", "read", "reproduce"]

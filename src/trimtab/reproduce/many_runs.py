@@ -18,7 +18,7 @@ from trimtab.diagnosis import theory
 from trimtab.problems.problem import normalised
 from trimtab.problems.quadratic import Quadratic
 
-BLOCK = 10  # values of k whose mini-batches are drawn at once
+BLOCK = 10  # mini-batches of 10 values of k are drawn at once
 
 
 class Model(Protocol):
@@ -26,7 +26,7 @@ class Model(Protocol):
 
     N: int
     d: int
-    exact: bool  # whether mini-batches are all data
+    exact: bool  # If true, a mini-batch is all data.
 
     def gradients(self, i: int, x: Tensor) -> Tensor:
         """Return grad f_i at each row of x."""
@@ -99,8 +99,8 @@ class Logistic:
         self.exact = batch is None
         shapes = ((n, d), (n,), (d,), (d,))
         draws = [stream(0, PROBLEM, i) for i in range(N)]
-        every = [[_randn(draw, shape) for shape in shapes] for draw in draws]
-        X, noise, truth, scale = (torch.stack(parts) for parts in zip(*every, strict=True))
+        clients = [[_randn(draw, shape) for shape in shapes] for draw in draws]
+        X, noise, truth, scale = (torch.stack(parts) for parts in zip(*clients, strict=True))
         self.X = (1 + 2 * scale.abs())[:, None] * X
         self.y = torch.sign(torch.einsum("inj,ij->in", self.X, truth) + noise)
         self._yX = self.y[..., None] * self.X
@@ -118,7 +118,7 @@ class Logistic:
 
     def sampled(self, i: int, x: Tensor, batches: Tensor) -> Tensor:
         """Return the gradients on mini-batches."""
-        p = torch.sigmoid(batches @ x[..., None])  # (M, batch, 1)
+        p = torch.sigmoid(batches @ x[..., None])  # Its shape is (M, batch, 1).
         return (p * batches).mean(1) + self.l2 * x
 
     def hessian(self, i: int, x: Vector) -> Tensor:
@@ -170,11 +170,11 @@ class Chains:
         blocks: dict[int, Tensor] = {}
 
         def batches(k: int) -> Tensor:
-            block, at = divmod(k, BLOCK)
+            block, row = divmod(k, BLOCK)
             if block not in blocks:
                 source = stream(seed, BATCH, i, r, block)
                 blocks[block] = self.model.draw(i, BLOCK, self.M, source)
-            return blocks[block][at]
+            return blocks[block][row]
 
         def g(y: Vector, k: int | None = None) -> Vector:
             if k is None or self.model.exact:

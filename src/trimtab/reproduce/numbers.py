@@ -1,27 +1,42 @@
 """Numbers and curves as records hold them: few of them, and no more digits than they deserve."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import log
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-Curve = dict[str, list[Any]]
-"""A thinned curve: the rounds that were kept, and the values there (None: not finite)."""
+
+@dataclass(frozen=True)
+class Curve:
+    """A thinned curve: the rounds that were kept, and the values there."""
+
+    rounds: list[int]
+    values: list[float]
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Return what a record holds."""
+        return {"rounds": self.rounds, "values": self.values}
 
 
-def rounded(value: Any, digits: int = 6) -> Any:
-    """Return value with its floats, however deep, rounded to significant digits.
+def rounded(record: dict[str, Any], digits: int = 6) -> dict[str, Any]:
+    """Return a record with its floats, however deep, rounded to significant digits.
 
     >>> rounded({"f": [1234567.8, 0.1 + 0.2], "K": 10})
     {'f': [1234570.0, 0.3], 'K': 10}
     """
+    return {key: _rounded(value, digits) for key, value in record.items()}
+
+
+def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: rounded(v, digits) for key, v in value.items()}
+        return rounded(value, digits)
     if isinstance(value, list | tuple):
-        return [rounded(v, digits) for v in value]
+        return [_rounded(v, digits) for v in value]
     return value
 
 
@@ -29,10 +44,10 @@ def thinned(values: Sequence[float], most: int = 300) -> Curve:
     """Return at most so many points of a curve that starts at round 0, both ends among them.
 
     >>> thinned([1.0, 0.5, 0.25, 0.125, 0.0625], most=3)
-    {'rounds': [0, 2, 4], 'values': [1.0, 0.25, 0.0625]}
+    Curve(rounds=[0, 2, 4], values=[1.0, 0.25, 0.0625])
     """
     kept = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int).tolist()
-    return {"rounds": kept, "values": [rounded(float(values[r])) for r in kept]}
+    return Curve(kept, [_rounded(float(values[r]), 6) for r in kept])
 
 
 def first(values: Sequence[float], target: float) -> int | None:
@@ -59,6 +74,5 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
     >>> spread([1.5]), spread([1.0, 2.0])
     ('1.5', '1.5 (1 to 2)')
     """
-    mean = sum(values) / len(values)
-    text = f"{mean:{form}}"
-    return text if len(values) == 1 else f"{text} ({min(values):{form}} to {max(values):{form}})"
+    mean = f"{fmean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"

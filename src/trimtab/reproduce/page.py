@@ -7,22 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
-
 from trimtab._files import write_whole
-from trimtab.reproduce import REPRODUCTIONS
-from trimtab.reproduce.raced_cells import NAMES
+from trimtab.reproduce import REPRODUCTIONS, published
+from trimtab.reproduce.names import TITLES
+from trimtab.reproduce.raced_record import read_raced
 from trimtab.reproduce.reproduction import Claim, Records, Reproduction, read
 from trimtab.reproduce.rounds_to_target import PUBLISHED, chosen, lines, shown
-from trimtab.reproduce.scaffold2020.table3.table import published
-
-_SAME: Any = {"svg.hashsalt": "trimtab", "svg.fonttype": "none"}
 
 
-def page(found: Mapping[str, Records]) -> str:
-    """Return docs/reproduction.md; found holds the records of each reproduction by its name."""
-    parts = [_INTRODUCTION.format(summary=_summary(found))]
-    parts += [_section(r, found.get(r.name, {})) for r in REPRODUCTIONS.values()]
+def page(known: Mapping[str, Records]) -> str:
+    """Return docs/reproduction.md; known holds the records of each reproduction by its name."""
+    parts = [_INTRODUCTION.format(summary=_summary(known))]
+    parts += [_section(r, known.get(r.name, {})) for r in REPRODUCTIONS.values()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -50,10 +46,10 @@ from a start moved by a millionth, on another processor than the record's; † m
 out otherwise. Cells that a table counts as not tried were only judged again by what they hold."""
 
 
-def _summary(found: Mapping[str, Records]) -> str:
+def _summary(known: Mapping[str, Records]) -> str:
     rows = ["| | shows | source | minutes | claims |", "|---|---|---|---|---|"]
     for r in REPRODUCTIONS.values():
-        records = found.get(r.name, {})
+        records = known.get(r.name, {})
         rows.append(
             f"| [{r.name}](#{r.name}) | {r.shows} | {r.source} | {_minutes(records)} "
             f"| {_counts(r.claims(records))} |"
@@ -92,17 +88,18 @@ def _claim(claim: Claim) -> str:
     return f"- **{claim.verdict}**: {claim.sentence}{numbers}"
 
 
-def excerpt(found: Mapping[str, Records]) -> str:
+def excerpt(known: Mapping[str, Records]) -> str:
     """Return what the README shows: Table 3 where clients are most different, and the verdicts."""
-    rows = [["rounds to 0.5", *(f"{e} epochs" if e > 1 else "1 epoch" for e in (1, 5, 10, 20))]]
+    raced, epochs = read_raced(known["table3"]), (1, 5, 10, 20)
+    rows = [["rounds to 0.5", *(f"{e} epochs" if e > 1 else "1 epoch" for e in epochs)]]
     for name in ("sgd", "fedavg", "scaffold"):
-        row = [NAMES[name]]
-        for e in (1, 5, 10, 20):
-            here = chosen(found["table3"], algorithm=name, epochs=e, similarity=0)
-            there = published(name, e, 0) or "1k+"
-            row.append(f"{shown(here, PUBLISHED)} ({there})" if here else "")
+        row = [TITLES[name]]
+        for e in epochs:
+            seeds = chosen(raced, algorithm=name, epochs=e, similarity=0)
+            theirs = published.table3(name, e, 0) or "1k+"
+            row.append(f"{shown(seeds, PUBLISHED)} ({theirs})" if seeds else "")
         rows.append(row)
-    verdicts = [claim.verdict for r in REPRODUCTIONS.values() for claim in r.claims(found[r.name])]
+    verdicts = [claim.verdict for r in REPRODUCTIONS.values() for claim in r.claims(known[r.name])]
     held, not_held, still = (verdicts.count(v) for v in ("held", "not held", "open"))
     counts = f"{held} of {len(verdicts)} sentences of the papers hold, {not_held} do not"
     return (
@@ -117,26 +114,32 @@ def excerpt(found: Mapping[str, Records]) -> str:
 _MARKS = ("<!-- from the records: reproduction -->", "<!-- end -->")
 
 
-def with_excerpt(readme: str, text: str) -> str:
+def with_excerpt(readme: str, excerpt: str) -> str:
     """Return the README with its numbers replaced."""
     before, _, rest = readme.partition(_MARKS[0])
     _, _, after = rest.partition(_MARKS[1])
-    return f"{before}{_MARKS[0]}\n{text}\n{_MARKS[1]}{after}"
+    return f"{before}{_MARKS[0]}\n{excerpt}\n{_MARKS[1]}{after}"
 
 
 def write(root: Path) -> None:
     """Write the page, a figure for each reproduction that has records, and the README's numbers."""
-    found, docs = {name: read(root / "results" / name) for name in REPRODUCTIONS}, root / "docs"
+    known, docs = {name: read(root / "results" / name) for name in REPRODUCTIONS}, root / "docs"
     (docs / "reproduction").mkdir(parents=True, exist_ok=True)
-    for name, records in found.items():
+    for name, records in known.items():
         if records:
-            with rc_context(_SAME):
-                REPRODUCTIONS[name].figure(records).savefig(
-                    docs / "reproduction" / f"{name}.svg", metadata={"Date": None}
-                )
-    write_whole(docs / "reproduction.md", page(found))
+            _write_figure(REPRODUCTIONS[name], records, docs / "reproduction" / f"{name}.svg")
+    write_whole(docs / "reproduction.md", page(known))
     readme = root / "README.md"
-    write_whole(readme, with_excerpt(readme.read_text("utf-8"), excerpt(found)))
+    write_whole(readme, with_excerpt(readme.read_text("utf-8"), excerpt(known)))
+
+
+def _write_figure(reproduction: Reproduction, records: Records, path: Path) -> None:
+    """Write an SVG that is the same file for the same records."""
+    from matplotlib import rc_context
+
+    same: Any = {"svg.hashsalt": "trimtab", "svg.fonttype": "none"}
+    with rc_context(same):
+        reproduction.figure(records).savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

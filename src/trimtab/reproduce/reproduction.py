@@ -1,4 +1,4 @@
-"""A reproduction: cells to compute, claims to judge by them, and how to show it all.
+"""A reproduction: cells to compute, sentences to judge by them, and how to show it all.
 
 A cell is one entry of a table, or one panel of a figure, and has a record of its own: a compressed
 JSON file that is written whole when the cell is done. A reproduction that is interrupted goes on
@@ -7,47 +7,74 @@ with the cells that have none; what a long cell has done by then waits in a fold
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from shutil import rmtree
 from time import perf_counter
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from trimtab._files import Lock, plain, write_whole
 from trimtab._version import environment
+from trimtab.core.task import Progress, Task, task
 from trimtab.errors import InUse
+from trimtab.studies.events import CellDone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = dict[str, Any]
+"""What the file of a cell holds; its module reads it into types of its own."""
+
 Records = Mapping[str, Record]
 """The records of a reproduction by the names of their cells; those not computed are not there."""
 
-Say = Callable[[str], None]
-"""Shows how far a cell is."""
+Computing = Generator[Progress, None, Record]
+"""A cell at work: it tells how far it is, and returns its record."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A name, such as scaffold-5-0, and what computes the record.
 
-    compute(data, say, scratch): the folder of the data, and one for what an interrupted cell has
-    done, which goes when the record is written.
+    compute(data, scratch): the folder of the data, and one for what an interrupted cell has done,
+    which goes when the record is written.
     """
 
     name: str
-    compute: Callable[[Path | None, Say, Path], Record]
+    compute: Callable[[Path | None, Path], Computing]
+
+
+# -- sentences of a paper, and what our records say of them
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a sentence holds in our records (None: open), and the numbers that decide it."""
+
+    held: bool | None
+    numbers: str
+
+
+class MissingRecordError(Exception):
+    """A cell that a sentence is judged by has no record yet, so the sentence is open."""
+
+
+Judge = Callable[[Records], Verdict]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper; whether it holds in our records (None: they do not tell yet)."""
+    """A sentence of the paper; whether it holds in our records (None: they do not tell yet).
+
+    numbers: what decided it.
+    """
 
     sentence: str
     held: bool | None
-    numbers: str = ""  # what decided it
+    numbers: str = ""
 
     @property
     def verdict(self) -> str:
@@ -56,22 +83,64 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """What a paper says, where it says it, and the function that judges it."""
+
+    text: str
+    where: str
+    judge: Judge
+
+    def judged(self, records: Records) -> Claim:
+        """Return what the records say of it."""
+        try:
+            verdict = self.judge(records)
+        except MissingRecordError:
+            return Claim(self.text, None)
+        return Claim(self.text, verdict.held, verdict.numbers)
+
+
+def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
+    """Make a sentence of the function below that judges it.
+
+    >>> @sentence("SCAFFOLD arrives.", "section 1")
+    ... def arrives(records: Records) -> Verdict:
+    ...     return Verdict(records["cell"]["rounds"] < 10, f"{records['cell']['rounds']} rounds")
+    >>> arrives.judged({"cell": {"rounds": 7}})
+    Claim(sentence='SCAFFOLD arrives.', held=True, numbers='7 rounds')
+    """
+    return lambda judge: Sentence(text, where, judge)
+
+
+# -- a reproduction
+
+
+@dataclass(frozen=True)
 class Reproduction:
-    """What `trimtab reproduce NAME` does."""
+    """What `trimtab reproduce NAME` does.
+
+    shows: what, in one line. source: where it is published. minutes: on two cores.
+    cells(quick, seeds): what is computed; more(records): the cells that follow from others.
+    table(records), discussion: Markdown; the table has the published numbers beside ours.
+    """
 
     name: str
-    shows: str  # in one line
-    source: str  # where it is published
-    minutes: float  # on two cores
-    cells: Callable[[bool, int], Sequence[Cell]]  # (quick, seeds)
-    claims: Callable[[Records], Sequence[Claim]]
-    table: Callable[[Records], str]  # Markdown, the published numbers beside ours
-    figure: Callable[[Records], Figure]
-    discussion: str = ""  # Markdown
-    more: Callable[[Records], Sequence[Cell]] = lambda records: ()  # cells that follow from others
+    shows: str
+    source: str
+    minutes: float
+    cells: Callable[[bool, int], Sequence[Cell]]
+    sentences: tuple[Sentence, ...]
+    table: Callable[[Records], str]
+    figure: Callable[[Records], "Figure"]
+    discussion: str = ""
+    more: Callable[[Records], Sequence[Cell]] = lambda records: ()
+
+    def claims(self, records: Records) -> list[Claim]:
+        """Return the sentences as the records judge them."""
+        return [sentence.judged(records) for sentence in self.sentences]
 
 
-def computing(
+@task
+def reproduce(
     reproduction: Reproduction,
     folder: Path,
     *,
@@ -79,9 +148,8 @@ def computing(
     seeds: int = 1,
     pick: Sequence[str] = ("*",),
     data: Path | None = None,
-    say: Say = lambda text: None,
-) -> Iterator[tuple[str, Record]]:
-    """Compute the cells that have no record yet, and yield each as it is done."""
+) -> Generator[Progress | CellDone, None, dict[str, Record]]:
+    """Compute the cells that were picked and have no record yet; return all records."""
     cells = reproduction.cells(quick, seeds)
 
     def more() -> Sequence[Cell]:
@@ -92,34 +160,43 @@ def computing(
         if not any(fnmatch(name, pattern) for name in known):
             names = ", ".join(known)
             raise ValueError(f"{reproduction.name} has no cell {pattern!r}; it has {names}.")
-    yield from _each(cells, folder, pick, data, say)
-    yield from _each(more(), folder, pick, data, say)
+    yield from _each(cells, folder, pick, data)
+    yield from _each(more(), folder, pick, data)
+    return read(folder)
 
 
 def _each(
-    cells: Sequence[Cell], folder: Path, pick: Sequence[str], data: Path | None, say: Say
-) -> Iterator[tuple[str, Record]]:
+    cells: Sequence[Cell], folder: Path, pick: Sequence[str], data: Path | None
+) -> Generator[Progress | CellDone, None, None]:
     for cell in cells:
         path, scratch = folder / f"{cell.name}.json.gz", folder / ".unfinished" / cell.name
         if path.exists() or not any(fnmatch(cell.name, pattern) for pattern in pick):
             continue
-        started = perf_counter()
-
-        def telling(text: str, name: str = cell.name) -> None:
-            say(f"{name}: {text}")
-
         try:
             with Lock(scratch):
-                if path.exists():  # another process was faster
+                if path.exists():  # Another process was faster.
                     continue
-                record = plain(cell.compute(data, telling, scratch))
-                record |= {"seconds": round(perf_counter() - started, 2), "versions": environment()}
+                record = yield from _record(cell, data, scratch)
                 write(path, record)
                 rmtree(scratch, ignore_errors=True)
         except InUse:
-            telling("another process is at it")
+            yield Progress(f"{cell.name}: another process is at it")
             continue
-        yield cell.name, record
+        yield CellDone(cell.name, record["seconds"])
+
+
+def _record(cell: Cell, data: Path | None, scratch: Path) -> Computing:
+    """Compute a cell; what it tells is told with its name."""
+    started = perf_counter()
+    with closing(Task(cell.compute(data, scratch))) as work:
+        for at in work:
+            yield Progress(f"{cell.name}: {at.what}", at.share)
+        record: Record = plain(work.result())
+    seconds = round(perf_counter() - started, 2)
+    return record | {"seconds": seconds, "versions": environment()}
+
+
+# -- records on disk
 
 
 def read(folder: Path) -> dict[str, Record]:
@@ -137,8 +214,8 @@ def read(folder: Path) -> dict[str, Record]:
 
 def write(path: Path, record: Record) -> None:
     """Write a record whole; equal records are equal files."""
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    write_whole(path, gzip.compress(text.encode(), mtime=0))
+    content = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    write_whole(path, gzip.compress(content.encode(), mtime=0))
 
 
 def listed(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
@@ -150,5 +227,5 @@ def listed(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
         "shows": reproduction.shows,
         "minutes": reproduction.minutes,
         "record": str(own) if records else None,
-        "claims": {c.sentence: c.verdict for c in reproduction.claims(records)},
+        "claims": {claim.sentence: claim.verdict for claim in reproduction.claims(records)},
     }

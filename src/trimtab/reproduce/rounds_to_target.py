@@ -1,130 +1,128 @@
 """What the records of cells on EMNIST say: rounds to a target, over the seeds."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass
 from math import inf
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
-from trimtab.reproduce.raced_cells import Setting, first, stays
-from trimtab.reproduce.reproduction import Claim, Record, Records
+from trimtab.reproduce.raced_record import RacedRecord, first, stays
+from trimtab.reproduce.reproduction import MissingRecordError, Verdict
 
-_USUAL = asdict(Setting("", 1, 0)) | {"algorithm": None}
+Aim = Literal["target", "until"]
+"""The accuracy that the race is for, or the one that the winner runs on to."""
 
-# What 'rounds' may mean: to the target of the race, or to the accuracy the winner runs on to; the
-# first round there, or the first that stays.
-Reading = tuple[Literal["target", "until"], Literal["first", "stays"]]
-PUBLISHED: Reading = ("target", "first")
-READINGS: tuple[Reading, ...] = (
+AIMS: tuple[Aim, Aim] = ("target", "until")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What 'rounds' may mean: to which accuracy, and touching it or staying there."""
+
+    aim: Aim
+    criterion: Literal["first", "stays"]
+
+    def rounds(self, record: RacedRecord) -> int | None:
+        """Return the rounds of one record; None if not met."""
+        wanted = getattr(record.setting, self.aim)
+        return (first if self.criterion == "first" else stays)(record.accuracy, wanted)
+
+    def named(self, raced: Sequence[RacedRecord]) -> str:
+        """Return it in words, such as 'first at 0.5'."""
+        return f"{self.criterion} at {aimed_at(raced, self.aim)}"
+
+
+PUBLISHED = Reading("target", "first")
+READINGS = (
     PUBLISHED,
-    ("target", "stays"),
-    ("until", "first"),
-    ("until", "stays"),
+    Reading("target", "stays"),
+    Reading("until", "first"),
+    Reading("until", "stays"),
 )
 
-Need = Callable[..., float]
-"""Rounds of the cell with these settings by one of the readings."""
+
+# -- which records
 
 
-class MissingError(Exception):
-    """A cell has no record yet."""
-
-
-def setting(record: Record) -> dict[str, Any]:
-    """Return the settings of a record; what it does not name was as usual."""
-    return {**_USUAL, **record["setting"]}
-
-
-def chosen(records: Records, **wanted: Any) -> list[Record]:
+def chosen(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
     """Return the records with these settings, one for each seed; pixels and start as usual."""
     wanted = {"pixels": "unit", "random_start": False, "eta": None} | wanted
-    return [r for r in records.values() if all(setting(r)[k] == v for k, v in wanted.items())]
+    return [
+        record
+        for record in raced
+        if all(getattr(record.setting, word) == value for word, value in wanted.items())
+    ]
 
 
-def values(records: Records, of: str) -> list[Any]:
+def values(raced: Sequence[RacedRecord], word: str) -> list[Any]:
     """Return the values of a setting among the records, in order."""
-    return sorted({setting(r)[of] for r in records.values()})
+    return sorted({getattr(record.setting, word) for record in raced})
 
 
-def need(record: Record, reading: Reading) -> int | None:
-    """Return the rounds of one record; None if not met."""
-    target, criterion = reading
-    return {"first": first, "stays": stays}[criterion](record["accuracy"], setting(record)[target])
+# -- their rounds
 
 
-def rounds(records: Records, reading: Reading = PUBLISHED, **wanted: Any) -> float | None:
+def rounds(
+    raced: Sequence[RacedRecord], reading: Reading = PUBLISHED, **wanted: Any
+) -> float | None:
     """Return the mean of the rounds over the seeds; infinite if not met, None if not computed."""
-    found = [need(r, reading) for r in chosen(records, **wanted)]
-    return fmean(inf if n is None else n for n in found) if found else None
+    seeds = [reading.rounds(record) for record in chosen(raced, **wanted)]
+    return fmean(inf if r is None else r for r in seeds) if seeds else None
 
 
-def judged(records: Records, sentence: str, judge: Callable[[Need], bool], text: str) -> Claim:
-    """Return a claim by the paper's reading, with the verdicts of the others."""
-    verdicts: dict[Reading, bool] = {}
-    for reading in READINGS:
-
-        def needed(reading: Reading = reading, **wanted: Any) -> float:
-            found = rounds(records, reading, **wanted)
-            if found is None:
-                raise MissingError
-            return found
-
-        with suppress(MissingError):
-            verdicts[reading] = judge(needed)
-    others = ", ".join(
-        f"{named(records, reading)}: {'yes' if v else 'no'}" for reading, v in verdicts.items()
-    )
-    return Claim(sentence, verdicts.get(PUBLISHED), f"{text}; {others}" if others else "")
+def needed(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
+    """Return the mean of the rounds over the seeds; whoever asks for them cannot do without."""
+    mean = rounds(raced, reading, **wanted)
+    if mean is None:
+        raise MissingRecordError
+    return mean
 
 
-def goal(records: Records, of: Literal["target", "until"]) -> str:
+def judged(raced: Sequence[RacedRecord], holds: Callable[[Reading], bool], numbers: str) -> Verdict:
+    """Return the verdict by the paper's reading, and behind the numbers those of all."""
+    held = {reading: holds(reading) for reading in READINGS}
+    told = ", ".join(f"{r.named(raced)}: {'yes' if held[r] else 'no'}" for r in READINGS)
+    return Verdict(held[PUBLISHED], f"{numbers}; {told}")
+
+
+# -- as tables show them
+
+
+def aimed_at(raced: Sequence[RacedRecord], aim: Aim) -> str:
     """Return the accuracy that is wanted, in words."""
-    usual = {setting(r)[of] for r in records.values() if setting(r)["eta"] is None}
-    return " or ".join(f"{t:g}" for t in sorted(usual))
+    wanted = {getattr(record.setting, aim) for record in raced if record.setting.eta is None}
+    return " or ".join(f"{accuracy:g}" for accuracy in sorted(wanted))
 
 
-def named(records: Records, reading: Reading) -> str:
-    """Return a reading in words, such as 'first at 0.5'."""
-    target, criterion = reading
-    return f"{criterion} at {goal(records, target)}"
-
-
-def shown(here: Sequence[Record], reading: Reading) -> str:
+def shown(seeds: Sequence[RacedRecord], reading: Reading) -> str:
     """Return the rounds as tables show them: the mean over the seeds with its spread, or n+."""
-    found = [need(r, reading) for r in here]
-    met = [n for n in found if n is not None]
-    if len(met) < len(found):
-        return f"{here[0]['limit']}+"
+    every = [reading.rounds(record) for record in seeds]
+    met = [r for r in every if r is not None]
+    if len(met) < len(every):
+        return f"{seeds[0].limit}+"
     return f"{fmean(met):.0f} ± {pstdev(met):.0f}" if len(met) > 1 else "".join(map(str, met))
 
 
-def both(here: Sequence[Record], target: Literal["target", "until"]) -> str:
+def both(seeds: Sequence[RacedRecord], aim: Aim) -> str:
     """Return the rounds by both criteria."""
-    return f"{shown(here, (target, 'first'))} / {shown(here, (target, 'stays'))}"
+    return f"{shown(seeds, Reading(aim, 'first'))} / {shown(seeds, Reading(aim, 'stays'))}"
 
 
-def step_sizes(here: Sequence[Record]) -> str:
+def step_sizes(seeds: Sequence[RacedRecord]) -> str:
     """Return the step sizes chosen, fragile ones marked."""
-    return ", ".join(dict.fromkeys(f"{r['eta']:.2g}{' †' if fragile(r) else ''}" for r in here))
+    return ", ".join(dict.fromkeys(f"{r.eta:.2g}{' †' if r.fragile else ''}" for r in seeds))
 
 
-def fragile(record: Record) -> bool | None:
-    """Tell whether a winner comes out otherwise from a moved start; None: it was not tried."""
-    again = record.get("again")
-    return None if again is None else bool(again["fragile"])
-
-
-def fragile_note(records: Records) -> str:
+def fragile_note(raced: Sequence[RacedRecord]) -> str:
     """Say how many winners are fragile."""
-    raced = [r for r in records.values() if setting(r)["eta"] is None]
-    tried = [r for r in raced if fragile(r) is not None]
-    found = sum(bool(fragile(r)) for r in tried)
-    left = len(raced) - len(tried)
+    winners = [record for record in raced if record.setting.eta is None]
+    tried = [record for record in winners if record.fragile is not None]
+    fragile = sum(bool(record.fragile) for record in tried)
+    left = len(winners) - len(tried)
     if not tried:
         return "Whether a winner comes out again from a start moved by a millionth: not tried."
     return (
-        f"† fragile: {found} of {len(tried)} winners come out otherwise from a start moved by a "
+        f"† fragile: {fragile} of {len(tried)} winners come out otherwise from a start moved by a "
         "millionth, by more than a tenth of their rounds and more than one, or by 0.01 in their "
         "best accuracy; another processor may then give other numbers as well."
         + (f" Not tried for {left}." if left else "")

@@ -7,22 +7,34 @@ a round, two epochs in batches of a fifth (K = 10), 200 rounds. FedAvg has the b
 server (FedOpt), with the best of two step sizes there.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.names import TITLES, colour, takes_local_steps, takes_server_step
+from trimtab.reproduce.raced_cells import seeded_cells
+from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
+from trimtab.reproduce.reproduction import (
+    Cell,
+    MissingRecordError,
+    Records,
+    Reproduction,
+    Verdict,
+    sentence,
+)
+from trimtab.reproduce.rounds_to_target import chosen, lines
 
-from trimtab.report.plots import COLOURS, STYLE
-from trimtab.reproduce.raced_cells import NAMES, Setting, cell, seeded
-from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction
-from trimtab.reproduce.rounds_to_target import chosen, lines, setting
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ALGORITHMS = ("serveronly", "fedopt", "mimelite", "mime")
-BASES = {"momentum": "SGD with momentum", "adam": "Adam", "none": "SGD"}
-GLOBAL = {"momentum": (0.3, 1.0), "adam": (0.01, 0.03), "none": (1.0,)}
-LAST = 30  # rounds whose mean accuracy counts
+WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to tell what momentum adds.
+BASE_TITLES = {"momentum": "SGD with momentum", "adam": "Adam", "none": "SGD"}
+SERVER_STEPS = {"momentum": (0.3, 1.0), "adam": (0.01, 0.03), "none": (1.0,)}
+LAST = 30  # the mean accuracy of the rounds r > R - 30 counts
+WHERE = "slides, caption of Figure 3"
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -30,106 +42,140 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     usual = Setting("", 2, 50, N=1000, classes=62, target=None, until=1.0, limit=200)
     if quick:
         usual = replace(usual, N=100, S=10, every=10, limit=32)
-    made = []
-    for base, global_steps in GLOBAL.items():
-        for name in ALGORITHMS if base != "none" else ("fedopt", "mime"):
-            for eta_g in global_steps if name == "fedopt" else (1.0,):
-                here = replace(usual, algorithm=name, base=base, eta_g=eta_g)
-                made.append(replace(here, epochs=1) if name == "serveronly" else here)
+    settings = []
+    for base, server_steps in SERVER_STEPS.items():
+        for name in ALGORITHMS if base != "none" else WITHOUT_BASE:
+            for eta_g in server_steps if takes_server_step(name) else (1.0,):
+                setting = replace(usual, algorithm=name, base=base, eta_g=eta_g)
+                settings.append(setting if takes_local_steps(name) else replace(setting, epochs=1))
     if quick:
-        made = [s for s in made if s.base != "adam" and s.eta_g in (0.3, 1.0)]
-        made = [s for s in made if (s.algorithm, s.eta_g, s.base) != ("fedopt", 1.0, "momentum")]
-    return [cell(s) for s in seeded(made, seeds)]
+        settings = [s for s in settings if s.base != "adam" and s.eta_g in (0.3, 1.0)]
+        left_out = ("fedopt", 1.0, "momentum")
+        settings = [s for s in settings if (s.algorithm, s.eta_g, s.base) != left_out]
+    return seeded_cells(settings, seeds)
 
 
-def late(record: Record) -> float:
+def late(record: RacedRecord) -> float:
     """Return the mean accuracy of the last rounds."""
-    return fmean(record["accuracy"][-LAST:])
+    return fmean(record.accuracy[-LAST:])
 
 
-def accuracy(records: Records, name: str, base: str) -> float | None:
+def accuracy(raced: Sequence[RacedRecord], name: str, base: str) -> float | None:
     """Return the accuracy at the end, the mean over the seeds, with the best step at the server."""
     by_step: dict[float, list[float]] = {}
-    for r in chosen(records, algorithm=name, base=base):
-        by_step.setdefault(setting(r)["eta_g"], []).append(late(r))
+    for record in chosen(raced, algorithm=name, base=base):
+        by_step.setdefault(record.setting.eta_g, []).append(late(record))
     return max(map(fmean, by_step.values())) if by_step else None
 
 
-SENTENCES = (
-    "Mime and MimeLite perform alike (within one point of accuracy).",
-    "Mime and MimeLite are the best, with momentum and with Adam.",
-    "FedAvg is even worse than the server alone, with momentum or with Adam.",
-    "Mime gains more from momentum than FedAvg does.",
-)
+# -- what the caption says
 
 
-def claims(records: Records) -> list[Claim]:
-    """Judge the caption of the figure."""
-    bases = [b for b in ("momentum", "adam") if accuracy(records, "mime", b) is not None]
-    found = {(n, b): accuracy(records, n, b) for b in [*bases, "none"] for n in ALGORITHMS}
-    known = {k: v for k, v in found.items() if v is not None}
-    text = "; ".join(
-        f"{BASES[b]}: " + ", ".join(f"{NAMES[n]} {known[n, b]:.3f}" for n, c in known if c == b)
-        for b in [*bases, "none"]
+Accuracies = dict[tuple[str, str], float]
+"""Accuracy at the end by (algorithm, base), of the bases that Mime ran with, and of none."""
+
+
+def _accuracies(records: Records) -> Accuracies:
+    raced = read_raced(records)
+    bases = [base for base in ("momentum", "adam") if accuracy(raced, "mime", base) is not None]
+    ran = {(n, base): accuracy(raced, n, base) for base in [*bases, "none"] for n in ALGORITHMS}
+    wanted = {(name, base) for name in ALGORITHMS for base in bases}
+    wanted |= {(name, "none") for name in WITHOUT_BASE}
+    known = {key: value for key, value in ran.items() if value is not None}
+    if not bases or not wanted <= set(known):
+        raise MissingRecordError
+    return known
+
+
+def _bases(known: Accuracies) -> list[str]:
+    return [base for base in dict.fromkeys(base for _, base in known) if base != "none"]
+
+
+def _numbers(known: Accuracies) -> str:
+    return "; ".join(
+        f"{BASE_TITLES[base]}: "
+        + ", ".join(f"{TITLES[n]} {value:.3f}" for (n, b), value in known.items() if b == base)
+        for base in [*_bases(known), "none"]
     )
-    complete = bases and all((n, b) in known for n in ALGORITHMS for b in bases)
-    if not complete or ("fedopt", "none") not in known or ("mime", "none") not in known:
-        return [Claim(sentence, None) for sentence in SENTENCES]
-    alike = all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in bases)
-    best = all(
+
+
+@sentence("Mime and MimeLite perform alike (within one point of accuracy).", WHERE)
+def mime_and_mimelite_are_alike(records: Records) -> Verdict:
+    """Compare them with each base."""
+    known = _accuracies(records)
+    held = all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in _bases(known))
+    return Verdict(held, _numbers(known))
+
+
+@sentence("Mime and MimeLite are the best, with momentum and with Adam.", WHERE)
+def mime_and_mimelite_are_best(records: Records) -> Verdict:
+    """Compare the worse of the two with the better of the others."""
+    known = _accuracies(records)
+    held = all(
         min(known["mime", b], known["mimelite", b])
         >= max(known["serveronly", b], known["fedopt", b])
-        for b in bases
+        for b in _bases(known)
     )
-    worse = any(known["fedopt", b] < known["serveronly", b] for b in bases)
-    gain = {n: known[n, "momentum"] - known[n, "none"] for n in ("mime", "fedopt")}
-    gains = f"momentum adds {gain['mime']:+.3f} to Mime, {gain['fedopt']:+.3f} to FedAvg"
-    return [
-        Claim(SENTENCES[0], alike, text),
-        Claim(SENTENCES[1], best, text),
-        Claim(SENTENCES[2], worse, text),
-        Claim(SENTENCES[3], gain["mime"] > gain["fedopt"], gains),
-    ]
+    return Verdict(held, _numbers(known))
+
+
+@sentence("FedAvg is even worse than the server alone, with momentum or with Adam.", WHERE)
+def fedavg_is_worse_than_the_server_alone(records: Records) -> Verdict:
+    """Look for a base with which it is."""
+    known = _accuracies(records)
+    held = any(known["fedopt", b] < known["serveronly", b] for b in _bases(known))
+    return Verdict(held, _numbers(known))
+
+
+@sentence("Mime gains more from momentum than FedAvg does.", WHERE)
+def mime_gains_more_from_momentum(records: Records) -> Verdict:
+    """Compare what momentum adds to both."""
+    known = _accuracies(records)
+    mime, fedavg = (known[n, "momentum"] - known[n, "none"] for n in ("mime", "fedopt"))
+    return Verdict(mime > fedavg, f"momentum adds {mime:+.3f} to Mime, {fedavg:+.3f} to FedAvg")
+
+
+# -- how it is shown
 
 
 def table(records: Records) -> str:
     """Return the accuracy at the end by algorithm and base; the figure shows no numbers."""
-    rows = [["mean accuracy of the last rounds", *(BASES[b] for b in BASES)]]
+    raced = read_raced(records)
+    rows = [["mean accuracy of the last rounds", *BASE_TITLES.values()]]
+    steps = [["step sizes", *BASE_TITLES.values()]]
     for name in ALGORITHMS:
-        found = [accuracy(records, name, base) for base in BASES]
-        rows.append([NAMES[name], *("" if v is None else f"{v:.3f}" for v in found)])
-    steps = [["step sizes", *(BASES[b] for b in BASES)]]
-    for name in ALGORITHMS:
-        steps.append([NAMES[name], *(_steps(records, name, base) for base in BASES)])
+        row = [accuracy(raced, name, base) for base in BASE_TITLES]
+        rows.append([TITLES[name], *("" if value is None else f"{value:.3f}" for value in row)])
+        steps.append([TITLES[name], *(_steps(raced, name, base) for base in BASE_TITLES)])
     return f"{lines(rows)}\n\n{lines(steps)}"
 
 
-def _best(records: Records, name: str, base: str) -> Record | None:
-    here = [r for r in chosen(records, algorithm=name, base=base) if setting(r)["seed"] == 0]
-    return max(here, key=late) if here else None
+def _best(raced: Sequence[RacedRecord], name: str, base: str) -> RacedRecord | None:
+    """Return the record of the first seed with the best step at the server."""
+    return max(chosen(raced, algorithm=name, base=base, seed=0), key=late, default=None)
 
 
-def _steps(records: Records, name: str, base: str) -> str:
-    r = _best(records, name, base)
-    if r is None:
+def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:
+    record = _best(raced, name, base)
+    if record is None:
         return ""
-    at_server = f", {setting(r)['eta_g']:g} at the server" if name == "fedopt" else ""
-    return f"{r['eta']:.2g}{at_server}"
+    at_server = f", {record.setting.eta_g:g} at the server"
+    return f"{record.eta:.2g}{at_server if takes_server_step(name) else ''}"
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return a panel for each base, and what momentum adds to FedAvg and Mime."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(10.5, 3.5), layout="constrained")
+    raced = read_raced(records)
+    with new_figure(10.5, 3.5) as made:
         panels: Any = made.subplots(1, 3, sharey=True)
         for axes, base in zip(panels, ("momentum", "adam"), strict=False):
             for name in ALGORITHMS:
-                _curve(axes, records, name, base, NAMES[name], "-")
-            axes.set_title(BASES[base], fontsize=10)
-        for name in ("fedopt", "mime"):
+                _curve(axes, _best(raced, name, base), TITLES[name], "-")
+            axes.set_title(BASE_TITLES[base], fontsize=10)
+        for name in WITHOUT_BASE:
             for base, line in (("momentum", "-"), ("none", ":")):
-                text = f"{NAMES[name]}, {BASES[base]}"
-                _curve(panels[2], records, name, base, text, line)
+                label = f"{TITLES[name]}, {BASE_TITLES[base]}"
+                _curve(panels[2], _best(raced, name, base), label, line)
         panels[2].set_title("What momentum adds", fontsize=10)
         for axes in panels:
             axes.set_xlabel("rounds")
@@ -139,11 +185,10 @@ def figure(records: Records) -> Figure:
     return made
 
 
-def _curve(axes: Any, records: Records, name: str, base: str, label: str, line: str) -> None:
-    r = _best(records, name, base)
-    if r is not None:
-        colour = COLOURS.get(name, "#555555")
-        axes.plot(r["accuracy"], color=colour, linestyle=line, label=label, linewidth=1.3)
+def _curve(axes: Any, record: RacedRecord | None, label: str, line: str) -> None:
+    if record is not None:
+        look = {"color": colour(record.setting.algorithm), "linestyle": line, "linewidth": 1.3}
+        axes.plot(record.accuracy, label=label, **look)
 
 
 _DISCUSSION = """\
@@ -163,7 +208,12 @@ MIME = Reproduction(
     source="Karimireddy, slides, Figure 3 of Mime",
     minutes=30,
     cells=cells,
-    claims=claims,
+    sentences=(
+        mime_and_mimelite_are_alike,
+        mime_and_mimelite_are_best,
+        fedavg_is_worse_than_the_server_alone,
+        mime_gains_more_from_momentum,
+    ),
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

@@ -7,122 +7,147 @@ classes sorted by label, logistic regression, one epoch a round. They show curve
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
-from trimtab.report.plots import COLOURS, STYLE
-from trimtab.reproduce.raced_cells import NAMES, Setting, cell, seeded
-from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
+from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.names import TITLES, colour
+from trimtab.reproduce.raced_cells import seeded_cells
+from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
+from trimtab.reproduce.reproduction import Cell, Records, Reproduction, Verdict, sentence
 from trimtab.reproduce.rounds_to_target import (
+    AIMS,
+    Reading,
+    aimed_at,
     both,
     chosen,
     fragile_note,
-    goal,
     judged,
     lines,
+    needed,
     rounds,
-    setting,
     step_sizes,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _400 = Setting("", 1, 0, N=400, limit=600)
 _SMALL = replace(_400, N=100, every=12, target=0.4, until=0.45, limit=200)
-NAMED = [("scaffold", 20), ("fedavg", 20), ("sgd", 20)]
 FEW, MANY = 5, 50
-SAMPLED = [("scaffold", FEW), ("fedavg", MANY), ("fedavg", FEW), ("scaffold", MANY)]
+Pairs = Sequence[tuple[str, int]]
+"""Algorithms, each with the clients that it samples."""
+
+OF_20: Pairs = (("scaffold", 20), ("fedavg", 20), ("sgd", 20))
+OF_FEW_OR_MANY: Pairs = (("scaffold", FEW), ("fedavg", MANY), ("fedavg", FEW), ("scaffold", MANY))
 
 
-def _cells(pairs: Sequence[tuple[str, int]], quick: bool, seeds: int) -> list[Cell]:
-    base = _SMALL if quick else _400
-    made = [replace(base, algorithm=name, S=S) for name, S in pairs]
-    return [cell(s) for s in seeded(made, seeds)]
+def _cells(pairs: Pairs, quick: bool, seeds: int) -> list[Cell]:
+    usual = _SMALL if quick else _400
+    settings = [replace(usual, algorithm=name, S=S) for name, S in pairs]
+    return seeded_cells(settings, seeds)
 
 
-def _numbers(records: Records, pairs: Sequence[tuple[str, int]]) -> str:
-    found = [rounds(records, algorithm=name, S=S) for name, S in pairs]
-    return ", ".join(
-        f"{NAMES[name]} with S = {S}: {r:g}"
-        for (name, S), r in zip(pairs, found, strict=True)
-        if r is not None
+# -- what the slides say
+
+
+def _fewer(records: Records, less: dict[str, Any], more: dict[str, Any], pairs: Pairs) -> Verdict:
+    """Judge by every reading whether the one needs fewer rounds than the other."""
+    raced = read_raced(records)
+
+    def holds(reading: Reading) -> bool:
+        return needed(raced, reading, **less) < needed(raced, reading, **more)
+
+    known = {pair: rounds(raced, algorithm=pair[0], S=pair[1]) for pair in pairs}
+    told = ", ".join(
+        f"{TITLES[name]} with S = {S}: {r:g}" for (name, S), r in known.items() if r is not None
     )
+    return judged(raced, holds, told)
 
 
-def _faster(records: Records) -> list[Claim]:
-    text = _numbers(records, NAMED)
-    sentence = "SCAFFOLD needs fewer rounds than {}, with 20 of 400 clients and one epoch."
-    return [
-        judged(
-            records,
-            sentence.format(NAMES[other]),
-            lambda need, other=other: need(algorithm="scaffold") < need(algorithm=other),  # type: ignore[misc]
-            text,
-        )
-        for other in ("fedavg", "sgd")
-    ]
+@sentence(
+    "SCAFFOLD needs fewer rounds than FedAvg, with 20 of 400 clients and one epoch.",
+    "slides, Performance of SCAFFOLD",
+)
+def scaffold_is_faster_than_fedavg(records: Records) -> Verdict:
+    """Compare their rounds."""
+    return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "fedavg"}, OF_20)
 
 
-def _fewer(records: Records) -> list[Claim]:
-    return [
-        judged(
-            records,
-            "SCAFFOLD with 5 clients a round is better than FedAvg with 50.",
-            lambda need: need(algorithm="scaffold", S=FEW) < need(algorithm="fedavg", S=MANY),
-            _numbers(records, SAMPLED),
-        )
-    ]
+@sentence(
+    "SCAFFOLD needs fewer rounds than SGD, with 20 of 400 clients and one epoch.",
+    "slides, Performance of SCAFFOLD",
+)
+def scaffold_is_faster_than_sgd(records: Records) -> Verdict:
+    """Compare their rounds."""
+    return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "sgd"}, OF_20)
+
+
+@sentence(
+    "SCAFFOLD with 5 clients a round is better than FedAvg with 50.",
+    "slides, Effect of number of clients",
+)
+def five_clients_beat_fifty(records: Records) -> Verdict:
+    """Compare their rounds."""
+    few, many = {"algorithm": "scaffold", "S": FEW}, {"algorithm": "fedavg", "S": MANY}
+    return _fewer(records, few, many, OF_FEW_OR_MANY)
+
+
+# -- how it is shown
 
 
 def table(records: Records) -> str:
     """Return the rounds to both targets."""
-    targets = [f"rounds to {goal(records, of)}" for of in ("target", "until")]
-    updates = f"updates of clients to {goal(records, 'target')}"
+    raced = read_raced(records)
+    targets = [f"rounds to {aimed_at(raced, aim)}" for aim in AIMS]
+    updates = f"updates of clients to {aimed_at(raced, 'target')}"
     rows = [["", "clients", *targets, updates, "best accuracy", "step size"]]
-    for name, S in dict.fromkeys(
-        (setting(r)["algorithm"], setting(r)["S"]) for r in records.values()
-    ):
-        here = chosen(records, algorithm=name, S=S)
+    for name, S in dict.fromkeys((r.setting.algorithm, r.setting.S) for r in raced):
+        seeds = chosen(raced, algorithm=name, S=S)
         rows.append(
             [
-                NAMES[name],
-                f"{S} of {setting(here[0])['N']}",
-                both(here, "target"),
-                both(here, "until"),
-                _updates(rounds(records, algorithm=name, S=S), S),
-                ", ".join(f"{r['best']:.3f}" for r in here),
-                step_sizes(here),
+                TITLES[name],
+                f"{S} of {seeds[0].setting.N}",
+                both(seeds, "target"),
+                both(seeds, "until"),
+                _updates(rounds(raced, algorithm=name, S=S), S),
+                ", ".join(f"{record.best:.3f}" for record in seeds),
+                step_sizes(seeds),
             ]
         )
-    return f"{lines(rows)}\n\n{fragile_note(records)}"
+    return f"{lines(rows)}\n\n{fragile_note(raced)}"
 
 
-def _updates(need: float | None, S: int) -> str:
-    return f"{need * S:,.0f}" if need is not None and need < inf else ""
+def _updates(r: float | None, S: int) -> str:
+    return f"{r * S:,.0f}" if r is not None and r < inf else ""
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return test accuracy against rounds, as the slides show it."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(6.4, 3.8), layout="constrained")
+    raced = read_raced(records)
+    with new_figure(6.4, 3.8) as made:
         axes: Any = made.subplots()
         styles = {FEW: ":", MANY: "-"}
-        for r in records.values():
-            s = setting(r)
+        for record in raced:
+            s = record.setting
             axes.plot(
-                r["accuracy"],
-                color=COLOURS[s["algorithm"]],
-                linestyle=styles.get(s["S"], "-"),
+                record.accuracy,
+                color=colour(s.algorithm),
+                linestyle=styles.get(s.S, "-"),
                 linewidth=1.3,
-                label=f"{NAMES[s['algorithm']]}, S = {s['S']}",
+                label=f"{TITLES[s.algorithm]}, S = {s.S}",
             )
-        reached = [rounds(records, ("until", "first"), S=S) for _, S in NAMED + SAMPLED]
-        last = max((r for r in reached if r is not None and r < inf), default=100)
-        axes.set_xlim(0, 1.2 * last)
+        axes.set_xlim(0, 1.2 * _slowest(raced))
         axes.set_xlabel("rounds")
         axes.set_ylabel("test accuracy")
         axes.legend(loc="lower right")
     return made
+
+
+def _slowest(raced: Sequence[RacedRecord]) -> float:
+    """Return the most rounds that any number of clients needs on average."""
+    sampled = {S for _, S in (*OF_20, *OF_FEW_OR_MANY)}
+    reached = [rounds(raced, Reading("until", "first"), S=S) for S in sampled]
+    return max((r for r in reached if r is not None and r < inf), default=100)
 
 
 EMNIST400 = Reproduction(
@@ -130,8 +155,8 @@ EMNIST400 = Reproduction(
     shows="SCAFFOLD, FedAvg and SGD with 20 of 400 label-sorted clients a round",
     source="Karimireddy, slides, Performance of SCAFFOLD",
     minutes=5,
-    cells=lambda quick, seeds: _cells(NAMED, quick, seeds),
-    claims=_faster,
+    cells=lambda quick, seeds: _cells(OF_20, quick, seeds),
+    sentences=(scaffold_is_faster_than_fedavg, scaffold_is_faster_than_sgd),
     table=table,
     figure=figure,
     discussion="The slides show curves and no numbers. With these small clients one epoch is not "
@@ -142,8 +167,8 @@ CLIENTS = Reproduction(
     shows="SCAFFOLD with 5 of 400 clients a round against FedAvg with 50",
     source="Karimireddy, slides, Effect of number of clients",
     minutes=5,
-    cells=lambda quick, seeds: _cells(SAMPLED, quick, seeds),
-    claims=_fewer,
+    cells=lambda quick, seeds: _cells(OF_FEW_OR_MANY, quick, seeds),
+    sentences=(five_clients_beat_fifty,),
     table=table,
     figure=figure,
     discussion="The slides do not say how step sizes were chosen. Tuned for each curve, as here, "

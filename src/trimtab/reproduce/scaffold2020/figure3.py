@@ -4,143 +4,186 @@ Karimireddy et al., 2020, section 7.1. One common step size for all, which the p
 0.12. The controls start at the gradients: a round of option I with eta_g = 0 sets them.
 """
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
-from trimtab.algorithms import FedAvg, Scaffold, Sgd
+from trimtab.algorithms import Scaffold
 from trimtab.core import Algorithm
+from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.report.plots import COLOURS, STYLE
-from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction, Say
+from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.names import TITLES, build, colour
+from trimtab.reproduce.numbers import first
+from trimtab.reproduce.reproduction import (
+    Cell,
+    Computing,
+    MissingRecordError,
+    Record,
+    Records,
+    Reproduction,
+    Verdict,
+    sentence,
+)
 from trimtab.simulation import simulate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALGORITHMS = ("sgd", "fedavg", "scaffold")
 GS, KS, ETA, ROUNDS = (1, 10, 100), (2, 10), 0.12, 150
+NEAR = 1e-8  # a run is there if f(x) <= 1e-8
+WHERE = "section 7.1, Figure 3"
 
 
-def _algorithms(K: int) -> dict[str, Algorithm]:
-    return {
-        "sgd": Sgd(eta=ETA),
-        "fedavg": FedAvg(eta_l=ETA, K=K),
-        "scaffold": Scaffold(eta_l=ETA, K=K),
-    }
+# -- the cells
 
 
-def _panel(G: float, K: int) -> Record:
-    """Return f(x) after each round of the three algorithms."""
-    pair = Quadratic(
-        A=torch.tensor([2.0, 0.0], dtype=torch.float64),
-        b=torch.tensor([-G, G], dtype=torch.float64),
-    )
-    curves: dict[str, Any] = {}
-    for name, algorithm in _algorithms(K).items():
-        x0 = torch.ones(1, dtype=torch.float64)
-        sim = simulate(algorithm, pair, x=x0)
-        if isinstance(algorithm, Scaffold):
-            sim.algorithm = replace(algorithm, option="I", eta_g=0.0)
-            next(sim)
-            sim.algorithm = algorithm
-        curves[name] = [pair.loss(x0), *(pair.loss(next(sim).x) for _ in range(ROUNDS))]
-    q = (1 - 2 * ETA) ** K
-    stops = (ETA * G / 2) * (K - (1 - q) / (2 * ETA)) / (1 - (1 + q) / 2)
-    return {"G": G, "K": K, "eta": ETA, "curves": curves, "fedavg stops at": stops}
+@dataclass(frozen=True)
+class Panel:
+    """f(x) after each round of the three algorithms, from round 0 on.
+
+    fedavg_stops_at is the x of its fixed point, in closed form.
+    """
+
+    G: int
+    K: int
+    eta: float
+    curves: dict[str, list[float]]
+    fedavg_stops_at: float
+
+    def to_json(self) -> Record:
+        """Return what the file holds."""
+        content = asdict(self)
+        return content | {"fedavg stops at": content.pop("fedavg_stops_at")}
+
+    @classmethod
+    def from_json(cls, record: Record) -> "Panel":
+        """Read a record."""
+        G, K, eta, curves = (record[word] for word in ("G", "K", "eta", "curves"))
+        return cls(G, K, eta, curves, record["fedavg stops at"])
+
+    def rounds(self, name: str) -> int | None:
+        """Return the rounds of an algorithm to f <= 1e-8."""
+        return first(self.curves[name], NEAR)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each panel; it is quick anyway, and knows no chance."""
 
-    def compute(G: float, K: int) -> Cell:
-        def run(data: Path | None, say: Say, scratch: Path) -> Record:
-            return _panel(G, K)
+    def cell(G: int, K: int) -> Cell:
+        return Cell(f"G{G}-K{K}", lambda data, scratch: _compute(G, K))
 
-        return Cell(f"G{G}-K{K}", run)
-
-    return [compute(G, K) for G in GS for K in KS]
+    return [cell(G, K) for G in GS for K in KS]
 
 
-def _rounds(curve: list[float], to: float = 1e-8) -> int | None:
-    return next((r for r, f in enumerate(curve) if f <= to), None)
-
-
-def claims(records: Records) -> list[Claim]:
-    """Judge what the paper says of the figure."""
-    if len(records) < len(GS) * len(KS):
-        return [Claim(sentence, None) for sentence in _SENTENCES]
-    curves = {(r["G"], r["K"]): r["curves"] for r in records.values()}
-    gaps = {
-        K: max(
-            abs(a - b)
-            for G in GS
-            for a, b in zip(curves[G, K]["scaffold"], curves[1, K]["scaffold"], strict=True)
-        )
-        for K in KS
-    }
-    need = {K: _rounds(curves[1, K]["scaffold"]) or ROUNDS for K in KS}
-    sgd = _rounds(curves[1, 2]["sgd"]) or ROUNDS
-    ends = {G: [curves[G, K]["fedavg"][-1] for K in KS] for G in GS}
-    worse = all(ends[G][0] < ends[G][1] for G in GS)
-    grows = all(ends[a][j] < ends[b][j] for a, b in ((1, 10), (10, 100)) for j in range(len(KS)))
-    beats = all(f > curves[G, K]["sgd"][-1] for G in GS for K, f in zip(KS, ends[G], strict=True))
-    ends_text = ", ".join(f"G = {G}: {a:.2g} and {b:.2g}" for G, (a, b) in ends.items())
-    found = (
-        (worse and grows and beats, f"f after {ROUNDS} rounds with K = 2 and 10: {ends_text}"),
-        (
-            max(gaps.values()) <= 1e-9,
-            f"the largest difference between curves: {max(gaps.values()):.1g}",
-        ),
-        (
-            need[10] < need[2] < sgd,
-            f"rounds to 1e-8: SGD {sgd}, " + ", ".join(f"K = {K}: {need[K]}" for K in KS),
-        ),
+def _compute(G: int, K: int) -> Computing:
+    pair = Quadratic(
+        A=torch.tensor([2.0, 0.0], dtype=torch.float64),
+        b=torch.tensor([-G, G], dtype=torch.float64),
     )
-    return [Claim(s, held, text) for s, (held, text) in zip(_SENTENCES, found, strict=True)]
+    curves = {}
+    for name in ALGORITHMS:
+        yield Progress(TITLES[name])
+        curves[name] = _curve(pair, build(name, ETA, K))
+    q = (1 - 2 * ETA) ** K
+    stops = (ETA * G / 2) * (K - (1 - q) / (2 * ETA)) / (1 - (1 + q) / 2)
+    return Panel(G, K, ETA, curves, stops).to_json()
 
 
-_SENTENCES = (
-    "FedAvg gets worse as local steps increase, and slower as G grows; it ends behind SGD.",
-    "SCAFFOLD is unaffected by the heterogeneity G.",
-    "SCAFFOLD is faster than SGD, and more so with more local steps.",
+def _curve(pair: Quadratic, algorithm: Algorithm) -> list[float]:
+    """Return f(x) after each round; SCAFFOLD's controls are set by a round that moves nothing."""
+    x0 = torch.ones(1, dtype=torch.float64)
+    sim = simulate(algorithm, pair, x=x0)
+    if isinstance(algorithm, Scaffold):
+        sim.algorithm = replace(algorithm, option="I", eta_g=0.0)
+        next(sim)
+        sim.algorithm = algorithm
+    return [pair.loss(x0), *(pair.loss(next(sim).x) for _ in range(ROUNDS))]
+
+
+# -- what the paper says
+
+
+def _panels(records: Records) -> dict[tuple[int, int], Panel]:
+    """Return all panels by (G, K)."""
+    if len(records) < len(GS) * len(KS):
+        raise MissingRecordError
+    return {(panel.G, panel.K): panel for panel in map(Panel.from_json, records.values())}
+
+
+@sentence(
+    "FedAvg gets worse as local steps increase, and slower as G grows; it ends behind SGD.", WHERE
 )
+def fedavg_gets_worse(records: Records) -> Verdict:
+    """Compare the last f of FedAvg between the values of K, of G, and with SGD's."""
+    panels = _panels(records)
+    few, many = KS
+    ends = {key: panel.curves["fedavg"][-1] for key, panel in panels.items()}
+    worse_with_K = all(ends[G, few] < ends[G, many] for G in GS)
+    worse_with_G = all(ends[a, K] < ends[b, K] for a, b in ((1, 10), (10, 100)) for K in KS)
+    behind_sgd = all(ends[key] > panel.curves["sgd"][-1] for key, panel in panels.items())
+    told = ", ".join(f"G = {G}: {ends[G, few]:.2g} and {ends[G, many]:.2g}" for G in GS)
+    return Verdict(
+        worse_with_K and worse_with_G and behind_sgd,
+        f"f after {ROUNDS} rounds with K = {few} and {many}: {told}",
+    )
+
+
+@sentence("SCAFFOLD is unaffected by the heterogeneity G.", WHERE)
+def scaffold_does_not_notice_G(records: Records) -> Verdict:
+    """Compare its curves with that of G = 1."""
+    curves = {key: panel.curves["scaffold"] for key, panel in _panels(records).items()}
+    apart = max(
+        abs(a - b) for G, K in curves for a, b in zip(curves[G, K], curves[1, K], strict=True)
+    )
+    return Verdict(apart <= 1e-9, f"the largest difference between curves: {apart:.1g}")
+
+
+@sentence("SCAFFOLD is faster than SGD, and more so with more local steps.", WHERE)
+def local_steps_make_scaffold_faster(records: Records) -> Verdict:
+    """Compare rounds to 1e-8 at G = 1."""
+    panels = _panels(records)
+    few, many = (panels[1, K].rounds("scaffold") or ROUNDS for K in KS)
+    sgd = panels[1, KS[0]].rounds("sgd") or ROUNDS
+    told = f"rounds to 1e-8: SGD {sgd}, K = {KS[0]}: {few}, K = {KS[1]}: {many}"
+    return Verdict(many < few < sgd, told)
+
+
+# -- how it is shown
 
 
 def table(records: Records) -> str:
     """Return the rounds to f <= 1e-8, and where FedAvg stops."""
-    lines = [
+    rows = [
         "| G | K | SGD | SCAFFOLD | FedAvg: f after 150 rounds | predicted |",
         "|---|---|---|---|---|---|",
     ]
-    for record in records.values():
-        c = record["curves"]
-        predicted = record["fedavg stops at"] ** 2 / 2
-        lines.append(
-            f"| {record['G']} | {record['K']} | {_rounds(c['sgd'])} | {_rounds(c['scaffold'])} "
-            f"| {c['fedavg'][-1]:.4g} | {predicted:.4g} |"
+    for panel in map(Panel.from_json, records.values()):
+        rows.append(
+            f"| {panel.G} | {panel.K} | {panel.rounds('sgd')} | {panel.rounds('scaffold')} "
+            f"| {panel.curves['fedavg'][-1]:.4g} | {panel.fedavg_stops_at**2 / 2:.4g} |"
         )
-    return "\n".join(lines)
+    return "\n".join(rows)
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return the grid of panels of the paper: columns are G, rows K."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(9.5, 5.2), layout="constrained")
-        panels: Any = made.subplots(len(KS), len(GS), sharex=True, sharey="row", squeeze=False)
-        for record in records.values():
-            axes = panels[KS.index(record["K"])][GS.index(record["G"])]
-            for name, curve in record["curves"].items():
-                shown = [max(f, 1e-17) for f in curve]
-                label = {"sgd": "SGD", "fedavg": "FedAvg", "scaffold": "SCAFFOLD"}[name]
-                axes.plot(shown, color=COLOURS[name], linewidth=1.6, label=label)
+    with new_figure(9.5, 5.2) as made:
+        grid: Any = made.subplots(len(KS), len(GS), sharex=True, sharey="row", squeeze=False)
+        for panel in map(Panel.from_json, records.values()):
+            axes = grid[KS.index(panel.K)][GS.index(panel.G)]
+            for name, curve in panel.curves.items():
+                drawn = [max(f, 1e-17) for f in curve]  # f > 0 on a log scale
+                axes.plot(drawn, color=colour(name), linewidth=1.6, label=TITLES[name])
             axes.set_yscale("log")
-            axes.set_title(f"G = {record['G']}, K = {record['K']}", fontsize=10)
-        for axes in panels[-1]:
+            axes.set_title(f"G = {panel.G}, K = {panel.K}", fontsize=10)
+        for axes in grid[-1]:
             axes.set_xlabel("rounds")
-        for row in panels:
+        for row in grid:
             row[0].set_ylabel("f(x) - f*")
-        panels[0][0].legend(loc="lower left")
+        grid[0][0].legend(loc="lower left")
     return made
 
 
@@ -150,7 +193,11 @@ FIGURE3 = Reproduction(
     source="Karimireddy et al. 2020, Figure 3",
     minutes=0.1,
     cells=cells,
-    claims=claims,
+    sentences=(
+        fedavg_gets_worse,
+        scaffold_does_not_notice_G,
+        local_steps_make_scaffold_faster,
+    ),
     table=table,
     figure=figure,
     discussion="The paper does not give the step size; all three use 0.12. It shows no numbers, "

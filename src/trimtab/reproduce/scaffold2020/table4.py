@@ -1,140 +1,160 @@
 """Table 4 of SCAFFOLD: what sampling fewer clients costs (Karimireddy et al., 2020, section 7)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
-from trimtab.report.plots import COLOURS, STYLE
+from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE4
-from trimtab.reproduce.raced_cells import NAMES, Setting, cell, seeded
-from trimtab.reproduce.reproduction import Cell, Claim, Records, Reproduction
+from trimtab.reproduce.raced_cells import seeded_cells
+from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
+from trimtab.reproduce.reproduction import (
+    Cell,
+    MissingRecordError,
+    Records,
+    Reproduction,
+    Verdict,
+    sentence,
+)
 from trimtab.reproduce.rounds_to_target import (
+    aimed_at,
     both,
     chosen,
     fragile_note,
-    goal,
     lines,
     rounds,
-    setting,
     step_sizes,
     values,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ALGORITHMS = ("scaffold", "fedavg")
+WHERE = "section 7.2, Table 4"
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return both algorithms with 20, 5 and 1 of 100 clients a round."""
-    base = Setting("", 5, 0, target=0.45, until=0.45)
+    usual = Setting("", 5, 0, target=0.45, until=0.45)
     sampled: tuple[int, ...] = (20, 5, 1)
     if quick:
-        base = replace(base, N=20, S=4, target=0.35, until=0.35, limit=120, every=12)
+        usual = replace(usual, N=20, S=4, target=0.35, until=0.35, limit=120, every=12)
         sampled = (8, 4)
-    made = [
-        replace(base, algorithm=name, S=S, similarity=s)
+    settings = [
+        replace(usual, algorithm=name, S=S, similarity=s)
         for name in ALGORITHMS
         for S in sampled
         for s in ((0,) if quick else (0, 10))
     ]
-    return [cell(s) for s in seeded(made, seeds)]
+    return seeded_cells(settings, seeds)
 
 
-def sampling(records: Records, name: str, s: float) -> dict[int, float]:
+def by_clients(raced: Sequence[RacedRecord], name: str, s: float) -> dict[int, float]:
     """Return rounds to the target by the number of sampled clients, most first."""
-    found = {
-        S: rounds(records, algorithm=name, similarity=s, S=S)
-        for S in reversed(values(records, "S"))
+    known = {
+        S: rounds(raced, algorithm=name, similarity=s, S=S) for S in reversed(values(raced, "S"))
     }
-    return {S: r for S, r in found.items() if r is not None}
+    return {S: r for S, r in known.items() if r is not None}
 
 
-SENTENCES = (
-    "The slow-down from sampling fewer clients is sub-linear.",
-    "SCAFFOLD is faster than FedAvg at every rate of sampling.",
-)
+# -- what the paper says
 
 
-def claims(records: Records) -> list[Claim]:
-    """Judge both; where FedAvg with few clients does not arrive, its slow-down is not known."""
-    found = {
-        (name, s): sampling(records, name, s)
+Rows = dict[tuple[str, float], dict[int, float]]
+"""Rounds by (algorithm, similarity), then by the number of sampled clients."""
+
+
+def _rows(records: Records) -> Rows:
+    raced = read_raced(records)
+    rows = {
+        (name, s): by_clients(raced, name, s)
         for name in ALGORITHMS
-        for s in values(records, "similarity")
+        for s in values(raced, "similarity")
     }
-    if not found or any(len(by) < 2 for by in found.values()):
-        return [Claim(sentence, None) for sentence in SENTENCES]
-    sublinear = all(
-        by[min(by)] / by[max(by)] < max(by) / min(by)
-        for (name, _), by in found.items()
-        if name == "scaffold" or by[min(by)] < inf
+    if not rows or any(len(row) < 2 for row in rows.values()):
+        raise MissingRecordError
+    return rows
+
+
+def _numbers(rows: Rows) -> str:
+    return "; ".join(
+        f"{TITLES[name]} at {s:g} %: " + ", ".join(f"S = {S}: {r:g}" for S, r in row.items())
+        for (name, s), row in rows.items()
     )
-    faster = all(
-        need <= found["fedavg", s][S]
-        for (name, s), by in found.items()
+
+
+@sentence("The slow-down from sampling fewer clients is sub-linear.", WHERE)
+def slow_down_is_sublinear(records: Records) -> Verdict:
+    """Compare fewest with most; where FedAvg does not arrive, its slow-down is not known."""
+    rows = _rows(records)
+    held = all(
+        row[min(row)] / row[max(row)] < max(row) / min(row)
+        for (name, _), row in rows.items()
+        if name == "scaffold" or row[min(row)] < inf
+    )
+    return Verdict(held, _numbers(rows))
+
+
+@sentence("SCAFFOLD is faster than FedAvg at every rate of sampling.", WHERE)
+def scaffold_is_faster(records: Records) -> Verdict:
+    """Compare them cell by cell."""
+    rows = _rows(records)
+    held = all(
+        r <= rows["fedavg", s][S]
+        for (name, s), row in rows.items()
         if name == "scaffold"
-        for S, need in by.items()
+        for S, r in row.items()
     )
-    text = "; ".join(
-        f"{NAMES[name]} at {s:g} %: " + ", ".join(f"S = {S}: {r:g}" for S, r in by.items())
-        for (name, s), by in found.items()
-    )
-    return [Claim(s, v, text) for s, v in zip(SENTENCES, (sublinear, faster), strict=True)]
+    return Verdict(held, _numbers(rows))
+
+
+# -- how it is shown
 
 
 def table(records: Records) -> str:
     """Return the rounds beside the published ones."""
-    rows = [
-        [
-            "",
-            "clients",
-            "similarity",
-            f"rounds to {goal(records, 'target')}",
-            "published",
-            "step size",
-        ]
-    ]
+    raced = read_raced(records)
+    target = f"rounds to {aimed_at(raced, 'target')}"
+    rows = [["", "clients", "similarity", target, "published", "step size"]]
     for name in ALGORITHMS:
-        for S in reversed(values(records, "S")):
-            for s in values(records, "similarity"):
-                here = chosen(records, algorithm=name, S=S, similarity=s)
-                if not here:
+        for S in reversed(values(raced, "S")):
+            for s in values(raced, "similarity"):
+                seeds = chosen(raced, algorithm=name, S=S, similarity=s)
+                if not seeds:
                     continue
-                there: Any = TABLE4.get((name, S))
-                published = "" if there is None else str(there[s > 0] or "1k+")
+                published = TABLE4.get((name, S))
                 rows.append(
                     [
-                        NAMES[name],
-                        f"{S} of {setting(here[0])['N']}",
+                        TITLES[name],
+                        f"{S} of {seeds[0].setting.N}",
                         f"{s:g} %",
-                        both(here, "target"),
-                        published,
-                        step_sizes(here),
+                        both(seeds, "target"),
+                        "" if published is None else str(published[s] or "1k+"),
+                        step_sizes(seeds),
                     ]
                 )
-    return f"{lines(rows)}\n\n{fragile_note(records)}"
+    return f"{lines(rows)}\n\n{fragile_note(raced)}"
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return rounds against the clients sampled, with the published ones as crosses."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(9, 3.6), layout="constrained")
-        similarities = values(records, "similarity")
+    raced = read_raced(records)
+    with new_figure(9, 3.6) as made:
+        similarities = values(raced, "similarity")
         panels: Any = made.subplots(1, len(similarities), sharey=True, squeeze=False)[0]
         for axes, s in zip(panels, similarities, strict=True):
             for name in ALGORITHMS:
-                by = {S: r for S, r in sampling(records, name, s).items() if r < inf}
-                axes.plot(*_line(by), marker="o", color=COLOURS[name], label=NAMES[name])
-                there = {S: row[s > 0] for (n, S), row in TABLE4.items() if n == name}
-                known = {S: float(r) for S, r in there.items() if r is not None}
-                axes.plot(
-                    *_line(known), marker="x", linestyle=":", color=COLOURS[name], linewidth=1
-                )
+                ours = {S: r for S, r in by_clients(raced, name, s).items() if r < inf}
+                axes.plot(*_line(ours), marker="o", color=colour(name), label=TITLES[name])
+                published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
+                met = {S: float(r) for S, r in published.items() if r is not None}
+                axes.plot(*_line(met), marker="x", linestyle=":", color=colour(name), linewidth=1)
             axes.set_xscale("log")
             axes.set_yscale("log")
-            axes.set_xticks(values(records, "S"), [str(S) for S in values(records, "S")])
+            axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])
             axes.minorticks_off()
             axes.set_xlabel("clients sampled")
             axes.set_title(f"similarity {s:g} % (dotted: published)", fontsize=10)
@@ -143,8 +163,8 @@ def figure(records: Records) -> Figure:
     return made
 
 
-def _line(by: dict[int, float]) -> tuple[list[int], list[float]]:
-    return list(by), list(by.values())
+def _line(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    return list(row), list(row.values())
 
 
 TABLE_4 = Reproduction(
@@ -153,7 +173,7 @@ TABLE_4 = Reproduction(
     source="Karimireddy et al. 2020, Table 4",
     minutes=30,
     cells=cells,
-    claims=claims,
+    sentences=(slow_down_is_sublinear, scaffold_is_faster),
     table=table,
     figure=figure,
     discussion="Step sizes are tuned in every cell, as in table3, so rounds are fewer than "

@@ -4,96 +4,108 @@ The race is for 0.75, as racing for the best accuracy would let every step size 
 rounds; since a smaller step may end higher, the one below the winner's runs to the end too.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
-from trimtab.report.plots import COLOURS, STYLE
+from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.published import TABLE5
-from trimtab.reproduce.raced_cells import FACTOR, NAMES, Setting, cell, seeded
-from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction
-from trimtab.reproduce.rounds_to_target import fragile_note, lines, setting, step_sizes
+from trimtab.reproduce.raced_cells import FACTOR, cell, seeded_cells
+from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
+from trimtab.reproduce.reproduction import (
+    Cell,
+    MissingRecordError,
+    Records,
+    Reproduction,
+    Verdict,
+    sentence,
+)
+from trimtab.reproduce.rounds_to_target import fragile_note, lines, step_sizes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIMILARITIES = (0, 10)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return the three algorithms at both similarities, 1,000 rounds each."""
-    base = Setting("", 5, 0, network=True, target=0.75, until=1.0)
+    usual = Setting("", 5, 0, network=True, target=0.75, until=1.0)
     if quick:
-        base = replace(base, N=20, S=4, target=0.4, limit=20, every=24)
-    made = [
-        replace(base, algorithm=name, similarity=s, epochs=1 if name == "sgd" else 5)
+        usual = replace(usual, N=20, S=4, target=0.4, limit=20, every=24)
+    settings = [
+        replace(usual, algorithm=name, similarity=s, epochs=5 if takes_local_steps(name) else 1)
         for name in TABLE5
         for s in SIMILARITIES
     ]
-    return [cell(s) for s in seeded(made, seeds)]
+    return seeded_cells(settings, seeds)
 
 
 def more(records: Records) -> list[Cell]:
     """Return for each cell the step size below the one that was first at the target."""
-    raced = [Setting(**r["setting"]) for r in records.values() if setting(r)["eta"] is None]
-    return [cell(replace(s, eta=records[s.name]["eta"] / FACTOR)) for s in raced]
+    raced = [record for record in read_raced(records) if record.setting.eta is None]
+    return [cell(replace(record.setting, eta=record.eta / FACTOR)) for record in raced]
 
 
-def ends(records: Records, name: str, s: float) -> list[Record]:
+def ends(raced: Sequence[RacedRecord], name: str, s: float) -> list[RacedRecord]:
     """Return for each seed the record with the best accuracy."""
-    here = [r for r in records.values() if setting(r)["algorithm"] == name]
-    here = [r for r in here if setting(r)["similarity"] == s]
-    seeds = sorted({setting(r)["seed"] for r in here})
-    return [
-        max((r for r in here if setting(r)["seed"] == seed), key=lambda r: float(r["best"]))
-        for seed in seeds
-    ]
+    by_seed: dict[int, list[RacedRecord]] = {}
+    for record in raced:
+        if record.setting.algorithm == name and record.setting.similarity == s:
+            by_seed.setdefault(record.setting.seed, []).append(record)
+    return [max(by_seed[seed], key=lambda record: record.best or 0.0) for seed in sorted(by_seed)]
 
 
-def best(records: Records, name: str, s: float) -> float | None:
+def best(raced: Sequence[RacedRecord], name: str, s: float) -> float | None:
     """Return the best accuracy, the mean over the seeds."""
-    found = [r["best"] for r in ends(records, name, s)]
-    return fmean(found) if found else None
+    accuracies = [record.best or 0.0 for record in ends(raced, name, s)]
+    return fmean(accuracies) if accuracies else None
 
 
-SENTENCE = "On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD."
-
-
-def claims(records: Records) -> list[Claim]:
-    """Judge the order at both similarities."""
-    rows = {s: [best(records, n, s) for n in ("scaffold", "fedavg", "sgd")] for s in SIMILARITIES}
-    known = {s: [v for v in row if v is not None] for s, row in rows.items()}
-    if any(len(row) < 3 for row in known.values()):
-        return [Claim(SENTENCE, None)]
-    held = all(row[0] > row[1] > row[2] for row in known.values())
-    text = "; ".join(f"{s} %: " + ", ".join(f"{v:.3f}" for v in row) for s, row in known.items())
-    return [Claim(SENTENCE, held, f"SCAFFOLD, FedAvg, SGD at {text}")]
+@sentence(
+    "On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD.",
+    "section 7.2, Table 5",
+)
+def scaffold_is_most_accurate(records: Records) -> Verdict:
+    """Look at the order at both similarities."""
+    raced, rows = read_raced(records), {}
+    for s in SIMILARITIES:
+        row = [best(raced, name, s) for name in ("scaffold", "fedavg", "sgd")]
+        rows[s] = [accuracy for accuracy in row if accuracy is not None]
+        if len(rows[s]) < len(row):
+            raise MissingRecordError
+    held = all(row[0] > row[1] > row[2] for row in rows.values())
+    told = "; ".join(f"{s} %: " + ", ".join(f"{v:.3f}" for v in row) for s, row in rows.items())
+    return Verdict(held, f"SCAFFOLD, FedAvg, SGD at {told}")
 
 
 def table(records: Records) -> str:
     """Return the accuracies beside the published ones."""
+    raced = read_raced(records)
     rows = [["best accuracy", "0 %", "published", "10 %", "published", "step sizes"]]
-    for name, there in TABLE5.items():
-        row, etas = [NAMES[name]], []
-        for s, published in zip(SIMILARITIES, there, strict=True):
-            ours = best(records, name, s)
-            row += ["" if ours is None else f"{ours:.3f}", f"{published:.3f}"]
-            etas.append(step_sizes(ends(records, name, s)))
+    for name, published in TABLE5.items():
+        row, etas = [TITLES[name]], []
+        for s in SIMILARITIES:
+            ours = best(raced, name, s)
+            row += ["" if ours is None else f"{ours:.3f}", f"{published[s]:.3f}"]
+            etas.append(step_sizes(ends(raced, name, s)))
         rows.append([*row, ", ".join(filter(None, etas))])
-    return f"{lines(rows)}\n\n{fragile_note(records)}"
+    return f"{lines(rows)}\n\n{fragile_note(raced)}"
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return accuracy against rounds, with the published best as a line."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(9, 3.4), layout="constrained")
+    raced = read_raced(records)
+    with new_figure(9, 3.4) as made:
         panels: Any = made.subplots(1, 2, sharey=True)
         for axes, s in zip(panels, SIMILARITIES, strict=True):
-            for name, there in TABLE5.items():
-                for r in ends(records, name, s)[:1]:
-                    axes.plot(r["accuracy"], color=COLOURS[name], label=NAMES[name], linewidth=1.2)
-                published = there[SIMILARITIES.index(s)]
-                axes.axhline(published, color=COLOURS[name], linestyle=":", linewidth=1)
+            for name, published in TABLE5.items():
+                for record in ends(raced, name, s)[:1]:
+                    look = {"color": colour(name), "label": TITLES[name], "linewidth": 1.2}
+                    axes.plot(record.accuracy, **look)
+                axes.axhline(published[s], color=colour(name), linestyle=":", linewidth=1)
             axes.set_title(f"similarity {s} % (dotted: published best)", fontsize=10)
             axes.set_xlabel("rounds")
         panels[0].set_ylabel("test accuracy")
@@ -126,7 +138,7 @@ TABLE_5 = Reproduction(
     source="Karimireddy et al. 2020, Table 5",
     minutes=180,
     cells=cells,
-    claims=claims,
+    sentences=(scaffold_is_most_accurate,),
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

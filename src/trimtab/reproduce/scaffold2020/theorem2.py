@@ -5,33 +5,49 @@ x0 = G/mu, with eta_g = 1; the best eta_l in (0, 1/(2 mu)] is taken anew for eve
 A round of FedAvg is x <- a x + b here, so f(x_R) has a closed form, checked against runs.
 """
 
+from collections.abc import Mapping
 from itertools import islice
 from math import log10
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from trimtab.algorithms import FedAvg
+from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.report.plots import STYLE
+from trimtab.reproduce.drawing import new_figure
 from trimtab.reproduce.numbers import rounded, slope
-from trimtab.reproduce.reproduction import Cell, Claim, Record, Records, Reproduction, Say
+from trimtab.reproduce.reproduction import (
+    Cell,
+    Computing,
+    MissingRecordError,
+    Record,
+    Records,
+    Reproduction,
+    Verdict,
+    sentence,
+)
 from trimtab.simulation import simulate
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 KS, GS, MU = (2, 5, 10), (1.0, 10.0, 100.0, 1000.0), 1.0
-ROUNDS = tuple(2**j for j in range(15))  # 1 … 16384
-FIT_FROM, AT = 64, 64  # the slope against R is fitted from here; the slope against G at this R
-GRID = (-7.0, log10(0.5), 4001)  # log10 of mu eta_l: from, to, how many
-BOUND = 0.2  # of f(x_R) mu R^2/G^2
+ROUNDS = tuple(2**j for j in range(15))  # 1 <= R <= 16384
+FIT_FROM = 64  # the slope against R is fitted over R >= 64
+AT = 64  # the slope against G is that at R = 64
+GRID = (-7.0, log10(0.5), 4001)  # -7 <= log10(mu eta_l) <= log10(0.5), 4001 values
+BOUND = 0.2  # f(x_R) mu R^2/G^2 >= 0.2
+WHERE = "section 3.2, Theorem II"
+
+
+# -- the cells
 
 
 def _affine(eta_l: Tensor, K: int, G: float) -> tuple[Tensor, Tensor]:
     """Return a and the fixed point b/(1 - a) of FedAvg's round x <- a x + b."""
-    lost = -torch.expm1(K * torch.log1p(-2 * MU * eta_l))  # 1 - q, q = (1 - 2 mu eta_l)^K
+    lost = -torch.expm1(K * torch.log1p(-2 * MU * eta_l))  # lost = 1 - (1 - 2 mu eta_l)^K
     b = eta_l * G / 2 * (K - lost / (2 * MU * eta_l))
     return 1 - lost / 2, b / (lost / 2)
 
@@ -64,21 +80,30 @@ def _simulated(R: int, eta_l: float, K: int, G: float, eta_g: float = 1.0) -> fl
     return pair.evaluate(last.x)["gap"]
 
 
-def _column(K: int, quick: bool, say: Say) -> Record:
+def cells(quick: bool, seeds: int) -> list[Cell]:
+    """Return one cell for each K; there is no chance in it."""
+
+    def cell(K: int) -> Cell:
+        return Cell(f"K{K}", lambda data, scratch: _compute(K, quick))
+
+    return [cell(K) for K in KS]
+
+
+def _compute(K: int, quick: bool) -> Computing:
     """Return the best losses against R and against G, and the runs that check them."""
-    say("closed form")
-    every = list(ROUNDS if quick else range(1, ROUNDS[-1] + 1))
-    scaled = [f * MU * R**2 for R, f in zip(every, _best(every, K, 1.0)[0], strict=True)]
+    yield Progress("closed form")
+    all_R = list(ROUNDS if quick else range(1, ROUNDS[-1] + 1))
+    scaled = [f * MU * R**2 for R, f in zip(all_R, _best(all_R, K, 1.0)[0], strict=True)]
     losses, steps = _best(list(ROUNDS), K, 1.0)
-    checks: list[dict[str, float]] = []
+    runs: list[dict[str, float]] = []
     longest = 64 if quick else 1024
     for R, f, eta_l in zip(ROUNDS, losses, steps, strict=True):
         if longest >= R and R in ROUNDS[::2]:
-            say(f"a run of {R} rounds")
-            checks.append({"R": R, "closed form": f, "run": _simulated(R, eta_l, K, 1.0)})
+            yield Progress(f"a run of {R} rounds")
+            runs.append({"R": R, "closed form": f, "run": _simulated(R, eta_l, K, 1.0)})
     free = {"eta_l": 1e-5, "eta_g": 1e5 / K / MU, "R": AT}
     free["f"] = _simulated(AT, free["eta_l"], K, 1.0, free["eta_g"])
-    return {
+    record: Record = {
         "settings": {"K": K, "mu": MU, "eta_g": 1, "x0": "G/mu", "clients": 2, "batch": "all"},
         "candidates": {"log10 mu eta_l from, to, how many": GRID},
         "R": ROUNDS,
@@ -86,34 +111,14 @@ def _column(K: int, quick: bool, say: Say) -> Record:
         "eta_l": steps,
         "G": GS,
         "f at G": [_best([AT], K, G)[0][0] for G in GS],
-        "least f mu R^2/G^2": {"value": min(scaled), "over how many R": len(every)},
-        "runs": checks,
+        "least f mu R^2/G^2": {"value": min(scaled), "over how many R": len(all_R)},
+        "runs": runs,
         "eta_g free": free,
     }
+    return rounded(record) | {"runs": runs}  # They differ in the last digits only.
 
 
-def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return one cell for each K; there is no chance in it."""
-
-    def cell(K: int) -> Cell:
-        def compute(data: Path | None, say: Say, scratch: Path) -> Record:
-            record = _column(K, quick, say)
-            exact: Record = {"runs": record["runs"]}  # what differs in the last digits only
-            return rounded(record) | exact  # type: ignore[no-any-return]
-
-        return Cell(f"K{K}", compute)
-
-    return [cell(K) for K in KS]
-
-
-_SENTENCES = (
-    "With eta_g = 1 and K > 1, FedAvg's error is at least of order G^2/(mu R^2), whatever its "
-    f"local step size: f mu R^2/G^2 >= {BOUND} for every R.",
-    "The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.",
-    "The error grows as G^2: slope 2.",
-    "The closed form is what FedAvg does.",
-    "With eta_g free FedAvg becomes SGD, and the bound does not hold.",
-)
+# -- what the paper says
 
 
 def _slopes(record: Record) -> tuple[float, float]:
@@ -122,66 +127,101 @@ def _slopes(record: Record) -> tuple[float, float]:
     return slope(*zip(*late, strict=True)), slope(record["G"], record["f at G"])
 
 
-def _off(record: Record) -> float:
-    """Return the largest relative difference between runs and closed form."""
-    return max(float(abs(c["run"] / c["closed form"] - 1)) for c in record["runs"])
-
-
-def claims(records: Records) -> list[Claim]:
-    """Judge the theorem's rate on its own pair."""
+def _by_K(records: Records) -> dict[int, Record]:
     if any(f"K{K}" not in records for K in KS):
-        return [Claim(sentence, None) for sentence in _SENTENCES]
-    of = {K: records[f"K{K}"] for K in KS}
-    least = {K: r["least f mu R^2/G^2"]["value"] for K, r in of.items()}
-    slopes = {K: _slopes(r) for K, r in of.items()}
-    off = max(map(_off, of.values()))
-    free = {K: r["eta_g free"]["f"] * MU * AT**2 for K, r in of.items()}
-    longest = max(c["R"] for r in of.values() for c in r["runs"])
+        raise MissingRecordError
+    return {K: records[f"K{K}"] for K in KS}
 
-    def say(numbers: dict[int, float], form: str) -> str:
-        return ", ".join(f"K = {K}: {v:{form}}" for K, v in numbers.items())
 
-    tried = min(r["least f mu R^2/G^2"]["over how many R"] for r in of.values())
-    in_R, in_G = ({K: s[j] for K, s in slopes.items()} for j in (0, 1))
-    found = (
-        (min(least.values()) >= BOUND, f"the least over {tried:,} R: {say(least, '.3f')}"),
-        (all(-1.85 < s < -1.70 for s in in_R.values()), say(in_R, ".3f")),
-        (all(abs(s - 2) < 1e-5 for s in in_G.values()), say(in_G, ".4f")),
-        (off < 1e-6, f"runs of up to {longest} rounds differ by {off:.1g} of it at most"),
-        (max(free.values()) < BOUND, f"f mu R^2/G^2 at R = {AT}: {say(free, '.1g')}"),
-    )
-    return [Claim(s, held, text) for s, (held, text) in zip(_SENTENCES, found, strict=True)]
+def _told(numbers: Mapping[int, float], form: str) -> str:
+    return ", ".join(f"K = {K}: {value:{form}}" for K, value in numbers.items())
+
+
+@sentence(
+    "With eta_g = 1 and K > 1, FedAvg's error is at least of order G^2/(mu R^2), whatever its "
+    f"local step size: f mu R^2/G^2 >= {BOUND} for every R.",
+    WHERE,
+)
+def error_is_at_least_of_second_order(records: Records) -> Verdict:
+    """Look at the least over R."""
+    least = {K: record["least f mu R^2/G^2"] for K, record in _by_K(records).items()}
+    values = {K: at["value"] for K, at in least.items()}
+    tried = min(at["over how many R"] for at in least.values())
+    told = f"the least over {tried:,} R: {_told(values, '.3f')}"
+    return Verdict(min(values.values()) >= BOUND, told)
+
+
+@sentence("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.", WHERE)
+def error_falls_almost_as_second_power(records: Records) -> Verdict:
+    """Fit the exponent of R."""
+    slopes = {K: _slopes(record)[0] for K, record in _by_K(records).items()}
+    return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _told(slopes, ".3f"))
+
+
+@sentence("The error grows as G^2: slope 2.", WHERE)
+def error_grows_as_G_squared(records: Records) -> Verdict:
+    """Fit the exponent of G."""
+    slopes = {K: _slopes(record)[1] for K, record in _by_K(records).items()}
+    return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _told(slopes, ".4f"))
+
+
+@sentence("The closed form is what FedAvg does.", "ours: it is what the others stand on")
+def closed_form_is_what_runs_do(records: Records) -> Verdict:
+    """Compare it with runs."""
+    runs = [run for record in _by_K(records).values() for run in record["runs"]]
+    off = max(float(abs(run["run"] / run["closed form"] - 1)) for run in runs)
+    longest = max(run["R"] for run in runs)
+    return Verdict(off < 1e-6, f"runs of up to {longest} rounds differ by {off:.1g} of it at most")
+
+
+@sentence("With eta_g free FedAvg becomes SGD, and the bound does not hold.", WHERE)
+def bound_needs_eta_g_of_one(records: Records) -> Verdict:
+    """Look for a run below the bound."""
+    free = {K: record["eta_g free"]["f"] * MU * AT**2 for K, record in _by_K(records).items()}
+    told = f"f mu R^2/G^2 at R = {AT}: {_told(free, '.1g')}"
+    return Verdict(max(free.values()) < BOUND, told)
+
+
+SENTENCES = (
+    error_is_at_least_of_second_order,
+    error_falls_almost_as_second_power,
+    error_grows_as_G_squared,
+    closed_form_is_what_runs_do,
+    bound_needs_eta_g_of_one,
+)
+
+
+# -- how it is shown
 
 
 def table(records: Records) -> str:
     """Return the slopes and the least of f mu R^2/G^2 beside what the theorem says."""
-    lines = [
+    rows = [
         "| K | slope against R | slope against G | least f mu R²/G² | f mu/G² at R = 64 | at 16384 "
         "| best eta_l mu at 64 |",
         "|---|---|---|---|---|---|---|",
     ]
     for record in _ordered(records):
-        s, at = _slopes(record), record["R"].index(AT)
-        lines.append(
-            f"| {record['settings']['K']} | {s[0]:.3f} | {s[1]:.3f} "
+        (in_R, in_G), at = _slopes(record), record["R"].index(AT)
+        rows.append(
+            f"| {record['settings']['K']} | {in_R:.3f} | {in_G:.3f} "
             f"| {record['least f mu R^2/G^2']['value']:.3f} | {record['f'][at]:.3g} "
             f"| {record['f'][-1]:.3g} | {record['eta_l'][at]:.3g} |"
         )
-    lines.append("| Theorem II | -2 (a bound) | 2 | a positive constant | | | |")
-    return "\n".join(lines)
+    rows.append("| Theorem II | -2 (a bound) | 2 | a positive constant | | | |")
+    return "\n".join(rows)
 
 
 def _ordered(records: Records) -> list[Record]:
     return sorted(records.values(), key=lambda record: int(record["settings"]["K"]))
 
 
-_REDS = {2: "#e9a3ac", 5: "#d1495b", 10: "#7d1f2d"}  # FedAvg's, darker with K
+_REDS = {2: "#e9a3ac", 5: "#d1495b", 10: "#7d1f2d"}  # FedAvg's red is darker for a larger K.
 
 
-def figure(records: Records) -> Figure:
+def figure(records: Records) -> "Figure":
     """Return the error against R, the same times R^2, and the error against G."""
-    with rc_context(STYLE):
-        made = Figure(figsize=(11, 3.6), layout="constrained")
+    with new_figure(11, 3.6) as made:
         panels: Any = made.subplots(1, 3)
         falls, times, grows = panels
         for record in _ordered(records):
@@ -192,8 +232,8 @@ def figure(records: Records) -> Figure:
             grows.plot(record["G"], record["f at G"], marker="o", markersize=4, **look)
             runs = record["runs"]
             falls.plot(
-                [c["R"] for c in runs],
-                [c["run"] for c in runs],
+                [run["R"] for run in runs],
+                [run["run"] for run in runs],
                 linestyle="none",
                 marker="o",
                 markersize=4.5,
@@ -226,7 +266,7 @@ THEOREM2 = Reproduction(
     source="Karimireddy et al. 2020, Theorem II",
     minutes=0.3,
     cells=cells,
-    claims=claims,
+    sentences=SENTENCES,
     table=table,
     figure=figure,
     discussion="The theorem says that some pair of functions exists; this is the paper's (of its "

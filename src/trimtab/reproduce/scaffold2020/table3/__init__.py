@@ -7,8 +7,8 @@ there: each is a reading, and all are shown.
 
 from trimtab.reproduce.reproduction import Reproduction
 from trimtab.reproduce.scaffold2020.table3.cells import cells, more
-from trimtab.reproduce.scaffold2020.table3.claims import claims
 from trimtab.reproduce.scaffold2020.table3.figure import figure
+from trimtab.reproduce.scaffold2020.table3.sentences import SENTENCES
 from trimtab.reproduce.scaffold2020.table3.table import table
 
 _DISCUSSION = """\
@@ -43,7 +43,7 @@ TABLE_3 = Reproduction(
     source="Karimireddy et al. 2020, Table 3",
     minutes=120,
     cells=cells,
-    claims=claims,
+    sentences=SENTENCES,
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

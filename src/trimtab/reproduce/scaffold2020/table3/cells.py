@@ -3,9 +3,11 @@
 from dataclasses import replace
 from math import log
 
-from trimtab.reproduce.raced_cells import Setting, cell, seeded
+from trimtab.reproduce.names import takes_local_steps
+from trimtab.reproduce.raced_cells import cell, seeded_cells
+from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Cell, Records
-from trimtab.reproduce.rounds_to_target import PUBLISHED, need, setting
+from trimtab.reproduce.rounds_to_target import PUBLISHED
 
 SIMILARITIES = (0, 10, 100)
 ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
@@ -13,24 +15,24 @@ ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
 
 def settings(quick: bool) -> list[Setting]:
     """Return the cells of the table."""
-    small, epochs, similarities = Setting("", 1, 0), [1, 5, 10, 20], list(SIMILARITIES)
+    usual, epochs, similarities = Setting("", 1, 0), [1, 5, 10, 20], list(SIMILARITIES)
     if quick:
-        small = replace(small, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
+        usual = replace(usual, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
         epochs, similarities = [1, 5], [0, 100]
-    made = [replace(small, algorithm="sgd", similarity=s) for s in similarities]
-    for name in ALGORITHMS[1:]:
-        for e in epochs:
-            limit = small.limit if e <= 5 else 300
-            made += [
-                replace(small, algorithm=name, epochs=e, similarity=s, limit=limit)
+    table = []
+    for name in ALGORITHMS:
+        for e in epochs if takes_local_steps(name) else [1]:
+            limit = usual.limit if e <= 5 else 300
+            table += [
+                replace(usual, algorithm=name, epochs=e, similarity=s, limit=limit)
                 for s in similarities
             ]
-    return made
+    return table
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return the cells of the table for each seed."""
-    return [cell(s) for s in seeded(settings(quick), seeds)]
+    return seeded_cells(settings(quick), seeds)
 
 
 # -- the other readings
@@ -45,48 +47,62 @@ def unknowns() -> list[Setting]:
 
 
 def common(records: Records) -> list[Setting]:
-    """Return the second reading: the three best common step sizes of each algorithm, everywhere.
+    """Return the second reading: the three best common step sizes of each algorithm, everywhere."""
+    known, wanted = _by_name(records), list[Setting]()
+    for name in ALGORITHMS:
+        cells = _settings_of(name)
+        raced = [known[setting.name] for setting in cells if setting.name in known]
+        if len(raced) == len(cells):
+            best = _best_three(raced)
+            wanted += [replace(setting, eta=eta, until=0.5) for eta in best for setting in cells]
+    return wanted
+
+
+def _best_three(raced: list[RacedRecord]) -> list[float]:
+    """Return the step sizes that do best in all races together.
 
     A candidate's score in a cell is its rounds to the target, or the limit; unknown is the limit.
     """
-    wanted, made = settings(quick=False), list[Setting]()
-    for name in ALGORITHMS:
-        here = [s for s in wanted if s.algorithm == name]
-        raced = [records[s.name] for s in here if s.name in records]
-        if len(raced) < len(here):
-            continue
-        scores: dict[float, list[float]] = {}
-        for record in raced:
-            for c in record["candidates"]:
-                need = (c["first"] or record["limit"]) / record["limit"]
-                scores.setdefault(round(c["eta"], 6), []).append(need)
-        total = {eta: sum(n) + len(raced) - len(n) for eta, n in scores.items()}
-        best = sorted(total, key=lambda eta: total[eta])[:3]
-        made += [replace(s, eta=eta, until=0.5) for eta in best for s in here]
-    return made
+    scores: dict[float, list[float]] = {}
+    for record in raced:
+        for candidate in record.candidates:
+            score = (candidate.first or record.limit) / record.limit
+            scores.setdefault(round(candidate.eta, 6), []).append(score)
+    total = {eta: sum(some) + len(raced) - len(some) for eta, some in scores.items()}
+    return sorted(total, key=lambda eta: total[eta])[:3]
 
 
 def more(records: Records) -> list[Cell]:
     """Return what the paper leaves open: other pixels, another start, one step size for all."""
-    return [cell(s) for s in [*unknowns(), *common(records)]]
+    return [cell(setting) for setting in [*unknowns(), *common(records)]]
 
 
 def best_common(records: Records) -> dict[str, float]:
     """Return for each algorithm the common step size that loses least, of those that are complete.
 
-    A cell's score is its rounds over those of the cell's own race; not met is ten times the limit.
+    A step size's score is the sum of the logarithms of its rounds, a cell where the target is not
+    met counting as ten times the limit.
     """
-    found = {}
+    known, best = _by_name(records), {}
     for name in ALGORITHMS:
-        here = [s for s in settings(quick=False) if s.algorithm == name]
-        etas = {r["setting"]["eta"] for r in records.values() if setting(r)["algorithm"] == name}
+        raced = [record.setting for record in known.values() if record.setting.algorithm == name]
         scores = {}
-        for eta in etas - {None}:
-            there = [records.get(replace(s, eta=eta, until=0.5).name) for s in here]
-            if any(r is None for r in there):
-                continue
-            found_there = [need(r, PUBLISHED) or 10 * r["limit"] for r in there if r is not None]
-            scores[eta] = sum(map(log, found_there))
+        for eta in {setting.eta for setting in raced if setting.eta is not None}:
+            cells = [replace(setting, eta=eta, until=0.5).name for setting in _settings_of(name)]
+            if all(cell in known for cell in cells):
+                scores[eta] = sum(log(_rounds(known[cell])) for cell in cells)
         if scores:
-            found[name] = min(scores, key=lambda eta: scores[eta])
-    return found
+            best[name] = min(scores, key=lambda eta: scores[eta])
+    return best
+
+
+def _rounds(record: RacedRecord) -> int:
+    return PUBLISHED.rounds(record) or 10 * record.limit
+
+
+def _settings_of(algorithm: str) -> list[Setting]:
+    return [setting for setting in settings(quick=False) if setting.algorithm == algorithm]
+
+
+def _by_name(records: Records) -> dict[str, RacedRecord]:
+    return {record.setting.name: record for record in read_raced(records)}

@@ -1,21 +1,24 @@
 """Table 3 as we show it: beside the published numbers, and by all readings."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
 from typing import Any
 
-from trimtab.reproduce.published import TABLE3
-from trimtab.reproduce.raced_cells import NAMES
+from trimtab.reproduce import published
+from trimtab.reproduce.names import TITLES, takes_local_steps
+from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.rounds_to_target import (
+    AIMS,
     READINGS,
     Reading,
+    aimed_at,
     both,
     chosen,
     fragile_note,
-    goal,
     lines,
-    named,
     rounds,
     step_sizes,
     values,
@@ -23,116 +26,123 @@ from trimtab.reproduce.rounds_to_target import (
 from trimtab.reproduce.scaffold2020.table3.cells import ALGORITHMS, SIMILARITIES, best_common
 
 
-def published(name: str, epochs: int, s: float) -> int | None:
-    """Return the published rounds; None where the paper says 1k+, or nothing."""
-    row = TABLE3.get((name, epochs))
-    return row[SIMILARITIES.index(int(s))] if row and s in SIMILARITIES else None
-
-
 def table(records: Records) -> str:
     """Return a table for each similarity, then the other readings."""
-    parts = [_tuned(records, s) for s in values(records, "similarity")]
-    parts.append(fragile_note(records))
-    return "\n\n".join([*parts, *_second(records), *_few(records), *_closeness(records)])
+    raced, common = read_raced(records), best_common(records)
+    parts = [_tuned(raced, s) for s in values(raced, "similarity")]
+    parts.append(fragile_note(raced))
+    parts += [*_one_step_size(raced, common), *_pixels_and_start(raced)]
+    return "\n\n".join([*parts, *_closeness(raced, common)])
 
 
-def _tuned(records: Records, s: float) -> str:
-    target, until = (f"rounds to {goal(records, of)}" for of in ("target", "until"))
+def _tuned(raced: Sequence[RacedRecord], s: float) -> str:
+    target, until = (f"rounds to {aimed_at(raced, aim)}" for aim in AIMS)
     head = [f"similarity {s:g} %", "epochs", target, "published", "times SGD", "published"]
     rows = [[*head, until, "step size"]]
-    sgd, theirs = rounds(records, algorithm="sgd", similarity=s), published("sgd", 1, s)
+    sgd, published_sgd = rounds(raced, algorithm="sgd", similarity=s), published.table3("sgd", 1, s)
     for name in ALGORITHMS:
-        for e in values(records, "epochs"):
-            here = chosen(records, algorithm=name, epochs=e, similarity=s)
-            if not here:
+        for e in values(raced, "epochs"):
+            seeds = chosen(raced, algorithm=name, epochs=e, similarity=s)
+            if not seeds:
                 continue
-            ours = rounds(records, algorithm=name, epochs=e, similarity=s)
-            there = published(name, e, s)
+            ours = rounds(raced, algorithm=name, epochs=e, similarity=s)
+            theirs = published.table3(name, e, s)
             rows.append(
                 [
-                    NAMES[name],
+                    TITLES[name],
                     str(e),
-                    both(here, "target"),
-                    "1k+" if there is None else str(there),
+                    both(seeds, "target"),
+                    "1k+" if theirs is None else str(theirs),
                     f"{sgd / ours:.1f}" if sgd and ours and max(sgd, ours) < inf else "",
-                    f"{theirs / there:.1f}" if theirs and there else "",
-                    both(here, "until"),
-                    step_sizes(here),
+                    f"{published_sgd / theirs:.1f}" if published_sgd and theirs else "",
+                    both(seeds, "until"),
+                    step_sizes(seeds),
                 ]
             )
     return lines(rows)
 
 
-def _second(records: Records) -> list[str]:
+def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) -> list[str]:
     """Return the rounds with one step size for an algorithm everywhere."""
-    etas = best_common(records)
-    if not etas:
-        return []
     rows = [["one step size for all cells", "step size", "epochs", "0 %", "10 %", "100 %"]]
-    for name, eta in etas.items():
-        for e in [1] if name == "sgd" else [1, 5, 10, 20]:
-            here = [
-                chosen(records, algorithm=name, epochs=e, similarity=s, eta=eta)
-                for s in SIMILARITIES
-            ]
-            rows.append([NAMES[name], f"{eta:.2g}", str(e), *(both(h, "target") for h in here)])
-    return [lines(rows)]
+    for name, eta in common.items():
+        for e in [1, 5, 10, 20] if takes_local_steps(name) else [1]:
+            wanted: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
+            row = [both(chosen(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
+            rows.append([TITLES[name], f"{eta:.2g}", str(e), *row])
+    return [lines(rows)] if common else []
 
 
-def _few(records: Records) -> list[str]:
+def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     """Return the cells with other pixels and another start beside the usual ones."""
     rows = [["5 epochs, rounds to 0.5", "0 %", "10 %", "step sizes"]]
-    for text, wanted in (
+    for title, wanted in (
         ("pixels 0..1, start at zero", {}),
         ("pixels standardised", {"pixels": "standardised"}),
         ("random start", {"random_start": True}),
     ):
         for name in ("scaffold", "fedavg"):
             usual: dict[str, Any] = {"algorithm": name, "epochs": 5} | wanted
-            here = [chosen(records, **usual | {"similarity": s}) for s in (0, 10)]
-            if all(here):
-                etas = ", ".join(map(step_sizes, here))
-                rows.append([f"{NAMES[name]}, {text}", *(both(h, "target") for h in here), etas])
+            cells = [chosen(raced, similarity=s, **usual) for s in (0, 10)]
+            if all(cells):
+                etas = ", ".join(map(step_sizes, cells))
+                row = [both(seeds, "target") for seeds in cells]
+                rows.append([f"{TITLES[name]}, {title}", *row, etas])
     return [lines(rows)] if len(rows) > 3 else []
 
 
-def distance(records: Records, reading: Reading, etas: dict[str, float]) -> str:
-    """Return by which factor the rounds, and the speed-ups over SGD, miss the paper on average.
+@dataclass(frozen=True)
+class Distance:
+    """By which factors the rounds and the speed-ups over SGD miss the paper, on average.
 
-    The geometric mean over all cells that both give as numbers; and how many those are.
+    cells: how many there are that both give as numbers.
     """
-    off, faster = [], []
-    for name, e in TABLE3:
-        for s in SIMILARITIES:
 
-            def ours(name: str, e: int, s: float = s) -> float | None:
-                wanted = {"algorithm": name, "epochs": e, "similarity": s, "eta": etas.get(name)}
-                return rounds(records, reading, **wanted)
+    rounds: float
+    speed_ups: float
+    cells: int
 
-            there, here, sgd = published(name, e, s), ours(name, e), ours("sgd", 1)
-            if not there or not here or here == inf:
+
+def distance(
+    raced: Sequence[RacedRecord], reading: Reading, common: Mapping[str, float]
+) -> Distance | None:
+    """Return how far a reading is from the paper, by geometric means; None if nothing is there.
+
+    common: step sizes by algorithm; those that are not in it were tuned in every cell.
+    """
+    off, off_in_speed_up = [], []
+    for (name, epochs), row in published.TABLE3.items():
+        for s, theirs in row.items():
+
+            def ours(name: str, epochs: int, s: float = s) -> float | None:
+                wanted = {"algorithm": name, "epochs": epochs, "similarity": s}
+                return rounds(raced, reading, eta=common.get(name), **wanted)
+
+            found, sgd = ours(name, epochs), ours("sgd", 1)
+            if not theirs or not found or found == inf:
                 continue
-            off.append(abs(log(here / there)))
-            theirs = published("sgd", 1, s)
-            if name != "sgd" and theirs and sgd and sgd < inf:
-                faster.append(abs(log((sgd / here) / (theirs / there))))
-    if not off or not faster:
-        return ""
-    return f"{exp(fmean(off)):.2f} | {exp(fmean(faster)):.2f} | {len(off)}"
+            off.append(abs(log(found / theirs)))
+            published_sgd = published.table3("sgd", 1, s)
+            if name != "sgd" and published_sgd and sgd and sgd < inf:
+                off_in_speed_up.append(abs(log((sgd / found) / (published_sgd / theirs))))
+    if not off or not off_in_speed_up:
+        return None
+    return Distance(exp(fmean(off)), exp(fmean(off_in_speed_up)), len(off))
 
 
-def _closeness(records: Records) -> list[str]:
+def _closeness(raced: Sequence[RacedRecord], common: Mapping[str, float]) -> list[str]:
     """Return which reading is closest to the paper."""
-    rows = [["reading", "rounds off by", "speed-ups over SGD off by", "cells"]]
-    tuned = {f"tuned per cell, {named(records, r)}": (r, dict[str, float]()) for r in READINGS}
-    etas = best_common(records)
-    if len(etas) == len(ALGORITHMS):
-        tuned |= {
-            f"one step size per algorithm, {named(records, r)}": (r, etas) for r in READINGS[:2]
+    ways: dict[str, tuple[Reading, Mapping[str, float]]] = {
+        f"tuned per cell, {reading.named(raced)}": (reading, {}) for reading in READINGS
+    }
+    if len(common) == len(ALGORITHMS):
+        ways |= {
+            f"one step size per algorithm, {reading.named(raced)}": (reading, common)
+            for reading in READINGS[:2]
         }
-    rows += [
-        [name, *text.split(" | ")]
-        for name, how in tuned.items()
-        if (text := distance(records, *how))
-    ]
+    rows = [["reading", "rounds off by", "speed-ups over SGD off by", "cells"]]
+    for way, (reading, etas) in ways.items():
+        far = distance(raced, reading, etas)
+        if far is not None:
+            rows.append([way, f"{far.rounds:.2f}", f"{far.speed_ups:.2f}", str(far.cells)])
     return [lines(rows)] if len(rows) > 1 else []

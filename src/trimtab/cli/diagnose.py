@@ -1,0 +1,66 @@
+"""`trimtab diagnose`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from trimtab._files import write_json
+from trimtab.cli.options import CountOrFraction
+from trimtab.cli.output import output_folder, short_name, users_output
+from trimtab.cli.progress import watch
+from trimtab.cli.starting import needs
+from trimtab.errors import BadArgument
+
+
+@click.command()
+@click.argument("problem", default="digits")
+@click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
+@click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
+@click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")
+@click.option("--cross-device", is_flag=True, help="Clients come once and keep nothing.")
+@click.option("--minutes", type=float, default=5, show_default=True, help="Time for it all.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@needs("diagnosis.diagnose", "report")
+def diagnose(
+    problem: str,
+    S: int | float | None,
+    batch: int | float | None,
+    eps: float | None,
+    cross_device: bool,
+    minutes: float,
+    seed: int,
+    data: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how the clients of PROBLEM differ, and advise algorithm, K and step sizes.
+
+    PROBLEM is a built-in name or file.py:function, as for compare.
+    """
+    from trimtab.diagnosis.diagnose import diagnose as diagnose_problem
+    from trimtab.problems.catalogue import load_problem
+    from trimtab.report import write_diagnosis
+
+    folder = output_folder(out, f"diagnose-{short_name(problem)}", resume=False)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
+    with users_output():
+        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+        work = diagnose_problem.start(
+            made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
+        )
+        found = replace(watch(work), name=problem)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = write_diagnosis(found, folder / "report.html")
+    content = {"problem": problem, "page": str(page), **found.to_json()}
+    write_json(folder / "diagnosis.json", content)
+    if as_json:
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        click.echo(found)
+        click.echo(f"Page: {page}")

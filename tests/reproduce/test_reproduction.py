@@ -1,0 +1,146 @@
+"""Which cells are computed, what is told meanwhile, and what a sentence says without a record."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from trimtab.core.task import Progress
+from trimtab.reproduce import REPRODUCTIONS
+from trimtab.reproduce.reproduction import (
+    Cell,
+    Claim,
+    MissingRecordError,
+    Reproduction,
+    Verdict,
+    reproduce,
+    sentence,
+)
+from trimtab.studies.events import CellDone
+
+
+def compute(data, scratch):
+    yield Progress("half", 0.5)
+    return {"value": 1.0}
+
+
+def cell(name):
+    return Cell(name, compute)
+
+
+@sentence("All arrive.", "section 1")
+def arrives(records):
+    if not records:
+        raise MissingRecordError
+    return Verdict(all(record["value"] for record in records.values()), f"{len(records)} do")
+
+
+def reproduction():
+    return Reproduction(
+        name="small",
+        shows="",
+        source="",
+        minutes=1,
+        cells=lambda quick, seeds: [cell("a-1"), cell("b-1")],
+        sentences=(arrives,),
+        table=lambda records: "",
+        figure=lambda records: None,
+        more=lambda records: [cell(f"{name}-again") for name in records if "again" not in name],
+    )
+
+
+def names(folder, *pick, **options):
+    return done(reproduction(), folder, pick=pick, **options)
+
+
+def done(which, folder, **options):
+    """Return the names of the cells that were computed."""
+    events = reproduce.start(which, folder, **options)
+    return [event.name for event in events if isinstance(event, CellDone)]
+
+
+def test_further_cells_follow_from_the_records(tmp_path):
+    assert names(tmp_path, "*") == ["a-1", "b-1", "a-1-again", "b-1-again"]
+    assert names(tmp_path, "*") == []
+
+
+def test_patterns_pick_from_both(tmp_path):
+    assert names(tmp_path, "a-1") == ["a-1"]
+    assert names(tmp_path, "*again") == ["a-1-again"]
+    assert names(tmp_path, "b*") == ["b-1", "b-1-again"]
+
+
+def test_what_an_interrupted_cell_has_done_goes_with_its_record(tmp_path):
+    def compute(data, scratch):
+        (scratch / "half").touch()
+        yield Progress("half")
+        return {}
+
+    one = replace(reproduction(), cells=lambda quick, seeds: [Cell("a", compute)])
+    assert done(one, tmp_path, quick=True) == ["a"]
+    assert not list(tmp_path.rglob("half"))
+
+
+def test_a_cell_that_another_process_computes_is_left_to_it(tmp_path, held):
+    with held(tmp_path / ".unfinished" / "a-1"):
+        events = list(reproduce.start(reproduction(), tmp_path, pick=["*-1"]))
+    assert [event.name for event in events if isinstance(event, CellDone)] == ["b-1"]
+    assert events[0] == Progress("a-1: another process is at it")
+    assert names(tmp_path, "*-1") == ["a-1"]
+
+
+def test_quick_versions_have_no_further_cells(tmp_path):
+    assert names(tmp_path, "*", quick=True) == ["a-1", "b-1"]
+
+
+def test_a_pattern_that_fits_nothing_is_refused_with_the_names(tmp_path):
+    with pytest.raises(ValueError, match=r"small has no cell 'c\*'; it has a-1, b-1\."):
+        names(tmp_path, "c*")
+
+
+def test_what_a_cell_tells_is_told_with_its_name_and_the_result_is_all_records(tmp_path):
+    work = reproduce.start(reproduction(), tmp_path, quick=True)
+    told = [event for event in work if isinstance(event, Progress)]
+    assert told == [Progress("a-1: half", 0.5), Progress("b-1: half", 0.5)]
+    assert {name: record["value"] for name, record in work.result().items()} == {
+        "a-1": 1.0,
+        "b-1": 1.0,
+    }
+    assert work.result() == reproduce(reproduction(), tmp_path, quick=True)
+
+
+def test_a_reproduction_that_is_closed_closes_the_cell_at_work(tmp_path):
+    closed = []
+
+    def compute(data, scratch):
+        try:
+            yield Progress("half")
+        finally:
+            closed.append(scratch.name)
+        return {}
+
+    one = replace(reproduction(), cells=lambda quick, seeds: [Cell("a", compute)])
+    work = reproduce.start(one, tmp_path, quick=True)
+    next(work)
+    work.close()
+    assert closed == ["a"]
+    assert done(one, tmp_path, quick=True) == ["a"]
+
+
+def test_a_sentence_without_its_records_is_open():
+    assert reproduction().claims({}) == [Claim("All arrive.", None)]
+    assert reproduction().claims({"a": {"value": 0}}) == [Claim("All arrive.", False, "1 do")]
+
+
+def test_every_sentence_says_once_what_and_where():
+    for which in REPRODUCTIONS.values():
+        texts = [sentence.text for sentence in which.sentences]
+        assert texts
+        assert len(set(texts)) == len(texts)
+        assert all(sentence.where for sentence in which.sentences)
+
+
+def test_the_list_needs_no_plotting_library():
+    code = "import sys, trimtab.reproduce; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
