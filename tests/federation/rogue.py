@@ -7,11 +7,11 @@ from pathlib import Path
 
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
-from trimtab.federation.processes import site as silo
 from trimtab.federation.processes import worker
-from trimtab.federation.protocol import site
+from trimtab.federation.processes.site import SiteProcess, serve
+from trimtab.federation.protocol.site import Site
 
-HONEST = site.Site.answer
+HONEST = Site.answer
 WAYS = {
     1: ("shape", "array 0 has shape (7,), but (8,) is expected"),
     2: ("dtype", "array 0 has dtype torch.float32, but torch.float64 is expected"),
@@ -41,19 +41,19 @@ def answer(self, request):
 
 def main():
     """Be the worker of such a site."""
-    site.Site.answer = answer
+    Site.answer = answer
     worker.main()
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    service = silo.Service(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
-    child = service.worker.child
+    process = SiteProcess(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
+    child = process.worker.child
     worker = "trimtab.federation.processes.worker"
     child.command = [part.replace(worker, "rogue") for part in child.command]
     child.environment["PYTHONPATH"] = os.path.dirname(__file__)
-    signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: process.stop.set())
     try:
-        silo.serve(service)
+        serve(process)
     finally:
-        service.close()
+        process.close()

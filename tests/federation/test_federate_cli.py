@@ -13,7 +13,7 @@ from torch import nn
 from trimtab import Scaffold, __version__
 from trimtab.cli import main
 from trimtab.cli.federate import federate
-from trimtab.federation.setup import job as experiment
+from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator_folder import Federation, unpack
 from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
@@ -122,7 +122,7 @@ BAD = {
     "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
-    "federate init fed --sites a --problem raises.py": "in model: KeyError: 'x'); mend it.",
+    "federate init fed --sites a --problem raises.py": "in model: KeyError: 'x'); mend it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
     "federate init fed --problem good.py": "Missing option '--sites'.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is no algorithm; pass one of sgd, fedavg",
@@ -215,11 +215,11 @@ def test_the_file_of_the_documentation_works():
 
 
 def test_a_site_without_its_data_ends_with_one_sentence_and_no_process(capsys, made):
-    silo = unpack(made.archive("a"), Path("there"))
-    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")
+    site = unpack(made.archive("a"), Path("there"))
+    code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")
     assert (code, err.count("\n")) == (2, 1)
     assert "nosuch: there is no such file or folder; pass --data PATH." in err
-    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")  # not locked
+    code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")  # not locked
     assert "there is no such file" in err
 
 
@@ -230,7 +230,7 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     algorithm = Scaffold(eta_l=0.1, K=2)
     x = made.problem.server_problem().x0(0)
     members = (Member("a", 0, 1.0), Member("b", 1, 1.0))
-    job = experiment.begin(made, algorithm, R=9, min_sites=1)
+    job = start_job(made, algorithm, R=9, min_sites=1)
     (made.folder / "state").mkdir()
     standing = Standing("e", algorithm, 0, "uniform", algorithm.init_server(x), members, r=4)
     facts = {"cohort": ["a"], "metrics": {"accuracy": 0.5}, "bytes_up": 32}
@@ -247,10 +247,10 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     code, _, err = trimtab(capsys, "federate", "model", "made", "out.safetensors")
     assert (code, err) == (2, "trimtab: out.safetensors exists; pass another name.\n")
     with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
-        experiment.begin(made, algorithm, R=9)
-    assert experiment.again(made, R=12) == job | {"R": 12}
+        start_job(made, algorithm, R=9)
+    assert resume_job(made, R=12) == job | {"R": 12}
     (made.folder / "run.json").write_text(
         (made.folder / "run.json").read_text().replace(f'"{__version__}"', '"9"')
     )
     with pytest.raises(ValueError, match=r"was begun with trimtab 9, this is .*; go on with that"):
-        experiment.again(made)
+        resume_job(made)

@@ -30,7 +30,7 @@ def silo(data):
 @pytest.fixture
 def made(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM)
-    return operator_folder.found(
+    return operator_folder.create(
         tmp_path / "operator",
         ["rome", "oslo"],
         tmp_path / "problem.py",
@@ -78,9 +78,9 @@ def test_an_archive_holds_what_its_site_needs_and_no_more(made, tmp_path):
         }
         assert {m.mode for m in file.getmembers() if m.isfile()} == {0o600}
     there = operator_folder.unpack(made.archive("oslo"), tmp_path / "there")
-    silo = operator_folder.Silo.read(there)
-    assert (silo.name, silo.server, silo.batch) == ("oslo", "fed.example.org:9443", 0.5)
-    key = load_ssh_private_key((silo.folder / "site.key").read_bytes(), password=None)
+    site = operator_folder.SiteFolder.read(there)
+    assert (site.name, site.server, site.batch) == ("oslo", "fed.example.org:9443", 0.5)
+    key = load_ssh_private_key((site.folder / "site.key").read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
 
 
@@ -108,7 +108,7 @@ def test_bad_names_are_refused(tmp_path, change, says):
     (tmp_path / "problem.py").write_text(PROBLEM)
     arguments = {"sites": ["a"], "hosts": ["localhost"]} | change
     with pytest.raises(ValueError, match=re.escape(says)):
-        operator_folder.found(
+        operator_folder.create(
             tmp_path / "op",
             arguments["sites"],
             tmp_path / "problem.py",

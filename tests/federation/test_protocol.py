@@ -16,7 +16,7 @@ from trimtab.federation.message import Message, check_arrays, decode, encode
 from trimtab.federation.protocol import rehearsal
 from trimtab.federation.protocol.coordinator import Coordinator, LostState
 from trimtab.federation.protocol.site import Site
-from trimtab.federation.storage.states import KEPT, START, Versions
+from trimtab.federation.storage.states import KEPT, START, States
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 
@@ -474,7 +474,7 @@ def test_a_lost_state_is_given_back(make, caplog, weights):
     assert len(done.cohort) == 3
     assert "the state of site1 was gone; it is restored" in caplog.text
     audited(federation)
-    restored = Versions(federation.folder / "site1" / federation.server.standing.experiment)
+    restored = States(federation.folder / "site1" / federation.server.standing.experiment)
     (version,) = (v for v in restored.every().values() if v.base == START)
     torch.testing.assert_close(restored.load(version.tag)["0"], before, rtol=1e-12, atol=1e-12)
     assert [line["kind"] for line in federation.server.journal].count("restore") == 1

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
 from trimtab.federation.log import Log
-from trimtab.federation.processes.operator import Server
+from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import job as experiment
 from trimtab.federation.setup import operator_folder
+from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.storage.ledger import read_journal, read_standing
-from trimtab.federation.storage.states import START, Versions
+from trimtab.federation.storage.states import START, States
 
 PROBLEM = '''\
 """Two classes in three dimensions; each site has its own slant."""
@@ -60,7 +60,7 @@ def simulator_problem(N):
     return Supervised(lambda: nn.Linear(3, 2).double(), F.cross_entropy, clients, test, BATCH)
 
 
-class Serving(Server):
+class Serving(OperatorProcess):
     """A server within the test's own process; SuperLink and rounds are processes of their own."""
 
     def __init__(self, whole):
@@ -72,9 +72,9 @@ class Serving(Server):
         begun = read_standing(self.federation.folder / state) is not None
         federation = operator_folder.Federation.read(self.federation.folder)
         if begun:
-            job = experiment.again(federation, **options)
+            job = resume_job(federation, **options)
         else:
-            job = experiment.begin(federation, algorithm, state=state, **options)
+            job = start_job(federation, algorithm, state=state, **options)
         alarm = threading.Timer(seconds, self.stop.set)
         alarm.start()
         told = {"rounds": []}
@@ -106,7 +106,7 @@ class Whole:
         self.folder, self.names = folder, list(names)
         (folder / "problem.py").write_text(problem)
         self.operator = folder / "operator"
-        self.federation = operator_folder.found(
+        self.federation = operator_folder.create(
             self.operator,
             self.names,
             folder / "problem.py",
@@ -280,7 +280,7 @@ class Whole:
         if accepted == START:
             return torch.zeros_like(standing.server.x)
         folder = self.folder / "sites" / name / "state" / standing.experiment
-        return Versions(folder).load(accepted)["0"]
+        return States(folder).load(accepted)["0"]
 
     def replay(self, state="state"):
         """Run the recorded cohorts through the simulator; return the simulation at its end."""

@@ -66,7 +66,7 @@ def init(
     from trimtab.problems.supervised.samples import check_batch
 
     check_batch(batch)
-    made = operator_folder.found(
+    federation = operator_folder.create(
         folder,
         [name.strip() for name in sites.split(",")],
         problem,
@@ -76,7 +76,7 @@ def init(
         port=port,
     )
     click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
-    _to_send(made, list(made.sites))
+    _to_send(federation, list(federation.sites))
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
         "--K … -R 50"
@@ -115,11 +115,11 @@ def server(
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
-    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.job import start_job
     from trimtab.federation.setup.operator_folder import Federation
 
     chosen = algorithm_of(algorithm, {k: v for k, v in hyper.items() if v is not None})
-    job = experiment.begin(
+    job = start_job(
         Federation.read(folder),
         chosen,
         R=R,
@@ -143,10 +143,10 @@ def server(
 @_json
 def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
-    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
-    _serve(folder, experiment.again(Federation.read(folder), **changes), bind, as_json)
+    _serve(folder, resume_job(Federation.read(folder), **changes), bind, as_json)
 
 
 @federate.command()
@@ -155,14 +155,14 @@ def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> Non
 def site(folder: Path, data: Path) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import Log
-    from trimtab.federation.processes.site import Service, serve
+    from trimtab.federation.processes.site import SiteProcess, serve
 
     console = Console(stderr=True, emoji=False)
     log = Log(folder / "logs" / "site.log", lambda line: _print(console, line))
-    service = Service(folder, data, log)
-    with _until_stopped(service.stop, service.close):
-        serve(service)
-    log.say(f"site {service.silo.name} has stopped.")
+    process = SiteProcess(folder, data, log)
+    with _until_stopped(process.stop, process.close):
+        serve(process)
+    log.say(f"site {process.site_folder.name} has stopped.")
 
 
 @federate.command()
@@ -191,10 +191,10 @@ def status(folder: Path, as_json: bool) -> None:
 @_json
 def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     """Check c = sum p_i c_i over the sites of DIR, which must be running; the server must not."""
-    from trimtab.federation.setup import job as experiment
+    from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
-    job = experiment.again(Federation.read(folder)) | {"kind": "audit"}
+    job = resume_job(Federation.read(folder)) | {"kind": "audit"}
     found = _serve(folder, job, bind, as_json=True, quiet=True)["audit"]
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -226,10 +226,10 @@ def join(folder: Path, name: str) -> None:
     """Admit one more site; it takes part as soon as it connects, between two rounds."""
     from trimtab.federation.setup import operator_folder
 
-    made = operator_folder.Federation.read(folder)
-    operator_folder.admit(made, name)
-    made.write()
-    _to_send(made, [name])
+    federation = operator_folder.Federation.read(folder)
+    operator_folder.admit(federation, name)
+    federation.write()
+    _to_send(federation, [name])
 
 
 @federate.command()
@@ -288,13 +288,13 @@ def _serve(
 ) -> dict[str, Any]:
     """Run a server until its job is done, and show what happens."""
     from trimtab.federation.log import Log
-    from trimtab.federation.processes.operator import Server
+    from trimtab.federation.processes.operator import OperatorProcess
 
     console = Console(stderr=True, emoji=False)
     kind = job["algorithm"]["kind"]
     lines: list[Callable[[str], None]] = []
     log = Log(folder / "logs" / "server.log", lambda line: lines[-1](line) if lines else None)
-    running = Server(folder, log, bind)
+    running = OperatorProcess(folder, log, bind)
     found: dict[str, Any] = {}
     with (
         users_output(),

@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from trimtab._version import __version__
@@ -55,16 +54,6 @@ def decode(data: bytes) -> Message:
     if not isinstance(header, dict):
         raise ValueError("a message cannot be read (its header is no JSON object).")
     return Message(header, arrays)
-
-
-def write(path: Path, message: Message) -> None:
-    """Write a message to a file, as `encode` would."""
-    save_file(_apart(message.arrays), path, _metadata(message.header))
-
-
-def read(path: Path) -> Message:
-    """Read a message from a file."""
-    return decode(path.read_bytes())
 
 
 def arrays_of(tree: Any) -> dict[str, Tensor]:

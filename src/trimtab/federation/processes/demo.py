@@ -15,10 +15,10 @@ from trimtab.core import Algorithm
 from trimtab.errors import DataError
 from trimtab.federation.log import Log
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.operator import Server
+from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import job as experiment
 from trimtab.federation.setup import operator_folder
+from trimtab.federation.setup.job import start_job
 from trimtab.federation.setup.status import summary_of
 from trimtab.problems.data.digits import digits
 from trimtab.problems.data.heart_disease import heart_disease
@@ -61,7 +61,7 @@ def demonstrate(
         problem = folder / "problem.py"
         problem.write_text(_PROBLEM.format(features=features, classes=classes))
         operator = folder / "operator"
-        federation = operator_folder.found(
+        federation = operator_folder.create(
             operator,
             list(parts),
             problem,
@@ -73,7 +73,7 @@ def demonstrate(
         for name, part in parts.items():
             save_file(part, folder / f"{name}.safetensors")
         log = Log(operator / "logs" / "server.log", say)
-        server = Server(operator, log, stop=stop)
+        server = OperatorProcess(operator, log, stop=stop)
         stack.callback(server.close)
         sites = [_site(federation, name, folder, log) for name in parts]
         for site in sites:
@@ -93,14 +93,14 @@ def demonstrate(
 
 
 def _run(
-    server: Server,
+    server: OperatorProcess,
     sites: list[Child],
     algorithm: Algorithm,
     state: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     federation, found = server.federation, dict[str, Any]()
-    job = experiment.begin(federation, algorithm, R=R, round_timeout=120, state=state)
+    job = start_job(federation, algorithm, R=R, round_timeout=120, state=state)
     for event in server.events(job):
         if event["event"] == "round":
             metrics = event["metrics"]
@@ -121,13 +121,13 @@ def _run(
 
 def _site(federation: operator_folder.Federation, name: str, folder: Path, log: Log) -> Child:
     """Return a site as a process of its own, as it would be on its own machine."""
-    silo = operator_folder.unpack(federation.archive(name), folder / "sites")
+    site_folder = operator_folder.unpack(federation.archive(name), folder / "sites")
     return Child(
         f"site {name}",
         "trimtab.federation.processes.site:main",
-        [str(silo), str(folder / f"{name}.safetensors")],
+        [str(site_folder), str(folder / f"{name}.safetensors")],
         environment={},
-        output=silo / "logs" / "output.log",
+        output=site_folder / "logs" / "output.log",
         log=log,
     )
 

@@ -21,7 +21,7 @@ from trimtab.federation.processes.worker import send
 from trimtab.federation.setup.operator_folder import Federation, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.front import Front
 
 Event = dict[str, Any]
@@ -30,8 +30,8 @@ _READY = 60.0  # seconds for the SuperLink to answer
 _HOPELESS = 5  # times that the rounds may die in a row without a round
 
 
-class Server:
-    """A running server; `events(job)` goes on until the job is done or `stop` is set."""
+class OperatorProcess:
+    """The operator's side while it runs; `events(job)` ends with the job, or when `stop` is set."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Server:
         self.superlink = Child(
             "the SuperLink",
             "flwr.superlink.cli:flower_superlink",
-            flower.superlink_arguments(folder, port, keys, secret(folder)),
-            environment=flower.environment(folder / "flower"),
+            api.superlink_arguments(folder, port, keys, secret(folder)),
+            environment=api.environment(folder / "flower"),
             output=logs / "superlink.log",
             log=log,
         )
@@ -57,7 +57,7 @@ class Server:
             "the process of the rounds",
             "trimtab.federation.processes.rounds:main",
             [],
-            environment=flower.environment(folder / "flower"),
+            environment=api.environment(folder / "flower"),
             output=logs / "rounds.log",
             log=log,
             piped=True,
@@ -94,7 +94,7 @@ class Server:
     def start(self) -> None:
         """Start the SuperLink, let the sites' keys in, and open the front."""
         self.superlink.start()
-        flower.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        api.wait_until(self._answers, _READY, "the SuperLink did not answer")
         self.front.start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
 

@@ -31,7 +31,7 @@ from trimtab.federation.protocol.coordinator import Coordinator, FederatedRound
 from trimtab.federation.protocol.rehearsal import build
 from trimtab.federation.setup.operator_folder import Federation, dismissed
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.fleet import Fleet
 
 _GATHER = 20.0  # seconds in which all sites are waited for at the start
@@ -173,7 +173,7 @@ def _tell_audit(teller: _Teller, audit: Audit) -> None:
 
 def nodes_of(federation: Federation, port: int) -> dict[str, int]:
     """Return the number of each site's node; register those that Flower does not know yet."""
-    control = flower.Control(port, federation.keys / "ca.crt")
+    control = api.Control(port, federation.keys / "ca.crt")
     try:
         known = control.nodes()
         return {
@@ -188,20 +188,18 @@ def nodes_of(federation: Federation, port: int) -> dict[str, int]:
 def _grid(federation: Federation, port: int) -> Iterator[HttpGrid]:
     """Open a run of Flower, close the one that a process killed before may have left."""
     authority = federation.keys / "ca.crt"
-    control = flower.Control(port, authority)
+    control = api.Control(port, authority)
     last = federation.folder / "run" / "flower-run"
     if last.exists():
         with suppress(httpx.HTTPError, ValueError):
             control.stop_run(int(last.read_text()))
     run = control.start_run()
     last.write_text(str(run))
-    tasks = flower.Tasks(
-        TaskType.SERVER_APP, port, federation.folder / "secret", authority=authority
-    )
+    tasks = api.Tasks(TaskType.SERVER_APP, port, federation.folder / "secret", authority=authority)
     token = tasks.wait(60)
     with tasks.work(token) as client:
         found = client.PullTaskInput(PullTaskInputRequest())
-        flower.identify(found)
+        api.identify(found)
         grid = HttpGrid(f"127.0.0.1:{port}", root_certificates=authority.read_bytes(), token=token)
         grid.set_run(run_from_proto(found.run))
         try:

@@ -20,16 +20,16 @@ from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.worker import Worker, WorkerGone
-from trimtab.federation.setup.operator_folder import Silo, secret
+from trimtab.federation.setup.operator_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 
 _POLL = 0.1  # seconds between questions for a task
 _PROBE = 5.0  # seconds between looks at a server that cannot be reached
 
 
 @dataclass(frozen=True)
-class Errand:
+class AnsweredRequest:
     """A request that was answered."""
 
     kind: str
@@ -39,17 +39,17 @@ class Errand:
     why: str
 
 
-class Service:
-    """A running site; `errands()` goes on until `stop` is set."""
+class SiteProcess:
+    """A site while it runs; `requests()` goes on until `stop` is set."""
 
     def __init__(self, folder: Path, data: Path, log: Log) -> None:
-        self.silo, self.log = Silo.read(folder), log
+        self.site_folder, self.log = SiteFolder.read(folder), log
         self.stop = threading.Event()
         self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
-        environment = flower.environment(folder / "flower")
-        arguments = flower.supernode_arguments(self.silo.server, self.port, folder, self.secret)
+        environment = api.environment(folder / "flower")
+        arguments = api.supernode_arguments(self.site_folder.server, self.port, folder, self.secret)
         self.supernode = Child(
             "the SuperNode",
             "flwr.supernode.cli:flower_supernode",
@@ -78,11 +78,11 @@ class Service:
             output = self.worker.child.output
             raise ValueError(f"the worker ended ({tail(output)}); see {output}.") from None
 
-    def errands(self) -> Iterator[Errand]:
+    def requests(self) -> Iterator[AnsweredRequest]:
         """Answer what the server asks, and keep everything alive meanwhile."""
         tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         tender.start()
-        tasks = flower.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
+        tasks = api.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
         try:
             while not self.stop.is_set():
                 try:
@@ -92,9 +92,9 @@ class Service:
                 if token is None:
                     self.stop.wait(_POLL)
                 while token is not None:
-                    errand, token = self._run(tasks, token)
-                    if errand is not None:
-                        yield errand
+                    answered, token = self._run(tasks, token)
+                    if answered is not None:
+                        yield answered
         finally:
             self.stop.set()
             tender.join()
@@ -107,7 +107,7 @@ class Service:
         self.worker.child.stop()
         self._lock.release()
 
-    def _run(self, tasks: flower.Tasks, token: str) -> tuple[Errand | None, str | None]:
+    def _run(self, tasks: api.Tasks, token: str) -> tuple[AnsweredRequest | None, str | None]:
         """Carry one request to the worker and its reply back; return the next task if it is known.
 
         Whatever happens on the way, the site lives on: the server asks again.
@@ -117,16 +117,16 @@ class Service:
             with tasks.work(token) as client:
                 message, context = tasks.take(client, self.stop)
                 try:
-                    request = flower.unpack(message.content)
+                    request = api.unpack(message.content)
                 except ValueError as error:
                     self.log.warn(f"refused a request of the server: {error}")
                     return None, None
                 reply = self._answer(request)
                 if reply is None:
                     return None, None
-                packed = FlowerMessage(flower.pack(reply), reply_to=message)
+                packed = FlowerMessage(api.pack(reply), reply_to=message)
                 push_message(client, packed, context)
-        except flower.Superseded as next_:
+        except api.Superseded as next_:
             return None, next_.token
         except Exception as error:
             if not self.stop.is_set():
@@ -134,14 +134,14 @@ class Service:
             return None, None
         seconds = time.monotonic() - started
         header = request.header | reply.header
-        errand = Errand(
+        answered = AnsweredRequest(
             str(header.get("kind")),
             header.get("r"),
             str(header.get("status")),
             seconds,
             str(header.get("why", "")),
         )
-        return errand, None
+        return answered, None
 
     def _answer(self, request: Message) -> Message | None:
         """Ask the worker; if it dies, ask the next one."""
@@ -182,11 +182,11 @@ class Service:
             if time.monotonic() - looked < _PROBE:
                 continue
             looked = time.monotonic()
-            trouble = probe(self.silo.server, self.silo.folder / "ca.crt")
+            trouble = probe(self.site_folder.server, self.site_folder.folder / "ca.crt")
             if trouble and trouble != said:
                 self.log.warn(trouble)
             elif said and not trouble:
-                self.log.say(f"the server at {self.silo.server} can be reached again.")
+                self.log.say(f"the server at {self.site_folder.server} can be reached again.")
             said = trouble
             if not trouble:
                 self.supernode.tend()
@@ -196,24 +196,26 @@ class Service:
 def main() -> None:
     """Be a site until SIGTERM. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
-    service = Service(folder, data, Log(folder / "logs" / "site.log", print))
+    process = SiteProcess(folder, data, Log(folder / "logs" / "site.log", print))
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop.set())
+        signal.signal(number, lambda *_: process.stop.set())
     try:
-        serve(service)
+        serve(process)
     finally:
-        service.close()
+        process.close()
 
 
-def serve(service: Service) -> None:
+def serve(process: SiteProcess) -> None:
     """Read the data, then answer until the end; say so."""
-    ready, log = service.start(), service.log
-    log.say(f"site {service.silo.name}: {ready['n']} samples, {ready['tested']} to test on.")
-    log.say(f"connecting to {service.silo.server}; stop with Ctrl-C, start again at any time.")
-    for errand in service.errands():
-        round_ = f" of round {errand.round}" if errand.round else ""
-        why = f" ({errand.why})" if errand.why else ""
-        log.say(f"{errand.kind}{round_}: {errand.status} in {errand.seconds:.1f} s{why}")
+    ready, log = process.start(), process.log
+    log.say(f"site {process.site_folder.name}: {ready['n']} samples, {ready['tested']} to test on.")
+    log.say(
+        f"connecting to {process.site_folder.server}; stop with Ctrl-C, start again at any time."
+    )
+    for answered in process.requests():
+        round_ = f" of round {answered.round}" if answered.round else ""
+        why = f" ({answered.why})" if answered.why else ""
+        log.say(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")
 
 
 def probe(server: str, authority: Path, timeout: float = 5.0) -> str:

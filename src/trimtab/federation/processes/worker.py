@@ -78,12 +78,12 @@ def main() -> None:
     os.dup2(2, 1)  # what the user's file prints goes to the log
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     from trimtab.federation.protocol.site import Site
-    from trimtab.federation.setup.operator_folder import Silo
+    from trimtab.federation.setup.operator_folder import SiteFolder
 
     try:
-        silo = Silo.read(folder)
-        problem = silo.problem.site_problem(data, silo.batch)
-        site = Site(silo.state, silo.name, problem)
+        site_folder = SiteFolder.read(folder)
+        problem = site_folder.problem.site_problem(data, site_folder.batch)
+        site = Site(site_folder.state, site_folder.name, problem)
     except ValueError as error:
         send(replies, Message({"error": str(error)}))
         sys.exit(2)

@@ -10,7 +10,7 @@ import torch
 from trimtab.core import Program, leaves, nbytes
 from trimtab.core.replies import Tally
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays
-from trimtab.federation.protocol.inquiry import Attempt, Call
+from trimtab.federation.protocol.inquiry import Attempt, Inquiry
 from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
@@ -42,18 +42,18 @@ class Cohort:
         self,
         standing: Standing,
         plan: Plan,
-        call: Call,
+        inquiry: Inquiry,
         spool: Spool,
         *,
         min_sites: int,
         norm_limit: float,
         target: float | None,
     ) -> None:
-        self.standing, self.plan, self.call, self.spool = standing, plan, call, spool
+        self.standing, self.plan, self.inquiry, self.spool = standing, plan, inquiry, spool
         self.min_sites, self.target = min_sites, target
         x = standing.server.x
         self.limit = norm_limit * max(1.0, float(torch.linalg.vector_norm(x)))
-        self.attempt = Attempt.fresh(call.clock)
+        self.attempt = Attempt.fresh(inquiry.clock)
         self.r = standing.r + 1
         self.alive: Sequence[Member] = standing.members
         self.answered: list[list[str]] = []  # in each exchange
@@ -81,7 +81,7 @@ class Cohort:
         answered = set()
         facts = {"exchange": number, "r": self.r, "seed": self.standing.seed}
         where, arrays = _with_x(arrays_of(broadcast), self.standing.server.x)
-        replies = self.call.replies(
+        replies = self.inquiry.replies(
             self.standing, "work", self.alive, arrays, self.attempt, x=where, **facts
         )
         for member, reply in replies:
@@ -96,11 +96,11 @@ class Cohort:
         try:
             check_arrays("its upload", reply.arrays, leaves(exchange.upload), self.limit)
         except NotFinite as error:
-            self.call.diverged.add(member.name)
-            self.call.turn_away(member.name, str(error).rstrip("."))
+            self.inquiry.diverged.add(member.name)
+            self.inquiry.turn_away(member.name, str(error).rstrip("."))
             return False
         except ValueError as error:
-            self.call.turn_away(member.name, str(error).rstrip("."))
+            self.inquiry.turn_away(member.name, str(error).rstrip("."))
             return False
         return True
 

@@ -49,9 +49,9 @@ from trimtab.federation.protocol.cohort import (
 )
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
-from trimtab.federation.protocol.inquiry import Ask, Call, Clock
+from trimtab.federation.protocol.inquiry import Ask, Inquiry, RequestClock
 from trimtab.federation.protocol.rehearsal import describe, plan
-from trimtab.federation.storage import files as durable
+from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.spool import Spool
@@ -129,7 +129,7 @@ class Coordinator:
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.outcome: Outcome | None = None
-        self._lock = Lock(durable.private_folder(folder))
+        self._lock = Lock(files.private_folder(folder))
         try:
             self._ledger = Ledger(folder)
             self._check_same()
@@ -137,7 +137,7 @@ class Coordinator:
             self._lock.release()
             raise
         known = self._ledger.standing
-        self._clock = Clock(known.clock if known else 0)
+        self._clock = RequestClock(known.clock if known else 0)
         self._spool = Spool(folder / "spool")
 
     def close(self) -> None:
@@ -183,8 +183,8 @@ class Coordinator:
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
-            if cohort.call.lost:
-                self._settling(partial(self._recover, ask, cohort.call.lost))
+            if cohort.inquiry.lost:
+                self._settling(partial(self._recover, ask, cohort.inquiry.lost))
             if done is not None:
                 yield done
             elif not reached:
@@ -199,7 +199,7 @@ class Coordinator:
             with one_thread():
                 server = standing.algorithm.round(standing.server, cohort)
         except TooFew:
-            if cohort.call.diverged and not cohort.alive:
+            if cohort.inquiry.diverged and not cohort.alive:
                 raise Diverged(standing.algorithm, r) from None
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
@@ -220,7 +220,7 @@ class Coordinator:
             cosine=cohort.cosine,
             metrics=cohort.metrics,
             sites=cohort.told,
-            absent=dict(cohort.call.absent),
+            absent=dict(cohort.inquiry.absent),
         )
         facts = {k: v for k, v in vars(done).items() if k not in ("r", "x", "server", "sites")}
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
@@ -233,7 +233,7 @@ class Coordinator:
         return Cohort(
             self.standing,
             plan(self.standing.algorithm, x.numel(), x.dtype),
-            self._call(ask),
+            self._inquiry(ask),
             self._spool,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
@@ -244,12 +244,12 @@ class Coordinator:
 
     def audit(self, ask: Ask) -> Audit:
         """Compare c with the sum of p_i c_i over all sites."""
-        return controls.audit(self.standing, self._call(ask))
+        return controls.audit(self.standing, self._inquiry(ask))
 
     def join(self, ask: Ask, name: str) -> None:
         """Take a site in; it counts from the next round on."""
         new = controls.joined(self.standing, name, weight=1.0)
-        found = hello(new, self._call(ask), new.members[-1:])
+        found = hello(new, self._inquiry(ask), new.members[-1:])
         if name not in found:
             raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
         x = new.server.x
@@ -265,11 +265,11 @@ class Coordinator:
             raise ValueError(
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )
-        new = controls.left(self.standing, self._call(ask), name)
+        new = controls.left(self.standing, self._inquiry(ask), name)
         self._decide(new, "leave", site=name, weights=new.p)
 
     def _begin(self, ask: Ask) -> None:
-        """Call the roll until enough have answered, and make the first checkpoint."""
+        """Inquiry the roll until enough have answered, and make the first checkpoint."""
         members = tuple(Member(name, index, 1.0) for index, name in enumerate(self.sites))
         first = Standing(
             experiment=token_hex(8),
@@ -284,7 +284,7 @@ class Coordinator:
         found: dict[str, Hello] = {}
         while len(found) < needed:
             unknown = [member for member in members if member.name not in found]
-            found |= hello(first, self._call(ask), unknown)
+            found |= hello(first, self._inquiry(ask), unknown)
             if len(found) < needed:
                 missing = sorted({m.name for m in members} - found.keys())
                 log.warning("%d of %d sites are there; missing: %s", len(found), needed, missing)
@@ -304,19 +304,19 @@ class Coordinator:
             self._commit(controls.restarted(standing), "restart", sites=sorted(lost))
             log.warning("the state of %s was gone; all controls start anew", names)
             return
-        call = self._call(ask)
-        restored = controls.restored(standing, call, lost)
+        inquiry = self._inquiry(ask)
+        restored = controls.restored(standing, inquiry, lost)
         if restored is None:
-            log.warning("the state of %s is gone; it waits for %s", names, sorted(call.absent))
+            log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
-            self._commit(restored, "restore", sites=sorted(lost - call.absent.keys()))
+            self._commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
             log.warning("the state of %s was gone; it is restored", names)
 
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x."""
         standing, told = self.standing, []
         arrays = arrays_of(standing.server.x)
-        for member, reply in self._call(ask).replies(
+        for member, reply in self._inquiry(ask).replies(
             standing, "evaluate", standing.members, arrays
         ):
             told.append(told_by(reply))
@@ -352,8 +352,8 @@ class Coordinator:
             if now is None or now.commit != standing.commit + 1:
                 raise
 
-    def _call(self, ask: Ask) -> Call:
-        return Call(ask, self.round_timeout, self._clock)
+    def _inquiry(self, ask: Ask) -> Inquiry:
+        return Inquiry(ask, self.round_timeout, self._clock)
 
     def _check_same(self) -> None:
         """Refuse to continue another experiment than the one in the folder."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from trimtab.federation.protocol.inquiry import Call
+from trimtab.federation.protocol.inquiry import Inquiry
 from trimtab.federation.storage.ledger import Member, Standing
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -19,10 +19,10 @@ class Hello:
     dtype: torch.dtype
 
 
-def hello(standing: Standing, call: Call, members: Sequence[Member]) -> dict[str, Hello]:
+def hello(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> dict[str, Hello]:
     """Ask sites what they have; refuse one that cannot take part."""
     found, d = {}, standing.server.x.numel()
-    for member, reply in call.replies(standing, "hello", members):
+    for member, reply in inquiry.replies(standing, "hello", members):
         n, dtype = reply["n"], _DTYPES.get(str(reply["dtype"]))
         if reply["d"] != d:
             raise ValueError(

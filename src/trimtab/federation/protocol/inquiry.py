@@ -21,7 +21,7 @@ Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 
 
 @dataclass
-class Clock:
+class RequestClock:
     """Numbers that only grow, also beyond a restart from an older checkpoint."""
 
     last: int
@@ -45,18 +45,18 @@ class Attempt:
     tag: str
 
     @staticmethod
-    def fresh(clock: Clock) -> "Attempt":
+    def fresh(clock: RequestClock) -> "Attempt":
         """Return one that never was before."""
         return Attempt(clock.tick(), token_hex(6))
 
 
 @dataclass
-class Call:
-    """The line to the sites, as it stands now; it remembers who did not answer, and why."""
+class Inquiry:
+    """A question to some sites, or several; it remembers who did not answer, and why."""
 
     ask: Ask
     timeout: float
-    clock: Clock
+    clock: RequestClock
     absent: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # those whose state is gone
     diverged: set[str] = field(default_factory=set)

@@ -20,8 +20,8 @@ from trimtab.core import State, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
 from trimtab.federation.protocol.rehearsal import Plan, build, filled, plan
-from trimtab.federation.storage import files as durable
-from trimtab.federation.storage.states import START, Version, Versions
+from trimtab.federation.storage import files
+from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 
@@ -51,7 +51,7 @@ class Site:
             "control": self._control,
             "restore": self._restore,
         }
-        self._lock = Lock(durable.private_folder(folder))
+        self._lock = Lock(files.private_folder(folder))
 
     def close(self) -> None:
         """Give the folder up."""
@@ -65,7 +65,7 @@ class Site:
                 reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
                 reply = _status(DIVERGED, why=str(error))
-            except durable.CannotWrite as error:
+            except files.CannotWrite as error:
                 reply = _status(FAILED, why=f"{error}.")
             except _Refusal as error:
                 reply = _status(REFUSED, why=str(error))
@@ -120,7 +120,7 @@ class Site:
         """Show the state that the server counts on; look, and change nothing."""
         if request["accepted"] == START:
             return _status(DONE, start=True)
-        arrays = self._versions(request).load(request["accepted"])
+        arrays = self._states(request).load(request["accepted"])
         return _mismatch(request) if arrays is None else Message({"status": DONE}, arrays)
 
     def _restore(self, request: Message) -> Message:
@@ -129,15 +129,15 @@ class Site:
         stale = self._stale(request)
         if stale is not None:
             return stale
-        version = Version(request["clock"], request["tag"], START)
-        self._versions(request).put(version, request.arrays, "site:restored")
+        restored = StateFile(request["clock"], request["tag"], START)
+        self._states(request).put(restored, request.arrays, "site:restored")
         return _status(DONE)
 
     # -- the states
 
     def _stale(self, request: Message) -> Message | None:
         """Refuse a request that is older than a state kept here: its `accepted` is history."""
-        seen = max((v.clock for v in self._versions(request).every().values()), default=0)
+        seen = max((file.clock for file in self._states(request).every().values()), default=0)
         if request["clock"] > seen:
             return None
         return _status(STALE, seen=seen, why="a request came that is older than the state here.")
@@ -151,7 +151,7 @@ class Site:
             return state
         if request["accepted"] == START:
             return self._algorithm(request).init_client(x)
-        arrays = self._versions(request).load(request["accepted"])
+        arrays = self._states(request).load(request["accepted"])
         return None if arrays is None else filled(like.client, arrays)
 
     def _keep(self, request: Message, new: State, last: bool) -> None:
@@ -160,13 +160,13 @@ class Site:
             self._between = request["tag"], new
             return
         self._between = None
-        store, accepted = self._versions(request), request["accepted"]
-        version = Version(request["clock"], request["tag"], accepted)
-        store.put(version, arrays_of(new), "site:pending")
-        store.trim(accepted, pending=version.tag)
+        states, accepted = self._states(request), request["accepted"]
+        pending = StateFile(request["clock"], request["tag"], accepted)
+        states.put(pending, arrays_of(new), "site:pending")
+        states.trim(accepted, pending=pending.tag)
 
-    def _versions(self, request: Message) -> Versions:
-        return Versions(self.folder / request["experiment"])
+    def _states(self, request: Message) -> States:
+        return States(self.folder / request["experiment"])
 
     # -- what is asked, and of whom
 

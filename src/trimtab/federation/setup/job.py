@@ -16,7 +16,7 @@ from trimtab.federation.storage.ledger import Standing, read_journal, read_stand
 Job = dict[str, Any]
 
 
-def begin(
+def start_job(
     federation: Federation,
     algorithm: Algorithm,
     *,
@@ -47,12 +47,12 @@ def begin(
         "state": state,
         "trimtab": __version__,
     }
-    check(job, len(federation.sites))
+    check_job(job, len(federation.sites))
     write_json(federation.folder / "run.json", job)
     return job
 
 
-def again(federation: Federation, **changes: Any) -> Job:
+def resume_job(federation: Federation, **changes: Any) -> Job:
     """Return what was to be run, with changes for those that are not None."""
     path = federation.folder / "run.json"
     if not path.is_file():
@@ -67,12 +67,12 @@ def again(federation: Federation, **changes: Any) -> Job:
             "with that version."
         )
     job |= {name: value for name, value in changes.items() if value is not None}
-    check(job, len(federation.sites))
+    check_job(job, len(federation.sites))
     write_json(path, job)
     return job
 
 
-def check(job: Job, sites: int) -> None:
+def check_job(job: Job, sites: int) -> None:
     """Refuse numbers that make no sense."""
     if job["R"] < 1:
         raise ValueError(f"R={job['R']}; pass a number of rounds R >= 1.")

@@ -64,7 +64,7 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class Silo:
+class SiteFolder:
     """What a site's folder says."""
 
     folder: Path
@@ -89,7 +89,7 @@ class Silo:
         return ProblemFile(self.folder / "problem.py")
 
 
-def found(
+def create(
     folder: Path,
     sites: list[str],
     problem: Path,
@@ -129,13 +129,13 @@ def admit(federation: Federation, name: str) -> None:
         raise ValueError(f"there is a site {name} already; give the new one another name.")
     private, public = keys.make_site_key()
     server = f"{federation.hosts[0]}:{federation.port}"
-    silo = Silo(Path(), name, federation.id, server, federation.batch)
+    site_folder = SiteFolder(Path(), name, federation.id, server, federation.batch)
     keys.write_secret(
         federation.archive(name),
         _archive(
             name,
             {
-                "site.json": _text(silo).encode(),
+                "site.json": _text(site_folder).encode(),
                 "site.key": private,
                 "ca.crt": (federation.keys / "ca.crt").read_bytes(),
                 "problem.py": (federation.folder / "problem.py").read_bytes(),

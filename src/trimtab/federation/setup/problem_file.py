@@ -1,7 +1,6 @@
 """The user's file: `model() -> (module, loss)` and `silo(data: Path) -> (train, test)`."""
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ class ProblemFile:
         self.path = path
         if not path.is_file():
             raise ValueError(f"{path}: there is no such file; pass --problem file.py.")
-        self.digest = sha256(path.read_bytes()).hexdigest()
         with seeded(mix(0, PROBLEM), torch.device("cpu")):
             found = load(path)
         for name, form in _FUNCTIONS.items():

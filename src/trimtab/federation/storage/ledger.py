@@ -16,8 +16,7 @@ from trimtab._files import plain
 from trimtab.core import Algorithm, State
 from trimtab.federation.message import Message, arrays_of, decode
 from trimtab.federation.protocol.rehearsal import build, describe, filled
-from trimtab.federation.storage import faults
-from trimtab.federation.storage import files as durable
+from trimtab.federation.storage import faults, files
 from trimtab.federation.storage.states import START
 from trimtab.problems.problem import normalised
 
@@ -89,11 +88,11 @@ class Ledger:
         line = {"commit": standing.commit, "kind": kind, "r": standing.r}
         line = plain(line | {"epoch": standing.epoch} | facts)
         path = self.folder / "checkpoint.safetensors"
-        with durable.writing(self.folder):
+        with files.writing(self.folder):
             faults.point("server:before-journal")
             _append(self.folder / "journal.jsonl", line)
             faults.point("server:after-journal")
-            durable.write(path, _message(standing), "server:checkpoint")
+            files.write(path, _message(standing), "server:checkpoint")
         self.standing, self.lines = standing, [*self.lines, line]
 
 

@@ -23,7 +23,6 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
-    UnregisterNodeRequest,
 )
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.message_pb2 import (
@@ -172,10 +171,6 @@ class Control:
         """Let a key in; return the number of its node."""
         request = RegisterNodeRequest(public_key=public_key.encode("ascii"), name=name)
         return int(self.client.RegisterNode(request).node_id)
-
-    def unregister(self, node: int) -> None:
-        """Let a key out for good."""
-        self.client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def start_run(self) -> int:
         """Open a run, the frame in which Flower carries messages."""

@@ -15,7 +15,7 @@ from flwr.superlink.grid import HttpGrid
 
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 
 _POLL = 0.2  # seconds between looks for replies
 _LOOK = 2.0  # seconds between looks at which nodes are there
@@ -85,7 +85,7 @@ class Fleet:
 
     def _push(self, name: str, request: Message, ttl: float) -> str:
         message = FlowerMessage(
-            flower.pack(request),
+            api.pack(request),
             dst_node_id=self.nodes[name],
             message_type=MessageType.TRAIN,
             ttl=max(60.0, ttl),
@@ -102,7 +102,7 @@ class Fleet:
             return None
         about, tree = found.messages_list[0].metadata, found.message_object_trees[0]
         try:
-            message = flower.fetch(self._client, self.grid.node, about, tree)
+            message = api.fetch(self._client, self.grid.node, about, tree)
         except ObjectPullError as error:
             self.log.warn(f"the reply of site {name} was lost on its way ({error}).")
             return Message({})
@@ -114,7 +114,7 @@ class Fleet:
             self.log.warn(f"refused a reply to {name}'s request: another node sent it.")
             return Message({})
         try:
-            return flower.unpack(message.content)
+            return api.unpack(message.content)
         except ValueError as error:
             self.log.warn(f"refused the reply of site {name}: {error}")
             return Message({})

@@ -26,7 +26,6 @@ from trimtab.federation.storage.keys import fingerprint
 FLEET = "/v1/fleet/"
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
 _BODY = 64 << 20  # bytes of one request; Flower sends objects in pieces of 5 MiB
-_PIECE = 1 << 16
 _PATIENCE = 120.0  # seconds in which a silent connection is closed
 _HANDSHAKE = 10.0
 _AGAIN = 30.0  # seconds between equal lines in the log

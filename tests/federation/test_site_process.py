@@ -12,7 +12,7 @@ import torch
 from trimtab import __version__
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
-from trimtab.federation.processes.site import Service
+from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.setup import operator_folder
 from trimtab.federation.storage.states import START
 
@@ -46,7 +46,7 @@ def silo(data):
 @pytest.fixture
 def site(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
-    made = operator_folder.found(
+    made = operator_folder.create(
         tmp_path / "operator",
         ["rome"],
         tmp_path / "problem.py",
@@ -57,12 +57,12 @@ def site(tmp_path):
     )
     lines = []
     folder = operator_folder.unpack(made.archive("rome"), tmp_path)
-    service = Service(folder, tmp_path, Log(follow=lines.append))
-    service.lines = lines
-    assert service.start().header == {"ready": True, "n": 4, "tested": 4}
-    yield service
+    process = SiteProcess(folder, tmp_path, Log(follow=lines.append))
+    process.lines = lines
+    assert process.start().header == {"ready": True, "n": 4, "tested": 4}
+    yield process
     (tmp_path / "slow").unlink(missing_ok=True)
-    service.close()
+    process.close()
 
 
 def evaluate():
