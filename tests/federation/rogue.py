@@ -35,7 +35,7 @@ def answer(self, request):
         "nan": lambda x: x / 0,
         "norm": lambda x: x * 1e12,
     }.get(way, lambda x: x)(arrays["0"])
-    header |= {"version": {"trimtab": "0.0.9"}, "name": {"site": "a"}}.get(way, {})
+    header |= {"version": {"trimtab": "0.0.9", "results": 0}, "name": {"site": "a"}}.get(way, {})
     return Message(header, arrays)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from trimtab import __version__
 from trimtab.federation.log import Log
-from trimtab.federation.message import Message
+from trimtab.federation.message import Message, this_trimtab
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.setup import operator_folder
 from trimtab.federation.storage.states import START
@@ -66,7 +65,7 @@ def site(tmp_path):
 
 
 def evaluate():
-    header = {"kind": "evaluate", "trimtab": __version__, "site": "rome", "experiment": "e"}
+    header = this_trimtab() | {"kind": "evaluate", "site": "rome", "experiment": "e"}
     header |= {"tag": "t", "accepted": START, "clock": 1, "index": 0}
     return Message(header, {"0": torch.zeros(8)})
 

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from trimtab._version import __version__
-from trimtab.core import leaves
+from trimtab._version import RESULTS, __version__
+from trimtab.core import State, leaves, map_leaves
 
 _HEADER = "trimtab"
 
@@ -61,6 +61,12 @@ def arrays_of(tree: Any) -> dict[str, Tensor]:
     return {str(place): leaf.detach() for place, leaf in enumerate(leaves(tree))}
 
 
+def filled(like: State, arrays: dict[str, Tensor]) -> State:
+    """Return a tree of this structure with the tensors of a message."""
+    tensors = iter([arrays[str(place)] for place in range(len(leaves(like)))])
+    return map_leaves(lambda _: next(tensors), like)
+
+
 def check_arrays(
     who: str, arrays: dict[str, Tensor], like: Sequence[Tensor], limit: float | None = None
 ) -> None:
@@ -93,9 +99,26 @@ def check_arrays(
             )
 
 
-def version() -> str:
-    """Return which trimtab this is; server and sites must have the same."""
-    return __version__
+def this_trimtab() -> dict[str, Any]:
+    """Return what every message says of its sender: its version, and which numbers it computes."""
+    return {"trimtab": __version__, "results": RESULTS}
+
+
+def same_results(header: dict[str, Any]) -> bool:
+    """Tell whether a sender computes the same numbers as this trimtab; 0.1.0 did not say."""
+    return bool(header.get("results", 1) == RESULTS)
+
+
+def versions(header: dict[str, Any]) -> tuple[str, str]:
+    """Return the versions of this trimtab and of a sender, so that they can be told apart.
+
+    >>> versions({"trimtab": "0.1.0"})[1]
+    '0.1.0'
+    """
+    ours, theirs = __version__, str(header.get("trimtab"))
+    if ours == theirs:
+        return f"{ours} (results {RESULTS})", f"{theirs} (results {header.get('results', 1)})"
+    return ours, theirs
 
 
 class NotFinite(ValueError):

@@ -23,12 +23,12 @@ from flwr.supercore.constant import TaskType
 from flwr.superlink.grid import HttpGrid
 
 from trimtab._files import plain
+from trimtab.federation.encoding import build
 from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator, FederatedRound
-from trimtab.federation.protocol.rehearsal import build
 from trimtab.federation.setup.operator_folder import Federation, dismissed
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.transport.flower import api

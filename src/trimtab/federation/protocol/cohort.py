@@ -9,9 +9,9 @@ import torch
 
 from trimtab.core import Program, leaves, nbytes
 from trimtab.core.replies import Tally
-from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays
+from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
 from trimtab.federation.protocol.inquiry import Attempt, Inquiry
-from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
+from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
 from trimtab.studies.goal import Goal

@@ -36,6 +36,7 @@ from trimtab._files import Lock
 from trimtab.core import Algorithm, State, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
+from trimtab.federation.encoding import describe
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.cohort import (
@@ -50,7 +51,7 @@ from trimtab.federation.protocol.cohort import (
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
 from trimtab.federation.protocol.inquiry import Ask, Inquiry, RequestClock
-from trimtab.federation.protocol.rehearsal import describe, plan
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Ledger, Member, Standing

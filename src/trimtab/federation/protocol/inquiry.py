@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.federation.message import Message, version
-from trimtab.federation.protocol.rehearsal import describe
+from trimtab.federation.encoding import describe
+from trimtab.federation.message import Message, same_results, this_trimtab, versions
 from trimtab.federation.protocol.site import DIVERGED, DONE, MISMATCH, STALE
 from trimtab.federation.storage.ledger import Member, Standing
 
@@ -77,7 +77,7 @@ class Inquiry:
         attempt = attempt or Attempt.fresh(self.clock)
         common = {"kind": kind, "tag": attempt.tag, "clock": attempt.clock}
         common |= {"experiment": standing.experiment, "algorithm": describe(standing.algorithm)}
-        common |= {"trimtab": version()} | facts
+        common |= this_trimtab() | facts
         requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
         self.absent |= dict.fromkeys(waiting, f"no answer within {self.timeout:g} s")
@@ -104,12 +104,13 @@ class Inquiry:
 
     def _trouble(self, member: Member, reply: Message) -> str | None:
         """Return what is wrong with the reply of a site; None if nothing is."""
-        header, ours = reply.header, version()
+        header = reply.header
         status = header.get("status")
         if header.get("site") != member.name:
             return f"it claims the name {header.get('site')!r}"
-        if header.get("trimtab") != ours:
-            return f"it has trimtab {header.get('trimtab')}, the server {ours}; install the same"
+        if not same_results(header):
+            ours, theirs = versions(header)
+            return f"it has trimtab {theirs}, the server {ours}; install the same"
         if status == STALE:
             self.clock.pass_by(header.get("seen"))
             self.absent[member.name] = "it has seen later requests; the next one will be later"

@@ -18,8 +18,18 @@ from torch import Tensor
 from trimtab._files import Lock, plain
 from trimtab.core import State, Vector, leaves
 from trimtab.core.threads import one_thread
-from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
-from trimtab.federation.protocol.rehearsal import Plan, build, filled, plan
+from trimtab.federation.encoding import build
+from trimtab.federation.message import (
+    Message,
+    NotFinite,
+    arrays_of,
+    check_arrays,
+    filled,
+    same_results,
+    this_trimtab,
+    versions,
+)
+from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.problem import Problem
@@ -75,7 +85,7 @@ class Site:
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
         known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
-        known |= {"site": self.name, "trimtab": version()}
+        known |= {"site": self.name} | this_trimtab()
         return Message(reply.header | known, reply.arrays)
 
     # -- the kinds of requests
@@ -171,11 +181,9 @@ class Site:
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        ours = version()
-        if request["trimtab"] != ours:
-            raise _Refusal(
-                f"it has trimtab {ours}, the server {request['trimtab']}; install the same on both."
-            )
+        if not same_results(request.header):
+            ours, theirs = versions(request.header)
+            raise _Refusal(f"it has trimtab {ours}, the server {theirs}; install the same on both.")
         if request["site"] != self.name:
             raise _Refusal(f"it got a request for {request['site']!r}; check the names of sites.")
         if request["kind"] not in self._kinds:

@@ -7,9 +7,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from trimtab._files import read_json, whole, write_json
-from trimtab._version import __version__
+from trimtab._version import RESULTS, __version__
 from trimtab.core import Algorithm
-from trimtab.federation.protocol.rehearsal import describe
+from trimtab.federation.encoding import describe
+from trimtab.federation.message import same_results, versions
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import Standing, read_journal, read_standing
 
@@ -46,6 +47,7 @@ def start_job(
         "on_lost_state": on_lost_state,
         "state": state,
         "trimtab": __version__,
+        "results": RESULTS,
     }
     check_job(job, len(federation.sites))
     write_json(federation.folder / "run.json", job)
@@ -60,11 +62,11 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
         )
     job = read_json(path)
-    ours = __version__
-    if job["trimtab"] != ours:
+    if not same_results(job):
+        ours, theirs = versions(job)
         raise ValueError(
-            f"{federation.folder} was begun with trimtab {job['trimtab']}, this is {ours}; go on "
-            "with that version."
+            f"{federation.folder} was begun with trimtab {theirs}, this is {ours}; go on with that "
+            "version."
         )
     job |= {name: value for name, value in changes.items() if value is not None}
     check_job(job, len(federation.sites))

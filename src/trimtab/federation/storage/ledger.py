@@ -14,8 +14,8 @@ from typing import Any
 
 from trimtab._files import plain
 from trimtab.core import Algorithm, State
-from trimtab.federation.message import Message, arrays_of, decode
-from trimtab.federation.protocol.rehearsal import build, describe, filled
+from trimtab.federation.encoding import build, describe
+from trimtab.federation.message import Message, arrays_of, decode, filled
 from trimtab.federation.storage import faults, files
 from trimtab.federation.storage.states import START
 from trimtab.problems.problem import normalised
