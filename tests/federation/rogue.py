@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes import worker
 from trimtab.federation.processes.site import SiteProcess, serve
@@ -47,13 +47,14 @@ def main():
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    process = SiteProcess(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
+    process = SiteProcess(folder, Path(sys.argv[2]))
     child = process.worker.child
     worker = "trimtab.federation.processes.worker"
     child.command = [part.replace(worker, "rogue") for part in child.command]
     child.environment["PYTHONPATH"] = os.path.dirname(__file__)
     signal.signal(signal.SIGTERM, lambda *_: process.stop.set())
     try:
-        serve(process)
+        with attached(folder / "logs" / "site.log"):
+            serve(process)
     finally:
         process.close()

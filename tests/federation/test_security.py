@@ -112,7 +112,7 @@ def front_at(whole, port):
     until = time.monotonic() + 30
     while True:
         try:
-            return make_front(whole.federation.keys, 1, {}, [], port)
+            return make_front(whole.federation.keys, 1, {}, port)
         except OSError:
             assert time.monotonic() < until
             time.sleep(0.2)

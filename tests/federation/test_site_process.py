@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.message import Message, this_trimtab
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.setup import operator_folder
@@ -56,10 +56,11 @@ def site(tmp_path):
     )
     lines = []
     folder = operator_folder.unpack(made.archive("rome"), tmp_path)
-    process = SiteProcess(folder, tmp_path, Log(follow=lines.append))
+    process = SiteProcess(folder, tmp_path)
     process.lines = lines
     assert process.start().header == {"ready": True, "n": 4, "tested": 4}
-    yield process
+    with attached(follow=lines.append):
+        yield process
     (tmp_path / "slow").unlink(missing_ok=True)
     process.close()
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import free_port
 from trimtab.federation.setup import operator_folder
@@ -65,7 +65,9 @@ class Serving(OperatorProcess):
 
     def __init__(self, whole):
         self.whole = whole
-        super().__init__(whole.operator, Log(whole.operator / "logs" / "server.log"))
+        self._kept = attached(whole.operator / "logs" / "server.log")
+        super().__init__(whole.operator)
+        self._kept.__enter__()
 
     def job(self, seconds=240, on_round=None, state="state", algorithm=None, **options):
         """Do a job to its end; return the last event of each kind, and all rounds."""
@@ -96,6 +98,7 @@ class Serving(OperatorProcess):
 
     def __exit__(self, *_):
         self.close()
+        self._kept.__exit__(None, None, None)
         self.whole.close()
 
 

@@ -154,15 +154,15 @@ def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> Non
 @click.option("--data", required=True, type=_Folder, help="What `silo` in problem.py is given.")
 def site(folder: Path, data: Path) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
-    from trimtab.federation.log import Log
+    from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.site import SiteProcess, serve
 
     console = Console(stderr=True, emoji=False)
-    log = Log(folder / "logs" / "site.log", lambda line: _print(console, line))
-    process = SiteProcess(folder, data, log)
-    with _until_stopped(process.stop, process.close):
-        serve(process)
-    log.say(f"site {process.site_folder.name} has stopped.")
+    with attached(folder / "logs" / "site.log", lambda line: _print(console, line)):
+        process = SiteProcess(folder, data)
+        with _until_stopped(process.stop, process.close):
+            serve(process)
+        LOGGER.info(f"site {process.site_folder.name} has stopped.")
 
 
 @federate.command()
@@ -287,29 +287,27 @@ def _serve(
     folder: Path, job: dict[str, Any], bind: str | None, as_json: bool, quiet: bool = False
 ) -> dict[str, Any]:
     """Run a server until its job is done, and show what happens."""
-    from trimtab.federation.log import Log
+    from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.operator import OperatorProcess
 
     console = Console(stderr=True, emoji=False)
     kind = job["algorithm"]["kind"]
-    lines: list[Callable[[str], None]] = []
-    log = Log(folder / "logs" / "server.log", lambda line: lines[-1](line) if lines else None)
-    running = OperatorProcess(folder, log, bind)
+    running = OperatorProcess(folder, bind)
     found: dict[str, Any] = {}
     with (
         users_output(),
+        attached(folder / "logs" / "server.log"),
         _until_stopped(running.stop, running.close),
         Watch(console, f"{kind} over {folder}", job["R"], list(running.federation.sites)) as watch,
+        attached(follow=watch.line),
     ):
-        lines.append(watch.line)
         running.start()
-        log.say(f"listening on port {running.front.port}; stop with Ctrl-C, then `resume`.")
+        LOGGER.info(f"listening on port {running.front.port}; stop with Ctrl-C, then `resume`.")
         for event in running.events(job):
             if event["event"] == "round":
                 watch.round(event)
             else:
                 found[event["event"]] = event
-        lines.clear()
     if running.interrupted:
         raise click.ClickException(
             f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."

@@ -1,6 +1,7 @@
 """Child processes that are kept alive, and that never outlive this one."""
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from trimtab.federation.log import Log
+log = logging.getLogger("trimtab.federation.processes")
 
 _GUARD = Path(__file__).with_name("guard.py")
 _CALM = 60.0  # seconds after which a child that lived so long may fail quickly again
@@ -31,10 +32,9 @@ class Child:
         *,
         environment: Mapping[str, str],
         output: Path,
-        log: Log,
         piped: bool = False,
     ) -> None:
-        self.name, self.log, self.piped, self.output = name, log, piped, output
+        self.name, self.piped, self.output = name, piped, output
         self.environment = dict(environment)
         self.command = [sys.executable, "-P", str(_GUARD), str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
@@ -99,7 +99,7 @@ class Child:
             return code
         if now >= self._not_before:
             if self.starts:
-                self.log.say(f"{self.name} is started again.")
+                log.info(f"{self.name} is started again.")
             self.start()
         return None
 

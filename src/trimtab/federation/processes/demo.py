@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.core import Algorithm
 from trimtab.errors import DataError
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import free_port
@@ -72,10 +72,10 @@ def demonstrate(
         )
         for name, part in parts.items():
             save_file(part, folder / f"{name}.safetensors")
-        log = Log(operator / "logs" / "server.log", say)
-        server = OperatorProcess(operator, log, stop=stop)
+        stack.enter_context(attached(operator / "logs" / "server.log", say))
+        server = OperatorProcess(operator, stop=stop)
         stack.callback(server.close)
-        sites = [_site(federation, name, folder, log) for name in parts]
+        sites = [_site(federation, name, folder) for name in parts]
         for site in sites:
             stack.callback(site.stop)
             site.start()
@@ -119,7 +119,7 @@ def _run(
     return summary_of(federation.folder, found, state)
 
 
-def _site(federation: operator_folder.Federation, name: str, folder: Path, log: Log) -> Child:
+def _site(federation: operator_folder.Federation, name: str, folder: Path) -> Child:
     """Return a site as a process of its own, as it would be on its own machine."""
     site_folder = operator_folder.unpack(federation.archive(name), folder / "sites")
     return Child(
@@ -128,7 +128,6 @@ def _site(federation: operator_folder.Federation, name: str, folder: Path, log: 
         [str(site_folder), str(folder / f"{name}.safetensors")],
         environment={},
         output=site_folder / "logs" / "output.log",
-        log=log,
     )
 
 

@@ -1,6 +1,7 @@
 """The operator's main process: it keeps the SuperLink and the rounds alive, and is the front."""
 
 import json
+import logging
 import os
 import queue
 import threading
@@ -12,7 +13,6 @@ from typing import IO, Any
 import httpx
 
 from trimtab._files import Lock, write_json
-from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.rounds import nodes_of
@@ -23,6 +23,8 @@ from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.front import Front
+
+log = logging.getLogger("trimtab.federation.processes")
 
 Event = dict[str, Any]
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -36,11 +38,10 @@ class OperatorProcess:
     def __init__(
         self,
         folder: Path,
-        log: Log,
         bind: str | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.federation, self.log = Federation.read(folder), log
+        self.federation = Federation.read(folder)
         self.stop, self.interrupted = stop or threading.Event(), False
         keys, logs, port = self.federation.keys, folder / "logs", free_port()
         check_certificate(keys / "server.crt")
@@ -51,7 +52,6 @@ class OperatorProcess:
             api.superlink_arguments(folder, port, keys, secret(folder)),
             environment=api.environment(folder / "flower"),
             output=logs / "superlink.log",
-            log=log,
         )
         self.rounds = Child(
             "the process of the rounds",
@@ -59,7 +59,6 @@ class OperatorProcess:
             [],
             environment=api.environment(folder / "flower"),
             output=logs / "rounds.log",
-            log=log,
             piped=True,
         )
         self._read_at = (folder / "federation.json").stat().st_mtime_ns
@@ -83,7 +82,6 @@ class OperatorProcess:
                 self.port,
                 keys / "ca.crt",
                 self.federation.sites,
-                self.log,
             )
         except OSError as error:
             raise ValueError(
@@ -108,7 +106,7 @@ class OperatorProcess:
                 self.interrupted = True
                 return
             if self.superlink.tend() is not None:
-                self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
+                log.warning(f"the SuperLink died ({tail(self.superlink.output)}).")
             self._admit()
             try:
                 event = self._events.get(timeout=0.2)
@@ -125,11 +123,13 @@ class OperatorProcess:
                         f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
                         f"{self.rounds.output}."
                     )
-                self.log.warn("the process of the rounds died; it goes on from the last commit.")
+                log.warning("the process of the rounds died; it goes on from the last commit.")
                 self._again(told)
                 continue
-            if event["event"] in ("log", "say", "warn"):
-                self._line(event)
+            if event["event"] in ("say", "warn"):
+                log.log(
+                    logging.WARNING if event["event"] == "warn" else logging.INFO, event["line"]
+                )
             elif event["event"] == "error":
                 raise ValueError(event["line"])
             else:
@@ -185,10 +185,3 @@ class OperatorProcess:
         except ValueError:
             pass  # the pipe was closed, or the process died within a line
         self._events.put(None)
-
-    def _line(self, event: Event) -> None:
-        line, warning = str(event["line"]), "warning: "
-        if event["event"] == "warn" or line.startswith(warning):
-            self.log.warn(line.removeprefix(warning))
-        else:
-            self.log.say(line)

@@ -24,7 +24,7 @@ from flwr.superlink.grid import HttpGrid
 
 from trimtab._files import plain
 from trimtab.federation.encoding import build
-from trimtab.federation.log import Log
+from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
@@ -33,6 +33,8 @@ from trimtab.federation.setup.operator_folder import Federation, dismissed
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.fleet import Fleet
+
+log = logging.getLogger("trimtab.federation.processes")
 
 _GATHER = 20.0  # seconds in which all sites are waited for at the start
 
@@ -59,14 +61,13 @@ def main() -> None:
     os.dup2(2, 1)  # what the user's file prints goes to the log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     teller = _Teller(out)
-    logger = logging.getLogger("trimtab.federation")
-    logger.addHandler(teller)
-    logger.setLevel(logging.INFO)
     message = receive(sys.stdin.buffer)
     if message is None:
         sys.exit(1)
+    LOGGER.propagate = False  # the root logger belongs to problem.py
     try:
-        _do(message.header, teller)
+        with handled(teller):
+            _do(message.header, teller)
     except (ValueError, ArithmeticError) as error:
         teller.tell("error", line=str(error))
         sys.exit(2)
@@ -74,12 +75,11 @@ def main() -> None:
 
 def _do(job: dict[str, Any], teller: _Teller) -> None:
     federation = Federation.read(Path(job["folder"]))
-    log = Log(follow=lambda line: teller.tell("log", line=line))
     coordinator = coordinator_of(federation, job)
     try:
         with _grid(federation, job["port"]) as grid:
             nodes = nodes_of(federation, job["port"])
-            fleet = Fleet(grid, nodes, log)
+            fleet = Fleet(grid, nodes)
             names = list(federation.sites)
             fleet.wait_for(names, len(names), _GATHER)
             if job["kind"] == "run":
@@ -98,19 +98,17 @@ def _rounds(
         yield from fleet.ask(requests, timeout)
 
     if coordinator.journal:
-        _welcome(coordinator, federation, fleet, job["port"], t)
+        _welcome(coordinator, federation, fleet, job["port"])
     for done in coordinator.run(ask):
         t.tell("round", **facts_of(done))
-        _welcome(coordinator, federation, fleet, job["port"], t)
+        _welcome(coordinator, federation, fleet, job["port"])
     if has_controls(coordinator.standing):
         _tell_audit(t, coordinator.audit(fleet.ask))
     assert coordinator.outcome is not None
     t.tell("end", **vars(coordinator.outcome))
 
 
-def _welcome(
-    coordinator: Coordinator, federation: Federation, fleet: Fleet, port: int, teller: _Teller
-) -> None:
+def _welcome(coordinator: Coordinator, federation: Federation, fleet: Fleet, port: int) -> None:
     """Let sites in and out, as the operator's file says now."""
     now = Federation.read(federation.folder)
     there = [member.name for member in coordinator.standing.members]
@@ -124,15 +122,15 @@ def _welcome(
     try:
         for name in leaving:
             coordinator.leave(fleet.ask, name)
-            teller.tell("say", line=f"site {name} has left.")
+            log.info(f"site {name} has left.")
             dismissed(now, name)
         online = fleet.online()
         for name in coming:
             if name in online:
                 coordinator.join(fleet.ask, name)
-                teller.tell("say", line=f"site {name} has joined.")
+                log.info(f"site {name} has joined.")
     except ValueError as error:
-        teller.tell("warn", line=str(error))
+        log.warning(str(error))
 
 
 def coordinator_of(federation: Federation, job: dict[str, Any]) -> Coordinator:

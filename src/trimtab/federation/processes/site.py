@@ -1,5 +1,6 @@
 """A site's main process: it keeps the SuperNode and the worker alive and carries between them."""
 
+import logging
 import signal
 import socket
 import ssl
@@ -16,13 +17,15 @@ from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime.run_clientapp import push_message
 
 from trimtab._files import Lock
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.worker import Worker, WorkerGone
 from trimtab.federation.setup.operator_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
+
+log = logging.getLogger("trimtab.federation.processes")
 
 _POLL = 0.1  # seconds between questions for a task
 _PROBE = 5.0  # seconds between looks at a server that cannot be reached
@@ -42,8 +45,8 @@ class AnsweredRequest:
 class SiteProcess:
     """A site while it runs; `requests()` goes on until `stop` is set."""
 
-    def __init__(self, folder: Path, data: Path, log: Log) -> None:
-        self.site_folder, self.log = SiteFolder.read(folder), log
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.site_folder = SiteFolder.read(folder)
         self.stop = threading.Event()
         self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"
@@ -56,7 +59,6 @@ class SiteProcess:
             arguments,
             environment=environment,
             output=logs / "supernode.log",
-            log=log,
         )
         self.worker = Worker(
             Child(
@@ -65,7 +67,6 @@ class SiteProcess:
                 [str(folder), str(data)],
                 environment={},
                 output=logs / "worker.log",
-                log=log,
                 piped=True,
             )
         )
@@ -119,7 +120,7 @@ class SiteProcess:
                 try:
                     request = api.unpack(message.content)
                 except ValueError as error:
-                    self.log.warn(f"refused a request of the server: {error}")
+                    log.warning(f"refused a request of the server: {error}")
                     return None, None
                 reply = self._answer(request)
                 if reply is None:
@@ -130,7 +131,7 @@ class SiteProcess:
             return None, next_.token
         except Exception as error:
             if not self.stop.is_set():
-                self.log.warn(f"a request was lost on its way ({type(error).__name__}: {error}).")
+                log.warning(f"a request was lost on its way ({type(error).__name__}: {error}).")
             return None, None
         seconds = time.monotonic() - started
         header = request.header | reply.header
@@ -151,7 +152,7 @@ class SiteProcess:
             except WorkerGone:
                 if self.stop.is_set():
                     break
-                self.log.warn("the worker died; it is started again and asked once more.")
+                log.warning("the worker died; it is started again and asked once more.")
                 self._revive()
         return None
 
@@ -167,7 +168,7 @@ class SiteProcess:
             except WorkerGone:
                 continue
             except ValueError as error:
-                self.log.warn(f"the worker cannot start: {error}")
+                log.warning(f"the worker cannot start: {error}")
 
     def _tend(self) -> None:
         """Keep the SuperNode alive; say what keeps it from the server."""
@@ -178,15 +179,15 @@ class SiteProcess:
             code = self.supernode.tend() if self.supernode.process else None
             if code is not None:
                 why = tail(self.supernode.output)
-                self.log.warn(f"the SuperNode ended ({why}); it is started again soon.")
+                log.warning(f"the SuperNode ended ({why}); it is started again soon.")
             if time.monotonic() - looked < _PROBE:
                 continue
             looked = time.monotonic()
             trouble = probe(self.site_folder.server, self.site_folder.folder / "ca.crt")
             if trouble and trouble != said:
-                self.log.warn(trouble)
+                log.warning(trouble)
             elif said and not trouble:
-                self.log.say(f"the server at {self.site_folder.server} can be reached again.")
+                log.info(f"the server at {self.site_folder.server} can be reached again.")
             said = trouble
             if not trouble:
                 self.supernode.tend()
@@ -196,26 +197,29 @@ class SiteProcess:
 def main() -> None:
     """Be a site until SIGTERM. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
-    process = SiteProcess(folder, data, Log(folder / "logs" / "site.log", print))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stop.set())
-    try:
-        serve(process)
-    finally:
-        process.close()
+    with attached(folder / "logs" / "site.log", print):
+        process = SiteProcess(folder, data)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: process.stop.set())
+        try:
+            serve(process)
+        finally:
+            process.close()
 
 
 def serve(process: SiteProcess) -> None:
     """Read the data, then answer until the end; say so."""
-    ready, log = process.start(), process.log
-    log.say(f"site {process.site_folder.name}: {ready['n']} samples, {ready['tested']} to test on.")
-    log.say(
+    ready = process.start()
+    log.info(
+        f"site {process.site_folder.name}: {ready['n']} samples, {ready['tested']} to test on."
+    )
+    log.info(
         f"connecting to {process.site_folder.server}; stop with Ctrl-C, start again at any time."
     )
     for answered in process.requests():
         round_ = f" of round {answered.round}" if answered.round else ""
         why = f" ({answered.why})" if answered.why else ""
-        log.say(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")
+        log.info(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")
 
 
 def probe(server: str, authority: Path, timeout: float = 5.0) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message, decode, encode
 from trimtab.federation.processes.child import Child
 
@@ -76,7 +77,14 @@ def main() -> None:
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's file prints goes to the log
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    to_log = logging.StreamHandler()
+    to_log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOGGER.propagate = False  # the root logger belongs to problem.py
+    with handled(to_log):
+        _answer_all(folder, data, replies)
+
+
+def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
     from trimtab.federation.protocol.site import Site
     from trimtab.federation.setup.operator_folder import SiteFolder
 

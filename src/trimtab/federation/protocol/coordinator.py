@@ -57,7 +57,7 @@ from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.spool import Spool
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]

@@ -14,7 +14,7 @@ from trimtab.federation.message import Message, same_results, this_trimtab, vers
 from trimtab.federation.protocol.site import DIVERGED, DONE, MISMATCH, STALE
 from trimtab.federation.storage.ledger import Member, Standing
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
 Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 """The transport: sends requests, yields replies as they arrive until the timeout, in seconds."""

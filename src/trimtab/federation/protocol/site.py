@@ -35,7 +35,7 @@ from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
 DONE, MISMATCH, STALE, REFUSED, FAILED, DIVERGED = (
     *("done", "mismatch", "stale", "refused", "failed", "diverged"),

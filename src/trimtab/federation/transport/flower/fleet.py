@@ -3,6 +3,7 @@
 A reply is known by the node it comes from, which Flower knows by its key, whatever it says itself.
 """
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -13,9 +14,10 @@ from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.superlink.grid import HttpGrid
 
-from trimtab.federation.log import Log
 from trimtab.federation.message import Message
 from trimtab.federation.transport.flower import api
+
+log = logging.getLogger("trimtab.federation.transport")
 
 _POLL = 0.2  # seconds between looks for replies
 _LOOK = 2.0  # seconds between looks at which nodes are there
@@ -24,8 +26,8 @@ _LOOK = 2.0  # seconds between looks at which nodes are there
 class Fleet:
     """The nodes of the sites."""
 
-    def __init__(self, grid: HttpGrid, nodes: Mapping[str, int], log: Log) -> None:
-        self.grid, self.log = grid, log
+    def __init__(self, grid: HttpGrid, nodes: Mapping[str, int]) -> None:
+        self.grid = grid
         self.nodes = dict(nodes)
         self._client: Any = grid._runtime_client
 
@@ -44,7 +46,7 @@ class Fleet:
             if len(names) - len(missing) >= least or time.monotonic() > until:
                 return
             if missing != said:
-                self.log.say(f"waiting for {', '.join(missing)} to connect.")
+                log.info(f"waiting for {', '.join(missing)} to connect.")
                 said = missing
             time.sleep(0.5)
 
@@ -61,7 +63,7 @@ class Fleet:
             if name in since:
                 waiting[self._push(name, request, timeout)] = name, since[name]
             else:
-                self.log.say(f"site {name} is not connected; it sits this round out.")
+                log.info(f"site {name} is not connected; it sits this round out.")
         looked = time.monotonic()
         while waiting and time.monotonic() < until:
             for sent, (name, _) in list(waiting.items()):
@@ -77,11 +79,11 @@ class Fleet:
                         waiting.pop(sent)
                         again = self._push(name, requests[name], until - time.monotonic())
                         waiting[again] = name, now[name]
-                        self.log.say(f"site {name} was started anew; it is asked once more.")
+                        log.info(f"site {name} was started anew; it is asked once more.")
             if waiting:
                 time.sleep(_POLL)
         for name, _ in waiting.values():
-            self.log.warn(f"site {name} did not answer within {timeout:g} seconds.")
+            log.warning(f"site {name} did not answer within {timeout:g} seconds.")
 
     def _push(self, name: str, request: Message, ttl: float) -> str:
         message = FlowerMessage(
@@ -104,19 +106,19 @@ class Fleet:
         try:
             message = api.fetch(self._client, self.grid.node, about, tree)
         except ObjectPullError as error:
-            self.log.warn(f"the reply of site {name} was lost on its way ({error}).")
+            log.warning(f"the reply of site {name} was lost on its way ({error}).")
             return Message({})
         assert isinstance(message, FlowerMessage)
         if message.has_error():
-            self.log.warn(f"site {name} gave no reply ({_reason(message)}).")
+            log.warning(f"site {name} gave no reply ({_reason(message)}).")
             return Message({})
         if about.src_node_id != self.nodes[name]:
-            self.log.warn(f"refused a reply to {name}'s request: another node sent it.")
+            log.warning(f"refused a reply to {name}'s request: another node sent it.")
             return Message({})
         try:
             return api.unpack(message.content)
         except ValueError as error:
-            self.log.warn(f"refused the reply of site {name}: {error}")
+            log.warning(f"refused the reply of site {name}: {error}")
             return Message({})
 
 

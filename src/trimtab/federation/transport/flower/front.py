@@ -7,6 +7,7 @@ What each site sends and receives is counted here, at the wire.
 """
 
 import json
+import logging
 import socket
 import ssl
 import sys
@@ -20,8 +21,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trimtab.federation.log import Log
 from trimtab.federation.storage.keys import fingerprint
+
+log = logging.getLogger("trimtab.federation.transport")
 
 FLEET = "/v1/fleet/"
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
@@ -42,9 +44,8 @@ class Front:
         upstream: int,
         authority: Path,
         sites: Mapping[str, str],
-        log: Log,
     ) -> None:
-        self.log, self.upstream = log, upstream
+        self.upstream = upstream
         self.admit(sites)
         self.trust = ssl.create_default_context(cafile=str(authority))
         self.bytes_up: dict[str, int] = defaultdict(int)
@@ -81,7 +82,7 @@ class Front:
             if now - self._said.get(line, -_AGAIN) < _AGAIN:
                 return
             self._said[line] = now
-        self.log.warn(line)
+        log.warning(line)
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """Return the bytes of all sites so far."""
@@ -137,7 +138,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write one line for what goes wrong inside."""
-        self.front.log.warn(f"the front failed on a request ({sys.exc_info()[1]!r}).")
+        log.warning(f"the front failed on a request ({sys.exc_info()[1]!r}).")
 
 
 class _Handler(BaseHTTPRequestHandler):
