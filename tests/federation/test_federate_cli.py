@@ -1,8 +1,8 @@
 """`trimtab federate` as its users meet it, as far as no process is needed."""
 
-import builtins
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,11 @@ from trimtab import Scaffold
 from trimtab._files import read_json, write_json
 from trimtab._version import RESULTS
 from trimtab.cli import main
-from trimtab.cli.federate import federate
+from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation, unpack
+from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 
 GOOD = """
@@ -71,7 +72,8 @@ def trimtab(capsys, *arguments):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in federate.commands.items()
+        for name in COMMANDS
+        for command in [federate.get_command(None, name)]
     }
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
@@ -159,14 +161,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, made, command):
 
 
 def test_without_flower_one_sentence_says_what_to_install(capsys, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "flwr":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("trimtab.cli.federate.find_spec", lambda name: None)
     code, out, err = trimtab(capsys, "federate", "status", "made")
     assert (code, out) == (2, "")
     assert "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`." in err
@@ -193,7 +188,7 @@ def test_bad_data_are_one_sentence(name, says):
 
 
 def test_data_that_are_not_there_are_one_sentence():
-    with pytest.raises(ValueError, match=r"^nosuch: there is no such file or folder; pass --data"):
+    with pytest.raises(ValueError, match=r"^nosuch: there is no such file or folder; pass data"):
         ProblemFile(Path("good.py")).site_problem(Path("nosuch"), None)
 
 
@@ -250,7 +245,7 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     assert (code, err) == (2, "trimtab: out.safetensors exists; pass another name.\n")
     with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
         start_job(made, algorithm, R=9)
-    assert resume_job(made, R=12) == job | {"R": 12}
+    assert resume_job(made, R=12) == replace(job, R=12)
     old = {k: v for k, v in read_json(made.folder / "run.json").items() if k != "results"}
     write_json(made.folder / "run.json", old | {"trimtab": "0.1.0"})  # it wrote no results
     with pytest.raises(ValueError, match=r"begun with trimtab 0.1.0, this is .*; go on with that"):

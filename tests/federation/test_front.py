@@ -15,7 +15,7 @@ from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
 
 from trimtab.federation.log import attached
-from trimtab.federation.processes.site import probe
+from trimtab.federation.processes.ports import probe
 from trimtab.federation.storage import keys
 from trimtab.federation.transport.flower.front import Front
 
@@ -84,8 +84,8 @@ def test_the_fleet_path_is_passed_on_and_counted(place):
     body = b"x" * 100_000
     assert place.post("/v1/fleet/pull-messages", body) == (200, b"/v1/fleet/pull-messages " + body)
     traffic = place.front.traffic()
-    assert 0 < traffic["up"]["rome"] - len(body) < 1000
-    assert 0 < traffic["down"]["rome"] - len(body) < 1000
+    assert 0 < traffic.up["rome"] - len(body) < 1000
+    assert 0 < traffic.down["rome"] - len(body) < 1000
     assert place.lines == []
 
 

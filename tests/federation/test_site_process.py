@@ -12,7 +12,9 @@ import torch
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message, this_trimtab
 from trimtab.federation.processes.site import SiteProcess
-from trimtab.federation.setup import operator_folder
+from trimtab.federation.processes.worker import Ready
+from trimtab.federation.setup.operator_folder import create
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.states import START
 
 PROBLEM = """
@@ -45,7 +47,7 @@ def silo(data):
 @pytest.fixture
 def site(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
-    made = operator_folder.create(
+    made = create(
         tmp_path / "operator",
         ["rome"],
         tmp_path / "problem.py",
@@ -55,10 +57,10 @@ def site(tmp_path):
         port=9443,
     )
     lines = []
-    folder = operator_folder.unpack(made.archive("rome"), tmp_path)
+    folder = unpack(made.archive("rome"), tmp_path)
     process = SiteProcess(folder, tmp_path)
     process.lines = lines
-    assert process.start().header == {"ready": True, "n": 4, "tested": 4}
+    assert process.start() == Ready(n=4, tested=4)
     with attached(follow=lines.append):
         yield process
     (tmp_path / "slow").unlink(missing_ok=True)

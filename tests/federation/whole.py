@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,11 +15,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
+from trimtab.federation.events import AuditDone, Ended, RoundCommitted
 from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
-from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import operator_folder
+from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import resume_job, start_job
+from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.federation.storage.states import START, States
 
@@ -60,6 +63,15 @@ def simulator_problem(N):
     return Supervised(lambda: nn.Linear(3, 2).double(), F.cross_entropy, clients, test, BATCH)
 
 
+@dataclass
+class Told:
+    """What the operator's process told of a job."""
+
+    rounds: list[RoundCommitted] = field(default_factory=list)
+    audit: AuditDone | None = None
+    end: Ended | None = None
+
+
 class Serving(OperatorProcess):
     """A server within the test's own process; SuperLink and rounds are processes of their own."""
 
@@ -70,23 +82,26 @@ class Serving(OperatorProcess):
         self._kept.__enter__()
 
     def job(self, seconds=240, on_round=None, state="state", algorithm=None, **options):
-        """Do a job to its end; return the last event of each kind, and all rounds."""
+        """Do a job to its end; return what came of it."""
         begun = read_standing(self.federation.folder / state) is not None
-        federation = operator_folder.Federation.read(self.federation.folder)
+        federation = Federation.read(self.federation.folder)
         if begun:
             job = resume_job(federation, **options)
         else:
             job = start_job(federation, algorithm, state=state, **options)
         alarm = threading.Timer(seconds, self.stop.set)
         alarm.start()
-        told = {"rounds": []}
+        told = Told()
         try:
             for event in self.events(job):
-                if event["event"] == "round":
-                    told["rounds"].append(event)
+                if isinstance(event, RoundCommitted):
+                    told.rounds.append(event)
                     if on_round is not None:
                         on_round(event)
-                told[event["event"]] = event
+                elif isinstance(event, AuditDone):
+                    told.audit = event
+                else:
+                    told.end = event
         finally:
             alarm.cancel()
         assert not self.interrupted, f"not done in {seconds} seconds:\n{self.whole.logs()}"
@@ -109,7 +124,7 @@ class Whole:
         self.folder, self.names = folder, list(names)
         (folder / "problem.py").write_text(problem)
         self.operator = folder / "operator"
-        self.federation = operator_folder.create(
+        self.federation = create(
             self.operator,
             self.names,
             folder / "problem.py",
@@ -123,7 +138,7 @@ class Whole:
             self.unpack(name, number)
 
     def unpack(self, name, number):
-        operator_folder.unpack(self.federation.archive(name), self.folder / "sites")
+        unpack(self.federation.archive(name), self.folder / "sites")
         (self.folder / "data" / name).mkdir(parents=True)
         (self.folder / "data" / name / str(number)).mkdir()
 

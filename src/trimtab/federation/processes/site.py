@@ -2,8 +2,6 @@
 
 import logging
 import signal
-import socket
-import ssl
 import sys
 import threading
 import time
@@ -12,18 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from flwr.app import Message as FlowerMessage
 from flwr.supercore.constant import TaskType
-from flwr.supernode.runtime.run_clientapp import push_message
 
 from trimtab._files import Lock
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.worker import Worker, WorkerGone
-from trimtab.federation.setup.operator_folder import SiteFolder, secret
+from trimtab.federation.processes.ports import free_port, probe
+from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
+from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.site import (
+    Superseded,
+    answer,
+    supernode_arguments,
+    take,
+)
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -52,7 +55,7 @@ class SiteProcess:
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
         environment = api.environment(folder / "flower")
-        arguments = api.supernode_arguments(self.site_folder.server, self.port, folder, self.secret)
+        arguments = supernode_arguments(self.site_folder.server, self.port, folder, self.secret)
         self.supernode = Child(
             "the SuperNode",
             "flwr.supernode.cli:flower_supernode",
@@ -71,7 +74,7 @@ class SiteProcess:
             )
         )
 
-    def start(self) -> Message:
+    def start(self) -> Ready:
         """Let the worker read the data; return how many there are."""
         try:
             return self.worker.start()
@@ -116,7 +119,7 @@ class SiteProcess:
         started = time.monotonic()
         try:
             with tasks.work(token) as client:
-                message, context = tasks.take(client, self.stop)
+                message, context = take(tasks, client, self.stop)
                 try:
                     request = api.unpack(message.content)
                 except ValueError as error:
@@ -125,9 +128,8 @@ class SiteProcess:
                 reply = self._answer(request)
                 if reply is None:
                     return None, None
-                packed = FlowerMessage(api.pack(reply), reply_to=message)
-                push_message(client, packed, context)
-        except api.Superseded as next_:
+                answer(client, message, context, reply)
+        except Superseded as next_:
             return None, next_.token
         except Exception as error:
             if not self.stop.is_set():
@@ -172,7 +174,7 @@ class SiteProcess:
 
     def _tend(self) -> None:
         """Keep the SuperNode alive; say what keeps it from the server."""
-        said, looked = "", -_PROBE
+        before, looked = "", -_PROBE
         while not self.stop.wait(0.2):
             if self.supernode.alive:
                 continue
@@ -184,11 +186,11 @@ class SiteProcess:
                 continue
             looked = time.monotonic()
             trouble = probe(self.site_folder.server, self.site_folder.folder / "ca.crt")
-            if trouble and trouble != said:
+            if trouble and trouble != before:
                 log.warning(trouble)
-            elif said and not trouble:
+            elif before and not trouble:
                 log.info(f"the server at {self.site_folder.server} can be reached again.")
-            said = trouble
+            before = trouble
             if not trouble:
                 self.supernode.tend()
         self.worker.child.interrupt()  # whatever it is at: nothing is lost
@@ -210,47 +212,10 @@ def main() -> None:
 def serve(process: SiteProcess) -> None:
     """Read the data, then answer until the end; say so."""
     ready = process.start()
-    log.info(
-        f"site {process.site_folder.name}: {ready['n']} samples, {ready['tested']} to test on."
-    )
-    log.info(
-        f"connecting to {process.site_folder.server}; stop with Ctrl-C, start again at any time."
-    )
+    name, server = process.site_folder.name, process.site_folder.server
+    log.info(f"site {name}: {ready.n} samples, {ready.tested} to test on.")
+    log.info(f"connecting to {server}; stop with Ctrl-C, start again at any time.")
     for answered in process.requests():
         round_ = f" of round {answered.round}" if answered.round else ""
         why = f" ({answered.why})" if answered.why else ""
         log.info(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")
-
-
-def probe(server: str, authority: Path, timeout: float = 5.0) -> str:
-    """Return what is wrong with the way to the server; nothing, if nothing is."""
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    context = ssl.create_default_context(cafile=str(authority))
-    try:
-        with (
-            socket.create_connection((host, int(port)), timeout) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return ""
-    except ssl.SSLCertVerificationError as error:
-        if "expired" in error.verify_message:
-            return (
-                f"refused the server at {server}: its certificate has expired; the operator writes "
-                "a new one with `trimtab federate renew`."
-            )
-        return (
-            f"refused the server at {server}: {error.verify_message.rstrip('.')}; it is not the "
-            "server for which this site's archive was made."
-        )
-    except ssl.SSLError as error:
-        return f"the server at {server} does not speak TLS as it should ({error.reason or error})."
-    except OSError as error:
-        return f"the server at {server} cannot be reached ({error.strerror or error}); trying on."
-
-
-def free_port() -> int:
-    """Return a port on loopback that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

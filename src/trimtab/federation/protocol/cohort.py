@@ -1,7 +1,7 @@
 """The sites of one round, as an algorithm sees them: `clients.run` over machines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import nan
 from typing import Any, TypeGuard
 
@@ -9,6 +9,7 @@ import torch
 
 from trimtab.core import Program, leaves, nbytes
 from trimtab.core.replies import Tally
+from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
 from trimtab.federation.protocol.inquiry import Attempt, Inquiry
 from trimtab.federation.protocol.rehearsal import Exchange, Plan
@@ -23,16 +24,6 @@ class TooFew(Exception):
 
 class Reached(Exception):
     """The x that the sites received meets the target: no further round is needed."""
-
-
-@dataclass
-class Telemetry:
-    """What a site tells with its reply."""
-
-    metrics: dict[str, float]
-    tested: int
-    seconds: float
-    bytes_up: int
 
 
 class Cohort:
@@ -57,7 +48,7 @@ class Cohort:
         self.r = standing.r + 1
         self.alive: Sequence[Member] = standing.members
         self.answered: list[list[str]] = []  # in each exchange
-        self.told: dict[str, Telemetry] = {}
+        self.reports: dict[str, SiteReport] = {}
         self.bytes_down = self.bytes_up = 0
         self.drift = self.cosine = nan
 
@@ -105,13 +96,13 @@ class Cohort:
         return True
 
     def _note(self, name: str, reply: Message) -> None:
-        told = told_by(reply)
-        self.bytes_up += told.bytes_up
-        if name in self.told:
-            self.told[name].seconds += told.seconds
-            self.told[name].bytes_up += told.bytes_up
-        else:
-            self.told[name] = told
+        report = report_of(reply)
+        self.bytes_up += report.bytes_up
+        first = self.reports.get(name)
+        if first is not None:  # metrics come with the first exchange of a round
+            seconds, bytes_up = first.seconds + report.seconds, first.bytes_up + report.bytes_up
+            report = replace(first, seconds=seconds, bytes_up=bytes_up)
+        self.reports[name] = report
 
     def _reduce(self, exchange: Exchange) -> Tally:
         tally, p = Tally(), self.standing.p
@@ -124,14 +115,14 @@ class Cohort:
     @property
     def metrics(self) -> dict[str, float]:
         """The means over sites, weighted by their test samples, at the x that they received."""
-        return mean_metrics(list(self.told.values()))
+        return mean_metrics(list(self.reports.values()))
 
 
-def told_by(reply: Message) -> Telemetry:
-    """Return what a reply tells; what is not of the right kind is not told."""
+def report_of(reply: Message) -> SiteReport:
+    """Return what a reply tells; what is not of the right kind is left out."""
     metrics, tested, seconds = (reply.header.get(k) for k in ("metrics", "tested", "seconds"))
     named = metrics if isinstance(metrics, dict) else {}
-    return Telemetry(
+    return SiteReport(
         {str(name): float(value) for name, value in named.items() if _is_number(value)},
         tested if isinstance(tested, int) and tested > 0 else 0,
         float(seconds) if _is_number(seconds) else 0.0,
@@ -144,18 +135,19 @@ def goal_for(metrics: dict[str, float], target: float | None) -> Goal:
     return Goal("accuracy" if "accuracy" in metrics else "loss", target)
 
 
-def mean_metrics(told: list[Telemetry]) -> dict[str, float]:
+def mean_metrics(reports: list[SiteReport]) -> dict[str, float]:
     """Return the mean of each metric over those that have it, weighted by their test samples.
 
-    >>> mean_metrics([Telemetry({"loss": 1.0}, 1, 0, 0), Telemetry({"loss": 4.0}, 2, 0, 0)])
+    >>> mean_metrics([SiteReport({"loss": 1.0}, 1, 0, 0), SiteReport({"loss": 4.0}, 2, 0, 0)])
     {'loss': 3.0}
     """
-    found = {}
-    for name in dict.fromkeys(name for t in told for name in t.metrics):
-        rows = [(t.tested, t.metrics[name]) for t in told if name in t.metrics and t.tested]
-        if rows:
-            found[name] = sum(n * value for n, value in rows) / sum(n for n, _ in rows)
-    return found
+    means = {}
+    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+        having = [report for report in reports if name in report.metrics and report.tested]
+        if having:
+            total = sum(report.tested * report.metrics[name] for report in having)
+            means[name] = total / sum(report.tested for report in having)
+    return means
 
 
 def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:

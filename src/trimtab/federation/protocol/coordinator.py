@@ -37,16 +37,16 @@ from trimtab.core import Algorithm, State, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
 from trimtab.federation.encoding import describe
+from trimtab.federation.events import SiteReport
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.cohort import (
     Cohort,
     Reached,
-    Telemetry,
     TooFew,
     goal_for,
     mean_metrics,
-    told_by,
+    report_of,
 )
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
@@ -77,7 +77,7 @@ class FederatedRound:
     drift: float  # mean |dx_i|
     cosine: float  # agreement of the moves
     metrics: dict[str, float]  # of the x that the sites received: that of round r - 1
-    sites: dict[str, Telemetry]
+    sites: dict[str, SiteReport]
     absent: dict[str, str]  # those that sat out, and why
 
 
@@ -220,12 +220,12 @@ class Coordinator:
             drift=cohort.drift,
             cosine=cohort.cosine,
             metrics=cohort.metrics,
-            sites=cohort.told,
+            sites=cohort.reports,
             absent=dict(cohort.inquiry.absent),
         )
         facts = {k: v for k, v in vars(done).items() if k not in ("r", "x", "server", "sites")}
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
-        facts |= {"sites": {name: asdict(told) for name, told in cohort.told.items()}}
+        facts |= {"sites": {name: asdict(told) for name, told in cohort.reports.items()}}
         self._commit(replace(standing, server=server, members=members, r=r), "round", **facts)
         return done
 
@@ -315,14 +315,14 @@ class Coordinator:
 
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x."""
-        standing, told = self.standing, []
+        standing, reports = self.standing, []
         arrays = arrays_of(standing.server.x)
         for member, reply in self._inquiry(ask).replies(
             standing, "evaluate", standing.members, arrays
         ):
-            told.append(told_by(reply))
-            log.info("site %s: %s", member.name, told[-1].metrics)
-        metrics = mean_metrics(told)
+            reports.append(report_of(reply))
+            log.info("site %s: %s", member.name, reports[-1].metrics)
+        metrics = mean_metrics(reports)
         reached = reached or goal_for(metrics, self.target).reached(metrics)
         self._commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)

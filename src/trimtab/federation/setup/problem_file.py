@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 
 from trimtab._importing import load, place_of, told
 from trimtab.core.streams import PROBLEM, mix, seeded
+from trimtab.errors import BadArgument
 from trimtab.problems.supervised.problem import Supervised
 
 MOST = 1024  # sites that a federation may ever have had
@@ -22,14 +23,16 @@ class ProblemFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            raise ValueError(f"{path}: there is no such file; pass --problem file.py.")
+            raise BadArgument(
+                "problem", "{path}: there is no such file; pass {problem:file.py}.", path=path
+            )
         with seeded(mix(0, PROBLEM), torch.device("cpu")):
-            found = load(path)
+            module = load(path)
         for name, form in _FUNCTIONS.items():
-            if not callable(getattr(found, name, None)):
+            if not callable(getattr(module, name, None)):
                 raise ValueError(f"{path} has no function {name}; write {form}.")
-        self._model: Callable[[], Any] = found.model
-        self._silo: Callable[[Path], Any] = found.silo
+        self._model: Callable[[], Any] = module.model
+        self._silo: Callable[[Path], Any] = module.silo
 
     def server_problem(self) -> Supervised:
         """Return the problem without data: what x starts from, and how it is unflattened."""
@@ -38,7 +41,9 @@ class ProblemFile:
     def site_problem(self, data: Path, batch: int | float | None) -> Supervised:
         """Return the problem with this site's data in every client's place."""
         if not data.exists():
-            raise ValueError(f"{data}: there is no such file or folder; pass --data PATH.")
+            raise BadArgument(
+                "data", "{path}: there is no such file or folder; pass {data:PATH}.", path=data
+            )
         try:
             parts = self._silo(data)
         except (Exception, SystemExit) as error:
@@ -66,13 +71,13 @@ class ProblemFile:
 
     def _built(self) -> tuple[nn.Module, Any]:
         try:
-            made = self._model()
+            built = self._model()
         except (Exception, SystemExit) as error:
             raise self._failed("model", error) from error
-        pair = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
+        pair = built if isinstance(built, tuple | list) and len(built) == 2 else (None, None)
         if not isinstance(pair[0], nn.Module) or not callable(pair[1]):
             raise ValueError(
-                f"model in {self.path} returned a {type(made).__name__}; return (module, loss)."
+                f"model in {self.path} returned a {type(built).__name__}; return (module, loss)."
             )
         return pair[0], pair[1]
 

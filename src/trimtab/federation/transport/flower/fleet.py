@@ -5,7 +5,7 @@ A reply is known by the node it comes from, which Flower knows by its key, whate
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from flwr.app import Message as FlowerMessage
@@ -23,31 +23,38 @@ _POLL = 0.2  # seconds between looks for replies
 _LOOK = 2.0  # seconds between looks at which nodes are there
 
 
-class Fleet:
-    """The nodes of the sites."""
+NodesOf = Callable[[Mapping[str, str]], dict[str, int]]  # registers keys, returns nodes
 
-    def __init__(self, grid: HttpGrid, nodes: Mapping[str, int]) -> None:
-        self.grid = grid
-        self.nodes = dict(nodes)
+
+class Fleet:
+    """The nodes of the sites: the `Transport` of Flower."""
+
+    def __init__(self, grid: HttpGrid, nodes_of: NodesOf) -> None:
+        self.grid, self._nodes_of = grid, nodes_of
+        self.nodes: dict[str, int] = {}
         self._client: Any = grid._runtime_client
+
+    def admit(self, sites: Mapping[str, str]) -> None:
+        """Carry messages to these sites from now on; they are known by their public keys."""
+        self.nodes |= self._nodes_of(sites)
 
     def online(self) -> dict[str, str]:
         """Return the sites that are connected, and since when."""
         names = {node: name for name, node in self.nodes.items()}
-        found = self._client.GetNodes(GetNodesRequest()).nodes
-        return {names[n.node_id]: n.last_activated_at for n in found if n.node_id in names}
+        connected = self._client.GetNodes(GetNodesRequest()).nodes
+        return {names[n.node_id]: n.last_activated_at for n in connected if n.node_id in names}
 
     def wait_for(self, names: Collection[str], least: int, seconds: float) -> None:
         """Wait until at least so many of these sites are connected; say who is missing."""
-        until, said = time.monotonic() + seconds, list[str]()
+        until, logged = time.monotonic() + seconds, list[str]()
         while True:
             there = self.online()
             missing = [name for name in names if name not in there]
             if len(names) - len(missing) >= least or time.monotonic() > until:
                 return
-            if missing != said:
+            if missing != logged:
                 log.info(f"waiting for {', '.join(missing)} to connect.")
-                said = missing
+                logged = missing
             time.sleep(0.5)
 
     def ask(self, requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
@@ -77,8 +84,8 @@ class Fleet:
                 for sent, (name, then) in list(waiting.items()):
                     if now.get(name, then) != then:
                         waiting.pop(sent)
-                        again = self._push(name, requests[name], until - time.monotonic())
-                        waiting[again] = name, now[name]
+                        anew = self._push(name, requests[name], until - time.monotonic())
+                        waiting[anew] = name, now[name]
                         log.info(f"site {name} was started anew; it is asked once more.")
             if waiting:
                 time.sleep(_POLL)
@@ -99,10 +106,10 @@ class Fleet:
 
     def _pull(self, sent: str, name: str) -> Message | None:
         """Return the reply to a request: None if it is not there yet, empty if it never will be."""
-        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
-        if not found.messages_list:
+        pulled = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
+        if not pulled.messages_list:
             return None
-        about, tree = found.messages_list[0].metadata, found.message_object_trees[0]
+        about, tree = pulled.messages_list[0].metadata, pulled.message_object_trees[0]
         try:
             message = api.fetch(self._client, self.grid.node, about, tree)
         except ObjectPullError as error:
