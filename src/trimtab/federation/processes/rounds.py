@@ -29,7 +29,8 @@ from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.pipe import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
-from trimtab.federation.protocol.coordinator import Coordinator, FederatedRound
+from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import read_standing

@@ -22,8 +22,8 @@ becomes pending at the last. Algorithms without client state have nothing to acc
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -33,11 +33,10 @@ from typing import Any, Literal, get_args
 import torch
 
 from trimtab._files import Lock
-from trimtab.core import Algorithm, State, Vector, leaves
+from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
 from trimtab.federation.encoding import describe
-from trimtab.federation.events import SiteReport
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.cohort import (
@@ -48,46 +47,21 @@ from trimtab.federation.protocol.cohort import (
     mean_metrics,
     report_of,
 )
+from trimtab.federation.protocol.commits import Commits
 from trimtab.federation.protocol.controls import Audit
-from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
-from trimtab.federation.protocol.inquiry import Ask, Inquiry, RequestClock
+from trimtab.federation.protocol.enrolment import enrol, hello
+from trimtab.federation.protocol.inquiry import Ask, Inquiry
+from trimtab.federation.protocol.outcome import FederatedRound, Outcome
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
-from trimtab.federation.storage.ledger import Ledger, Member, Standing
+from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
-
-
-@dataclass(frozen=True)
-class FederatedRound:
-    """What a committed round left behind."""
-
-    r: int  # counts from 1
-    x: Vector
-    server: State
-    cohort: tuple[str, ...]  # those that answered
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    drift: float  # mean |dx_i|
-    cosine: float  # agreement of the moves
-    metrics: dict[str, float]  # of the x that the sites received: that of round r - 1
-    sites: dict[str, SiteReport]
-    absent: dict[str, str]  # those that sat out, and why
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    r: int
-    reached: bool  # whether x meets the target
-    metrics: dict[str, float]  # of x
 
 
 class Coordinator:
@@ -132,13 +106,13 @@ class Coordinator:
         self.outcome: Outcome | None = None
         self._lock = Lock(files.private_folder(folder))
         try:
-            self._ledger = Ledger(folder)
-            self._check_same()
+            self._commits = Commits(folder, pause)
+            self._commits.check_same(
+                algorithm=describe(algorithm), sites=list(sites), weights=weights, seed=seed
+            )
         except BaseException:
             self._lock.release()
             raise
-        known = self._ledger.standing
-        self._clock = RequestClock(known.clock if known else 0)
         self._spool = Spool(folder / "spool")
 
     def close(self) -> None:
@@ -148,14 +122,14 @@ class Coordinator:
     @property
     def standing(self) -> Standing:
         """What was committed last."""
-        if self._ledger.standing is None:
+        if self._commits.standing is None:
             raise ValueError(f"{self.folder}: the experiment has not begun; run it first.")
-        return self._ledger.standing
+        return self._commits.standing
 
     @property
     def journal(self) -> list[dict[str, Any]]:
         """One line for each commit."""
-        return self._ledger.lines
+        return self._commits.lines
 
     # -- rounds
 
@@ -166,8 +140,8 @@ class Coordinator:
         how it ended.
         """
         self.outcome = None
-        while self._ledger.standing is None:
-            self._settling(partial(self._begin, ask))
+        while self._commits.standing is None:
+            self._commits.settle(partial(self._begin, ask))
         reached = False
         while self.standing.r < self.R and not reached:
             cohort, done = self._cohort(ask), None
@@ -185,13 +159,13 @@ class Coordinator:
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
             if cohort.inquiry.lost:
-                self._settling(partial(self._recover, ask, cohort.inquiry.lost))
+                self._commits.settle(partial(self._recover, ask, cohort.inquiry.lost))
             if done is not None:
                 yield done
             elif not reached:
                 sleep(self.pause)
         while self.outcome is None:
-            self._settling(partial(self._end, ask, reached))
+            self._commits.settle(partial(self._end, ask, reached))
 
     @torch.no_grad()
     def _round(self, cohort: Cohort) -> FederatedRound:
@@ -223,10 +197,10 @@ class Coordinator:
             sites=cohort.reports,
             absent=dict(cohort.inquiry.absent),
         )
-        facts = {k: v for k, v in vars(done).items() if k not in ("r", "x", "server", "sites")}
+        facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
-        facts |= {"sites": {name: asdict(told) for name, told in cohort.reports.items()}}
-        self._commit(replace(standing, server=server, members=members, r=r), "round", **facts)
+        new = replace(standing, server=server, members=members, r=r)
+        self._commits.commit(new, "round", **facts)
         return done
 
     def _cohort(self, ask: Ask) -> Cohort:
@@ -258,7 +232,7 @@ class Coordinator:
             raise ValueError(f"site {name!r} computes in {found[name].dtype}, not in {x.dtype}.")
         if new.weights == "samples":
             new = controls.joined(self.standing, name, weight=found[name].n)
-        self._decide(new, "join", site=name, weights=new.p)
+        self._commits.decide(new, "join", site=name, weights=new.p)
 
     def leave(self, ask: Ask, name: str) -> None:
         """Let a site go; it does not count from the next round on."""
@@ -267,10 +241,10 @@ class Coordinator:
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )
         new = controls.left(self.standing, self._inquiry(ask), name)
-        self._decide(new, "leave", site=name, weights=new.p)
+        self._commits.decide(new, "leave", site=name, weights=new.p)
 
     def _begin(self, ask: Ask) -> None:
-        """Inquiry the roll until enough have answered, and make the first checkpoint."""
+        """Enrol the sites, and make the first checkpoint."""
         members = tuple(Member(name, index, 1.0) for index, name in enumerate(self.sites))
         first = Standing(
             experiment=token_hex(8),
@@ -282,16 +256,8 @@ class Coordinator:
             numbers=len(members),
         )
         needed = len(members) if self.weights == "samples" else self.min_sites
-        found: dict[str, Hello] = {}
-        while len(found) < needed:
-            unknown = [member for member in members if member.name not in found]
-            found |= hello(first, self._inquiry(ask), unknown)
-            if len(found) < needed:
-                missing = sorted({m.name for m in members} - found.keys())
-                log.warning("%d of %d sites are there; missing: %s", len(found), needed, missing)
-                sleep(self.pause)
-        first = enrolled(first, found)
-        self._commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
+        first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
+        self._commits.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
@@ -302,7 +268,7 @@ class Coordinator:
                 "back from c and the other sites, or 'restart' to start all controls anew."
             )
         if self.on_lost_state == "restart" or not controls.has_controls(standing):
-            self._commit(controls.restarted(standing), "restart", sites=sorted(lost))
+            self._commits.commit(controls.restarted(standing), "restart", sites=sorted(lost))
             log.warning("the state of %s was gone; all controls start anew", names)
             return
         inquiry = self._inquiry(ask)
@@ -310,7 +276,7 @@ class Coordinator:
         if restored is None:
             log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
-            self._commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
+            self._commits.commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
             log.warning("the state of %s was gone; it is restored", names)
 
     def _end(self, ask: Ask, reached: bool) -> None:
@@ -324,55 +290,11 @@ class Coordinator:
             log.info("site %s: %s", member.name, reports[-1].metrics)
         metrics = mean_metrics(reports)
         reached = reached or goal_for(metrics, self.target).reached(metrics)
-        self._commit(standing, "end", metrics=metrics, reached=reached)
+        self._commits.commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)
 
-    def _settling(self, action: Callable[[], None]) -> None:
-        """Do what ends with a commit; a disk that cannot be written is waited for."""
-        try:
-            action()
-        except CannotWrite as error:
-            log.error("%s; this is repeated", error)
-            sleep(self.pause)
-
-    def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
-        """Commit what the operator wants, or tell him that it did not happen."""
-        try:
-            self._commit(standing, kind, **facts)
-        except CannotWrite as error:
-            raise ValueError(f"{error}, then repeat this.") from None
-
-    def _commit(self, standing: Standing, kind: str, **facts: Any) -> None:
-        """Commit; after a failure, what is on disk says whether it happened."""
-        standing = replace(standing, clock=self._clock.last)
-        try:
-            self._ledger.commit(standing, kind, **facts)
-        except CannotWrite:
-            self._ledger.reload()
-            now = self._ledger.standing
-            if now is None or now.commit != standing.commit + 1:
-                raise
-
     def _inquiry(self, ask: Ask) -> Inquiry:
-        return Inquiry(ask, self.round_timeout, self._clock)
-
-    def _check_same(self) -> None:
-        """Refuse to continue another experiment than the one in the folder."""
-        found = self._ledger.standing
-        if found is None:
-            return
-        pairs = {
-            "algorithm": (describe(found.algorithm), describe(self.algorithm)),
-            "sites": ([member.name for member in found.members], self.sites),
-            "weights": (found.weights, self.weights),
-            "seed": (found.seed, self.seed),
-        }
-        for name, (there, here) in pairs.items():
-            if there != here:
-                raise ValueError(
-                    f"{self.folder} holds an experiment with {name}={there}, not {here}; resume it "
-                    "with its own settings, or begin another in another folder."
-                )
+        return Inquiry(ask, self.round_timeout, self._commits.clock)
 
 
 class LostState(ValueError):
