@@ -125,7 +125,7 @@ def from_json(content: Mapping[str, Any]) -> Event | Line | Failed:
     """Return what `to_json` wrote."""
     facts = {name: value for name, value in content.items() if name != "event"}
     if "sites" in facts:
-        facts["sites"] = {name: SiteReport(**told) for name, told in facts["sites"].items()}
+        facts["sites"] = {name: SiteReport(**report) for name, report in facts["sites"].items()}
     if "wire" in facts:
         facts["wire"] = Traffic(**facts["wire"])
     event: Event | Line | Failed = _KINDS[content["event"]](**facts)

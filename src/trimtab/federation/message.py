@@ -6,6 +6,7 @@ On the wire a message is one safetensors file whose metadata hold the header as 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import isfinite
 from typing import Any
 
@@ -121,6 +122,17 @@ def versions(header: dict[str, Any]) -> tuple[str, str]:
     return ours, theirs
 
 
+class ReplyStatus(StrEnum):
+    """What a site says of a request in the header of its reply."""
+
+    DONE = "done"
+    MISMATCH = "mismatch"  # the state that the server counts on is not there
+    STALE = "stale"  # the request is older than a state that is there
+    REFUSED = "refused"
+    FAILED = "failed"
+    DIVERGED = "diverged"
+
+
 class NotFinite(ValueError):
     """An array holds NaN or infinity."""
 
@@ -136,11 +148,11 @@ def _metadata(header: dict[str, Any]) -> dict[str, str]:
 def _apart(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the arrays without shared memory, which safetensors refuses."""
     seen: set[int] = set()
-    found = {}
+    apart = {}
     for name, leaf in arrays.items():
-        found[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
+        apart[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
         seen.add(leaf.data_ptr())
-    return found
+    return apart
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import IO
 log = logging.getLogger("trimtab.federation.processes")
 
 _GUARD = Path(__file__).with_name("guard.py")
-_CALM = 60.0  # seconds after which a child that lived so long may fail quickly again
+_CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
 
 
 class Child:
@@ -146,5 +146,5 @@ def tail(path: Path, lines: int = 1) -> str:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    found = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(found[-lines:])[-300:]
+    written = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(written[-lines:])[-300:]

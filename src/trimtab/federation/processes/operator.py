@@ -33,8 +33,8 @@ from trimtab.federation.transport.flower.server import SuperLink, superlink_argu
 log = logging.getLogger("trimtab.federation.processes")
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-_READY = 60.0  # seconds for the SuperLink to answer
-_HOPELESS = 5  # times that the rounds may die in a row without a round
+_READY = 60.0  # the SuperLink answers within <= this many seconds
+_HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
 class OperatorProcess:

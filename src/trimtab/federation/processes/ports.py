@@ -34,6 +34,6 @@ def probe(server: str, authority: Path, timeout: float = 5.0) -> str:
 
 def free_port() -> int:
     """Return a port on loopback that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -40,7 +40,7 @@ from trimtab.federation.transport.flower.server import SuperLink
 
 log = logging.getLogger("trimtab.federation.processes")
 
-_GATHER = 20.0  # all sites are waited for at the start, at most this many seconds
+_GATHER = 20.0  # all sites are waited for at the start, <= this many seconds
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     """Let sites in and out, as the operator's file says now."""
     roster = file.read()
     members = [member.name for member in coordinator.standing.members]
-    for name in roster.gone(members):  # it had left when a process was killed before it said so
-        file.forget(name)
+    for name in roster.gone(members):
+        file.forget(name)  # A process was killed after the site had left and before this.
     leaving = [name for name in members if name in roster.leaving]
     coming = roster.coming(members)
     if not leaving and not coming:

@@ -30,8 +30,8 @@ from trimtab.federation.transport.flower.site import (
 
 log = logging.getLogger("trimtab.federation.processes")
 
-_POLL = 0.1  # seconds between questions for a task
-_PROBE = 5.0  # seconds between looks at a server that cannot be reached
+_POLL = 0.1  # a task waits <= this many seconds until it is asked for
+_PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
 
 
 @dataclass(frozen=True)

@@ -224,14 +224,14 @@ class Coordinator:
     def join(self, ask: Ask, name: str) -> None:
         """Take a site in; it counts from the next round on."""
         new = controls.joined(self.standing, name, weight=1.0)
-        found = hello(new, self._inquiry(ask), new.members[-1:])
-        if name not in found:
+        answers = hello(new, self._inquiry(ask), new.members[-1:])
+        if name not in answers:
             raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
         x = new.server.x
-        if found[name].dtype != x.dtype:
-            raise ValueError(f"site {name!r} computes in {found[name].dtype}, not in {x.dtype}.")
+        if answers[name].dtype != x.dtype:
+            raise ValueError(f"site {name!r} computes in {answers[name].dtype}, not in {x.dtype}.")
         if new.weights == "samples":
-            new = controls.joined(self.standing, name, weight=found[name].n)
+            new = controls.joined(self.standing, name, weight=answers[name].n)
         self._commits.decide(new, "join", site=name, weights=new.p)
 
     def leave(self, ask: Ask, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The roll of the sites at the start, and of one that joins: what each of them has."""
+"""How sites are taken in, at the start and when one joins: what each of them has."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ def enrol(first: Standing, inquire: Callable[[], Inquiry], needed: int, pause: f
 
 def enrolled(standing: Standing, answers: dict[str, Hello]) -> Standing:
     """Return the first standing, with x in the dtype of the sites and the weights by the rule."""
-    dtypes = {said.dtype for said in answers.values()}
+    dtypes = {answer.dtype for answer in answers.values()}
     if len(dtypes) > 1:
-        shown = ", ".join(f"{name} in {said.dtype}" for name, said in answers.items())
+        shown = ", ".join(f"{name} in {answer.dtype}" for name, answer in answers.items())
         raise ValueError(f"the sites compute in several dtypes ({shown}); give all the same.")
     members = standing.members
     if standing.weights == "samples":

@@ -10,14 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.federation.encoding import describe
-from trimtab.federation.message import Message, same_results, this_trimtab, versions
-from trimtab.federation.protocol.site import DIVERGED, DONE, MISMATCH, STALE
+from trimtab.federation.message import (
+    Message,
+    ReplyStatus,
+    same_results,
+    this_trimtab,
+    versions,
+)
 from trimtab.federation.storage.ledger import Member, Standing
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
-"""The transport: sends requests, yields replies as they arrive until the timeout, in seconds."""
+"""What the coordinator needs of a `transport.Transport`: its method `ask`."""
 
 
 @dataclass
@@ -111,15 +116,15 @@ class Inquiry:
         if not same_results(header):
             ours, theirs = versions(header)
             return f"it has trimtab {theirs}, the server {ours}; install the same"
-        if status == STALE:
+        if status == ReplyStatus.STALE:
             self.clock.pass_by(header.get("seen"))
             self.absent[member.name] = "it has seen later requests; the next one will be later"
             return _STALE
-        if status == MISMATCH:
+        if status == ReplyStatus.MISMATCH:
             self.lost.add(member.name)
-        if status == DIVERGED:
+        if status == ReplyStatus.DIVERGED:
             self.diverged.add(member.name)
-        if status != DONE:
+        if status != ReplyStatus.DONE:
             return _line(header.get("why", f"it replies {status!r}"))
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
@@ -127,7 +132,7 @@ class Inquiry:
 
 
 _STALE = "stale"
-_END_OF_TIME = 1 << 62  # nanoseconds since 1970: in the year 2116
+_END_OF_TIME = 1 << 62  # a clock is < this: nanoseconds since 1970, in the year 2116
 
 
 def _own(member: Member) -> dict[str, Any]:

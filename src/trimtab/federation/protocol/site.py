@@ -22,6 +22,7 @@ from trimtab.federation.encoding import build
 from trimtab.federation.message import (
     Message,
     NotFinite,
+    ReplyStatus,
     arrays_of,
     check_arrays,
     filled,
@@ -37,9 +38,6 @@ from trimtab.problems.supervised.problem import Supervised
 
 log = logging.getLogger("trimtab.federation.protocol")
 
-DONE, MISMATCH, STALE, REFUSED, FAILED, DIVERGED = (
-    *("done", "mismatch", "stale", "refused", "failed", "diverged"),
-)
 _WORD = re.compile(r"[0-9a-z]{1,40}")
 
 
@@ -74,14 +72,16 @@ class Site:
                 self._check(request)
                 reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
-                reply = _status(DIVERGED, why=str(error))
+                reply = _status(ReplyStatus.DIVERGED, why=str(error))
             except files.CannotWrite as error:
-                reply = _status(FAILED, why=f"{error}.")
+                reply = _status(ReplyStatus.FAILED, why=f"{error}.")
             except _Refusal as error:
-                reply = _status(REFUSED, why=str(error))
+                reply = _status(ReplyStatus.REFUSED, why=str(error))
             except Exception as error:
                 log.exception("site %s cannot answer", self.name)
-                reply = _status(FAILED, why=f"{type(error).__name__}: {_first_line(error)}")
+                reply = _status(
+                    ReplyStatus.FAILED, why=f"{type(error).__name__}: {_first_line(error)}"
+                )
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
         known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
@@ -94,7 +94,7 @@ class Site:
         """Say what this site has: samples to train and to test on, d and dtype of its model."""
         n, tested = self._sizes(request["index"])
         dtype = str(self._dtype).removeprefix("torch.")
-        return _status(DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
+        return _status(ReplyStatus.DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
 
     def _work(self, request: Message) -> Message:
         """Run one exchange of a round; at its last, keep the new state before answering."""
@@ -119,19 +119,21 @@ class Site:
             self._keep(request, new, last=number + 1 == len(like.exchanges))
         telemetry |= {"base": request["accepted"], "seconds": perf_counter() - measured}
         telemetry |= {"seconds_measuring": measured - started}
-        return Message({"status": DONE} | telemetry, arrays_of(upload))
+        return Message({"status": ReplyStatus.DONE} | telemetry, arrays_of(upload))
 
     def _evaluate(self, request: Message) -> Message:
         """Measure x."""
         check_arrays("the server's x", request.arrays, [self._vector()])
-        return _status(DONE, **self._measured(request["index"], request.arrays["0"]))
+        return _status(ReplyStatus.DONE, **self._measured(request["index"], request.arrays["0"]))
 
     def _control(self, request: Message) -> Message:
         """Show the state that the server counts on; look, and change nothing."""
         if request["accepted"] == START:
-            return _status(DONE, start=True)
+            return _status(ReplyStatus.DONE, start=True)
         arrays = self._states(request).load(request["accepted"])
-        return _mismatch(request) if arrays is None else Message({"status": DONE}, arrays)
+        return (
+            _mismatch(request) if arrays is None else Message({"status": ReplyStatus.DONE}, arrays)
+        )
 
     def _restore(self, request: Message) -> Message:
         """Take a state from the server in place of one that is gone."""
@@ -141,7 +143,7 @@ class Site:
             return stale
         restored = StateFile(request["clock"], request["tag"], START)
         self._states(request).put(restored, request.arrays, "site:restored")
-        return _status(DONE)
+        return _status(ReplyStatus.DONE)
 
     # -- the states
 
@@ -150,7 +152,9 @@ class Site:
         seen = max((file.clock for file in self._states(request).every().values()), default=0)
         if request["clock"] > seen:
             return None
-        return _status(STALE, seen=seen, why="a request came that is older than the state here.")
+        return _status(
+            ReplyStatus.STALE, seen=seen, why="a request came that is older than the state here."
+        )
 
     def _state(self, request: Message, like: Plan, x: Vector) -> State | None:
         """Return the state to start from; None if it is not here."""
@@ -229,8 +233,8 @@ class Site:
     def _measured(self, index: int, x: Vector) -> dict[str, Any]:
         """Return the metrics of x on the test part; on the training part if there is none."""
         held_out = isinstance(self.problem, Supervised) and self.problem.has_test
-        found = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
-        return {"metrics": plain(found), "tested": self._sizes(index)[1]}
+        metrics = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
+        return {"metrics": plain(metrics), "tested": self._sizes(index)[1]}
 
     def _sizes(self, index: int) -> tuple[int, int]:
         """Return how many samples there are to train and to test on."""
@@ -244,13 +248,14 @@ class _Refusal(ValueError):
     """A request that this site will not serve."""
 
 
-def _status(status: str, **facts: Any) -> Message:
+def _status(status: ReplyStatus, **facts: Any) -> Message:
     return Message({"status": status} | facts)
 
 
 def _mismatch(request: Message) -> Message:
     return _status(
-        MISMATCH, why=f"its state {request['accepted']}, which the server counts on, is not here."
+        ReplyStatus.MISMATCH,
+        why=f"its state {request['accepted']}, which the server counts on, is not here.",
     )
 
 

@@ -13,7 +13,7 @@ from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems.supervised.problem import Supervised
 
-MOST = 1024  # sites that a federation may ever have had
+MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}
 
 

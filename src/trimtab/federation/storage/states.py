@@ -14,7 +14,7 @@ from trimtab.federation.message import Message, decode
 from trimtab.federation.storage import files
 
 START = "start"  # the tag of the state of a client that was never accepted: algorithm.init_client
-KEPT = 3  # accepted states that a server restored from an older checkpoint may go back to
+KEPT = 3  # a server restored from an older checkpoint finds the state of <= 2 rounds before
 _NAME = re.compile(r"(\d{1,20})-([0-9a-f]{1,40})-(start|[0-9a-f]{1,40})\.safetensors")
 
 

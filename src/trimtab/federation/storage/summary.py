@@ -12,7 +12,7 @@ from typing import Any
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = 1
 _KEY = "summary"
-_MOST = 100 << 20  # a head of > 100 MiB is none; safetensors has this limit, too
+_MOST = 100_000_000  # a head has <= this many bytes, as safetensors itself demands
 
 
 @dataclass(frozen=True)

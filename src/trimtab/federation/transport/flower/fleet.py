@@ -19,8 +19,8 @@ from trimtab.federation.transport.flower import api
 
 log = logging.getLogger("trimtab.federation.transport")
 
-_POLL = 0.2  # seconds between looks for replies
-_LOOK = 2.0  # seconds between looks at which nodes are there
+_POLL = 0.2  # a reply is noticed <= this many seconds after it came
+_LOOK = 2.0  # a node that was started anew is noticed <= this many seconds later
 
 
 NodesOf = Callable[[Mapping[str, str]], dict[str, int]]  # registers keys, returns nodes

@@ -28,10 +28,10 @@ log = logging.getLogger("trimtab.federation.transport")
 
 FLEET = "/v1/fleet/"
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
-_BODY = 64 << 20  # bytes of one request; Flower sends objects in pieces of 5 MiB
-_PATIENCE = 120.0  # seconds in which a silent connection is closed
-_HANDSHAKE = 10.0
-_AGAIN = 30.0  # seconds between equal lines in the log
+_BODY = 64 << 20  # a request has <= 64 MiB; Flower sends objects in pieces of 5 MiB
+_PATIENCE = 120.0  # a connection that is silent for > this many seconds is closed
+_HANDSHAKE = 10.0  # a TLS handshake takes <= this many seconds
+_REPEAT = 30.0  # equal lines in the log are >= this many seconds apart
 
 
 class Front:
@@ -52,7 +52,7 @@ class Front:
         self.bytes_up: dict[str, int] = defaultdict(int)
         self.bytes_down: dict[str, int] = defaultdict(int)
         self.lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key)
@@ -82,9 +82,9 @@ class Front:
         line = f"refused {who}: {why}"
         now = time.monotonic()
         with self.lock:
-            if now - self._said.get(line, -_AGAIN) < _AGAIN:
+            if now - self._logged.get(line, -_REPEAT) < _REPEAT:
                 return
-            self._said[line] = now
+            self._logged[line] = now
         log.warning(line)
 
     def traffic(self) -> Traffic:
@@ -146,7 +146,7 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Listener  # so BaseHTTPRequestHandler calls it
+    server: _Listener  # BaseHTTPRequestHandler gives it this name
     raw_requestline: bytes
     _to_superlink: HTTPConnection | None = None
 
