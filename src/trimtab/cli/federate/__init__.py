@@ -12,18 +12,18 @@ import click
 from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "init": "Make keys, certificates, the operator's folder DIR, and an archive for each site.",
-    "server": "Run an algorithm over the sites of the federation in DIR.",
-    "resume": "Go on with the experiment in DIR, from its last committed round.",
-    "site": "Be the site of the folder DIR, which came in an archive, with the data at PATH.",
-    "status": "Tell how far the experiment in DIR is.",
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
     "not.",
-    "model": "Write the model of the last committed round to OUT, a state_dict as safetensors.",
+    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.",
+    "init": "Make keys, certificates, the operator's folder DIR, and an archive for each site.",
     "join": "Admit one more site; it takes part as soon as it connects, between two rounds.",
     "leave": "Let a site go, between two rounds; its key is no longer let in after that.",
+    "model": "Write the model of the last committed round to OUT, a state_dict as safetensors.",
     "renew": "Write a new server certificate; sites need nothing new. Then restart the server.",
-    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.",
+    "resume": "Go on with the experiment in DIR, from its last committed round.",
+    "server": "Run an algorithm over the sites of the federation in DIR.",
+    "site": "Be the site of the folder DIR, which came in an archive, with the data at PATH.",
+    "status": "Tell how far the experiment in DIR is.",
 }
 _HOMES = {
     **dict.fromkeys(("init", "server", "resume", "audit"), "operator"),

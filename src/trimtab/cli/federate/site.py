@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -47,8 +48,8 @@ def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
         users_output(),
         until_stopped(stop, lambda: None),
         attached(follow=lambda line: print_line(console, line)),
+        closing(demonstrate.start(data, out, stop)) as work,
     ):
-        work = demonstrate.start(data, out, stop)
         for note in work:
             print_line(console, note.sentence)
         result = work.result()

@@ -27,7 +27,7 @@ class Audit:
 
 
 @dataclass
-class Shown:
+class ControlSum:
     """The sum of p_i c_i over the sites that showed their c_i."""
 
     total: Tensor
@@ -45,7 +45,7 @@ def audit(standing: Standing, inquiry: Inquiry) -> Audit:
     """Ask every site for the c_i that the server counts on."""
     if not has_controls(standing):
         raise ValueError(f"{standing.algorithm} keeps no control variates; there is no audit.")
-    shown = show(standing, inquiry, standing.members)
+    shown = sum_controls(standing, inquiry, standing.members)
     missing = {
         m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.names
     }
@@ -53,10 +53,10 @@ def audit(standing: Standing, inquiry: Inquiry) -> Audit:
     return Audit(off, shown.largest, missing)
 
 
-def show(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> Shown:
+def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:
     """Add the p_i c_i of some sites, one at a time."""
     first, p = _first(standing), standing.p
-    shown = Shown(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
+    shown = ControlSum(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
     for member, reply in inquiry.replies(standing, "control", members):
         c_i = first
         if not reply.header.get("start"):
@@ -79,7 +79,7 @@ def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing |
     back up to rounding, several share what c lacks. None if a site does not answer that must.
     """
     others = [member for member in standing.members if member.name not in lost]
-    shown = show(standing, inquiry, others)
+    shown = sum_controls(standing, inquiry, others)
     if len(shown.names) < len(others):
         return None
     share, c = sum(standing.p[name] for name in lost), standing.server.c
@@ -117,10 +117,10 @@ def left(standing: Standing, inquiry: Inquiry, name: str) -> Standing:
     if not has_controls(standing):
         return shrunk
     p = standing.p
-    shown = show(standing, inquiry, [leaver])
+    shown = sum_controls(standing, inquiry, [leaver])
     if shown.names:
         return _with_control(shrunk, (standing.server.c.double() - shown.total) / (1 - p[name]))
-    shown = show(standing, inquiry, others)
+    shown = sum_controls(standing, inquiry, others)
     missing = sorted({member.name for member in others} - shown.names)
     if missing:
         raise ValueError(

@@ -21,9 +21,7 @@ log = logging.getLogger("trimtab.federation.transport")
 
 _POLL = 0.2  # a reply is noticed <= this many seconds after it came
 _LOOK = 2.0  # a node that was started anew is noticed <= this many seconds later
-
-
-NodesOf = Callable[[Mapping[str, str]], dict[str, int]]  # registers keys, returns nodes
+NodesOf = Callable[[Mapping[str, str]], dict[str, int]]  # registers keys; returns nodes by site
 
 
 class Fleet:
