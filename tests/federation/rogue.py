@@ -51,7 +51,8 @@ if __name__ == "__main__":
     child = process.worker.child
     worker = "trimtab.federation.processes.worker"
     child.command = [part.replace(worker, "rogue") for part in child.command]
-    child.environment["PYTHONPATH"] = os.path.dirname(__file__)
+    paths = [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
+    child.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     signal.signal(signal.SIGTERM, lambda *_: process.stop.set())
     try:
         with attached(folder / "logs" / "site.log"):
