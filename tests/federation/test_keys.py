@@ -10,9 +10,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab._files import Lock
+from trimtab.errors import InUse
+from trimtab.federation.setup.operator_folder import Federation, admit, create
 from trimtab.federation.setup.site_folder import SiteFolder, unpack
-from trimtab.federation.storage import keys
+from trimtab.federation.storage import keys, roster
 from trimtab.federation.storage.roster import RosterFile
 
 PROBLEM = """
@@ -123,12 +125,20 @@ def test_bad_names_are_refused(tmp_path, change, says):
 
 
 def test_a_site_leaves_in_two_steps_and_the_last_one_cannot(made):
-    roster = RosterFile(made.folder)
-    roster.dismiss("rome")
+    file = RosterFile(made.folder)
+    file.dismiss("rome")
     assert Federation.read(made.folder).roster.leaving == ("rome",)
     with pytest.raises(ValueError, match="'oslo' is the only site left"):
-        roster.dismiss("oslo")
-    roster.forget("rome")
+        file.dismiss("oslo")
+    file.forget("rome")
     assert list(Federation.read(made.folder).sites) == ["oslo"]
     with pytest.raises(ValueError, match="there is no site 'rome'; the sites are oslo"):
-        roster.dismiss("rome")
+        file.dismiss("rome")
+
+
+def test_a_site_that_could_not_be_admitted_leaves_no_archive(made, monkeypatch):
+    monkeypatch.setattr(roster, "_PATIENCE", 0.1)
+    with Lock(made.folder), pytest.raises(InUse):
+        admit(made, "lima")
+    assert not made.archive("lima").exists()
+    assert list(admit(made, "lima").sites) == ["rome", "oslo", "lima"]

@@ -105,7 +105,12 @@ def admit(federation: Federation, name: str) -> Federation:
     check_name(name)
     roster = RosterFile(federation.folder)
     roster.read().check_new(name)
-    roster.admit(name, _make_archive(federation, name))
+    public = _make_archive(federation, name)
+    try:
+        roster.admit(name, public)
+    except BaseException:
+        federation.archive(name).unlink()  # its key opens nothing, and the name stays free
+        raise
     return Federation.read(federation.folder)
 
 
