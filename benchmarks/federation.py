@@ -23,14 +23,17 @@ from trimtab import FedAvg, Scaffold
 from trimtab._files import write_json
 from trimtab._version import environment
 from trimtab.core import Algorithm
-from trimtab.federation.log import Log
+from trimtab.federation.events import RoundCommitted
+from trimtab.federation.log import attached
 from trimtab.federation.processes.child import Child
-from trimtab.federation.processes.operator import Server
-from trimtab.federation.processes.rounds import nodes_of
-from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import job as experiment
-from trimtab.federation.setup import operator_folder
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.processes.operator import OperatorProcess
+from trimtab.federation.processes.ports import free_port
+from trimtab.federation.setup.job import start_job
+from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab.federation.setup.site_folder import secret, unpack
+from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.server import Control, SuperLink, superlink_arguments
+from trimtab.federation.transport.flower.site import supernode_arguments
 
 OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
 
@@ -108,11 +111,11 @@ def train(message, context):
 """
 
 
-def federation_of(folder: Path, sites: int, features: int) -> operator_folder.Federation:
+def federation_of(folder: Path, sites: int, features: int) -> Federation:
     """Make the keys and folders of a federation."""
     folder.mkdir(parents=True)
     (folder / "problem.py").write_text(PROBLEM.format(features=features))
-    return operator_folder.found(
+    return create(
         folder / "operator",
         [f"site{i}" for i in range(sites)],
         folder / "problem.py",
@@ -124,13 +127,12 @@ def federation_of(folder: Path, sites: int, features: int) -> operator_folder.Fe
 
 
 @contextmanager
-def serving(folder: Path, sites: int, features: int) -> Iterator[Server]:
+def serving(folder: Path, sites: int, features: int) -> Iterator[OperatorProcess]:
     """Run a server and its sites."""
     federation = federation_of(folder, sites, features)
-    log = Log(folder / "log")
-    with ExitStack() as stack:
+    with attached(folder / "log"), ExitStack() as stack:
         for i, name in enumerate(federation.sites):
-            silo = operator_folder.unpack(federation.archive(name), folder / "sites")
+            silo = unpack(federation.archive(name), folder / "sites")
             data = folder / "data" / str(i)
             data.mkdir(parents=True)
             site = Child(
@@ -139,31 +141,32 @@ def serving(folder: Path, sites: int, features: int) -> Iterator[Server]:
                 [str(silo), str(data)],
                 environment={"OMP_NUM_THREADS": "1"},
                 output=silo / "logs" / "output.log",
-                log=log,
             )
             stack.callback(site.stop)
             site.start()
-        server = Server(federation.folder, log)
+        server = OperatorProcess(federation.folder)
         stack.callback(server.close)
         server.start()
         yield server
 
 
-def rounds(server: Server, algorithm: Algorithm, R: int, state: str) -> list[dict[str, Any]]:
+def rounds(
+    server: OperatorProcess, algorithm: Algorithm, R: int, state: str
+) -> list[RoundCommitted]:
     """Run R rounds; return what was told of each."""
-    job = experiment.begin(server.federation, algorithm, R=R, round_timeout=300, state=state)
-    return [event for event in server.events(job) if event["event"] == "round"]
+    job = start_job(server.federation, algorithm, R=R, round_timeout=300, state=state)
+    return [event for event in server.events(job) if isinstance(event, RoundCommitted)]
 
 
-def wire(told: list[dict[str, Any]]) -> float:
+def wire(told: list[RoundCommitted]) -> float:
     """Return the bytes that all sites sent in one round, headers and polling included."""
-    up = [sum(event["wire"]["up"].values()) for event in told]
+    up = [sum(event.wire.up.values()) for event in told]
     return (up[-1] - up[0]) / (len(up) - 1)
 
 
-def beyond(event: dict[str, Any]) -> float:
+def beyond(event: RoundCommitted) -> float:
     """Return the seconds of a round beyond the slowest site's own work."""
-    return float(event["seconds"] - max(site["seconds"] for site in event["sites"].values()))
+    return event.seconds - max(site.seconds for site in event.sites.values())
 
 
 def ours(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
@@ -185,12 +188,12 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
     """Return the seconds of R rounds of bare Flower."""
     federation = federation_of(folder, sites, features)
     d, port, out = 10 * features + 10, free_port(), folder / "seconds.json"
-    log, keys = Log(folder / "log"), federation.keys
-    secret = operator_folder.secret(federation.folder)
-    superlink = flower.superlink_arguments(federation.folder, port, keys, secret)
+    keys, shared = federation.keys, secret(federation.folder)
+    superlink = superlink_arguments(federation.folder, port, keys, shared)
+    link = SuperLink(port, keys / "ca.crt", shared)
     superlink[superlink.index("process")] = "subprocess"
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    quiet = flower.environment(folder / "flower") | {"PATH": path}
+    quiet = api.environment(folder / "flower") | {"PATH": path}
     with ExitStack() as stack:
         children = [
             Child(
@@ -199,14 +202,11 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
                 superlink,
                 environment=quiet,
                 output=folder / "superlink.log",
-                log=log,
             )
         ]
         for name in federation.sites:
-            silo = operator_folder.unpack(federation.archive(name), folder / "sites")
-            arguments = flower.supernode_arguments(
-                f"127.0.0.1:{port}", free_port(), silo, operator_folder.secret(silo)
-            )
+            silo = unpack(federation.archive(name), folder / "sites")
+            arguments = supernode_arguments(f"127.0.0.1:{port}", free_port(), silo, secret(silo))
             arguments[arguments.index("process")] = "subprocess"
             children.append(
                 Child(
@@ -215,18 +215,17 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
                     arguments,
                     environment=quiet,
                     output=silo / "supernode.log",
-                    log=log,
                 )
             )
         for child in children[:1]:
             stack.callback(child.stop)
             child.start()
-        flower.wait_until(lambda: nodes_of(federation, port), 120, "the SuperLink did not answer")
+        api.wait_until(lambda: link.nodes_of(federation.sites), 120, "the SuperLink did not answer")
         for child in children[1:]:
             stack.callback(child.stop)
             child.start()
         _start_bare(port, keys / "ca.crt", sites=sites, d=d, R=R, out=out)
-        flower.wait_until(out.exists, 120 + 60 * R, "bare Flower did not finish")
+        api.wait_until(out.exists, 120 + 60 * R, "bare Flower did not finish")
     return list(json.loads(out.read_text()))
 
 
@@ -243,7 +242,7 @@ def _start_bare(port: int, authority: Path, **settings: Any) -> None:
         "bare/client.py": CLIENT.encode(),
     }
     content, _ = build_fab_from_files(files)
-    control = flower.Control(port, authority)
+    control = Control(port, authority)
     fab = Fab(hash_str=sha256(content).hexdigest(), content=content)
     control.client.StartRun(StartRunRequest(fab=fab))
     control.close()

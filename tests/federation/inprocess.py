@@ -30,7 +30,10 @@ def unsynced(monkeypatch):
 
 
 class Federation:
-    """N sites and a server; either can be started anew at any time."""
+    """N sites and a server; either can be started anew at any time.
+
+    It is also a `transport.Transport` to the sites.
+    """
 
     def __init__(self, folder: Path, algorithm, problem, N=None, **options):
         self.folder, self.algorithm, self.problem = folder, algorithm, problem
@@ -59,6 +62,15 @@ class Federation:
         for name, request in requests.items():
             if name in self.sites:
                 yield name, decode(encode(self.sites[name].answer(decode(encode(request)))))
+
+    def online(self):
+        return dict.fromkeys(self.sites, "since ever")
+
+    def wait_for(self, names, least, seconds):
+        assert len(set(names) & set(self.sites)) >= least
+
+    def admit(self, sites):
+        self.admitted = dict(sites)
 
     def run(self, ask=None):
         return list(self.server.run(ask or self.ask))

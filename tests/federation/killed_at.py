@@ -16,7 +16,7 @@ from inprocess import Federation, quadratic
 
 from trimtab import Scaffold, simulate
 from trimtab.federation.storage.faults import POINTS
-from trimtab.federation.storage.states import Versions
+from trimtab.federation.storage.states import States
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 PROBLEM = quadratic()
@@ -32,8 +32,8 @@ def killed(folder, point):
     for done in federation.server.run(federation.ask):
         if "restored" in point and done.r == 2:
             experiment = federation.server.standing.experiment
-            for version in Versions(folder / "site1" / experiment).every().values():
-                (folder / "site1" / experiment / version.file).unlink()
+            for state in States(folder / "site1" / experiment).every().values():
+                (folder / "site1" / experiment / state.name).unlink()
     os._exit(0)
 
 

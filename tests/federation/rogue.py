@@ -5,13 +5,13 @@ import signal
 import sys
 from pathlib import Path
 
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.message import Message
-from trimtab.federation.processes import site as silo
 from trimtab.federation.processes import worker
-from trimtab.federation.protocol import site
+from trimtab.federation.processes.site import SiteProcess, serve
+from trimtab.federation.protocol.site import Site
 
-HONEST = site.Site.answer
+HONEST = Site.answer
 WAYS = {
     1: ("shape", "array 0 has shape (7,), but (8,) is expected"),
     2: ("dtype", "array 0 has dtype torch.float32, but torch.float64 is expected"),
@@ -35,25 +35,27 @@ def answer(self, request):
         "nan": lambda x: x / 0,
         "norm": lambda x: x * 1e12,
     }.get(way, lambda x: x)(arrays["0"])
-    header |= {"version": {"trimtab": "0.0.9"}, "name": {"site": "a"}}.get(way, {})
+    header |= {"version": {"trimtab": "0.0.9", "results": 0}, "name": {"site": "a"}}.get(way, {})
     return Message(header, arrays)
 
 
 def main():
     """Be the worker of such a site."""
-    site.Site.answer = answer
+    Site.answer = answer
     worker.main()
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    service = silo.Service(folder, Path(sys.argv[2]), Log(folder / "logs" / "site.log"))
-    child = service.worker.child
+    process = SiteProcess(folder, Path(sys.argv[2]))
+    child = process.worker.child
     worker = "trimtab.federation.processes.worker"
     child.command = [part.replace(worker, "rogue") for part in child.command]
-    child.environment["PYTHONPATH"] = os.path.dirname(__file__)
-    signal.signal(signal.SIGTERM, lambda *_: service.stop.set())
+    paths = [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
+    child.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    signal.signal(signal.SIGTERM, lambda *_: process.stop.set())
     try:
-        silo.serve(service)
+        with attached(folder / "logs" / "site.log"):
+            serve(process)
     finally:
-        service.close()
+        process.close()

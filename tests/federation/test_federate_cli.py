@@ -1,8 +1,8 @@
 """`trimtab federate` as its users meet it, as far as no process is needed."""
 
-import builtins
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from trimtab import Scaffold, __version__
+from trimtab import Scaffold
+from trimtab._files import read_json, write_json
+from trimtab._version import RESULTS
 from trimtab.cli import main
-from trimtab.cli.federate import federate
-from trimtab.federation.setup import job as experiment
-from trimtab.federation.setup.operator_folder import Federation, unpack
+from trimtab.cli.federate import COMMANDS, federate
+from trimtab.federation.setup.job import resume_job, start_job
+from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 
 GOOD = """
@@ -69,7 +72,8 @@ def trimtab(capsys, *arguments):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in federate.commands.items()
+        for name in COMMANDS
+        for command in [federate.get_command(None, name)]
     }
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
@@ -122,7 +126,7 @@ BAD = {
     "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
-    "federate init fed --sites a --problem raises.py": "in model: KeyError: 'x'); mend it.",
+    "federate init fed --sites a --problem raises.py": "KeyError: 'x'); mend it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
     "federate init fed --problem good.py": "Missing option '--sites'.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is no algorithm; pass one of sgd, fedavg",
@@ -157,14 +161,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, made, command):
 
 
 def test_without_flower_one_sentence_says_what_to_install(capsys, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "flwr":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("trimtab.cli.federate.find_spec", lambda name: None)
     code, out, err = trimtab(capsys, "federate", "status", "made")
     assert (code, out) == (2, "")
     assert "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`." in err
@@ -191,7 +188,7 @@ def test_bad_data_are_one_sentence(name, says):
 
 
 def test_data_that_are_not_there_are_one_sentence():
-    with pytest.raises(ValueError, match=r"^nosuch: there is no such file or folder; pass --data"):
+    with pytest.raises(ValueError, match=r"^nosuch: there is no such file or folder; pass data"):
         ProblemFile(Path("good.py")).site_problem(Path("nosuch"), None)
 
 
@@ -215,11 +212,11 @@ def test_the_file_of_the_documentation_works():
 
 
 def test_a_site_without_its_data_ends_with_one_sentence_and_no_process(capsys, made):
-    silo = unpack(made.archive("a"), Path("there"))
-    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")
+    site = unpack(made.archive("a"), Path("there"))
+    code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")
     assert (code, err.count("\n")) == (2, 1)
     assert "nosuch: there is no such file or folder; pass --data PATH." in err
-    code, _, err = trimtab(capsys, "federate", "site", silo, "--data", "nosuch")  # not locked
+    code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")  # not locked
     assert "there is no such file" in err
 
 
@@ -230,7 +227,7 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     algorithm = Scaffold(eta_l=0.1, K=2)
     x = made.problem.server_problem().x0(0)
     members = (Member("a", 0, 1.0), Member("b", 1, 1.0))
-    job = experiment.begin(made, algorithm, R=9, min_sites=1)
+    job = start_job(made, algorithm, R=9, min_sites=1)
     (made.folder / "state").mkdir()
     standing = Standing("e", algorithm, 0, "uniform", algorithm.init_server(x), members, r=4)
     facts = {"cohort": ["a"], "metrics": {"accuracy": 0.5}, "bytes_up": 32}
@@ -247,10 +244,11 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     code, _, err = trimtab(capsys, "federate", "model", "made", "out.safetensors")
     assert (code, err) == (2, "trimtab: out.safetensors exists; pass another name.\n")
     with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
-        experiment.begin(made, algorithm, R=9)
-    assert experiment.again(made, R=12) == job | {"R": 12}
-    (made.folder / "run.json").write_text(
-        (made.folder / "run.json").read_text().replace(f'"{__version__}"', '"9"')
-    )
-    with pytest.raises(ValueError, match=r"was begun with trimtab 9, this is .*; go on with that"):
-        experiment.again(made)
+        start_job(made, algorithm, R=9)
+    assert resume_job(made, R=12) == replace(job, R=12)
+    old = {k: v for k, v in read_json(made.folder / "run.json").items() if k != "results"}
+    write_json(made.folder / "run.json", old | {"trimtab": "0.1.0"})  # it wrote no results
+    with pytest.raises(ValueError, match=r"begun with trimtab 0.1.0, this is .*; go on with that"):
+        resume_job(made)
+    write_json(made.folder / "run.json", old | {"trimtab": "0.1.9", "results": RESULTS})
+    resume_job(made)  # another version that gives the same numbers

@@ -20,12 +20,12 @@ def test_three_rounds_of_scaffold_and_of_mime_are_the_simulators(tmp_path):
             told = server.job(
                 algorithm=algorithm, R=3, seed=5, round_timeout=100, state=state, seconds=300
             )
-            assert [event["cohort"] for event in told["rounds"]] == [["a", "b", "c"]] * 3
+            assert [event.cohort for event in told.rounds] == [["a", "b", "c"]] * 3
             whole.check_replay(state)
             if state == "state":
-                assert told["audit"]["deviation"] <= 1e-13 * told["audit"]["largest"]
-        assert "audit" not in told
+                assert told.audit.deviation <= 1e-13 * told.audit.largest
+        assert told.audit is None
         sim = whole.replay("state-mime")
         found = sim.problem.evaluate(sim.server.x)
-        for name, value in told["end"]["metrics"].items():
+        for name, value in told.end.metrics.items():
             assert value == pytest.approx(found[name], rel=1e-12)

@@ -14,8 +14,8 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
 
-from trimtab.federation.log import Log
-from trimtab.federation.processes.site import probe
+from trimtab.federation.log import attached
+from trimtab.federation.processes.ports import probe
 from trimtab.federation.storage import keys
 from trimtab.federation.transport.flower.front import Front
 
@@ -49,8 +49,9 @@ def place(tmp_path):
     upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     lines = []
-    front = make_front(tmp_path, upstream.server_address[1], {"rome": public}, lines)
-    yield Place(tmp_path, front, upstream, public, lines)
+    front = make_front(tmp_path, upstream.server_address[1], {"rome": public})
+    with attached(follow=lines.append):
+        yield Place(tmp_path, front, upstream, public, lines)
     front.close()
     upstream.shutdown()
     upstream.server_close()
@@ -72,10 +73,9 @@ class Place:
         return found
 
 
-def make_front(folder, upstream, sites, lines, port=0):
+def make_front(folder, upstream, sites, port=0):
     certificates = folder / "server.crt", folder / "server.key"
-    log = Log(follow=lines.append)
-    front = Front(("127.0.0.1", port), *certificates, upstream, folder / "ca.crt", sites, log)
+    front = Front(("127.0.0.1", port), *certificates, upstream, folder / "ca.crt", sites)
     front.start()
     return front
 
@@ -84,8 +84,8 @@ def test_the_fleet_path_is_passed_on_and_counted(place):
     body = b"x" * 100_000
     assert place.post("/v1/fleet/pull-messages", body) == (200, b"/v1/fleet/pull-messages " + body)
     traffic = place.front.traffic()
-    assert 0 < traffic["up"]["rome"] - len(body) < 1000
-    assert 0 < traffic["down"]["rome"] - len(body) < 1000
+    assert 0 < traffic.up["rome"] - len(body) < 1000
+    assert 0 < traffic.down["rome"] - len(body) < 1000
     assert place.lines == []
 
 
@@ -178,7 +178,7 @@ def test_a_client_that_trusts_another_authority_is_logged(place, tmp_path):
 def test_an_expired_certificate_is_refused_by_the_site(place):
     assert probe(f"127.0.0.1:{place.front.port}", place.folder / "ca.crt") == ""
     keys.make_server_certificate(place.folder, ["127.0.0.1"], lasts=timedelta(hours=-1))
-    expired = make_front(place.folder, 1, {}, [])
+    expired = make_front(place.folder, 1, {})
     try:
         said = probe(f"127.0.0.1:{expired.port}", place.folder / "ca.crt")
         assert said.startswith(f"refused the server at 127.0.0.1:{expired.port}: its certificate ")

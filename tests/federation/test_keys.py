@@ -10,8 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from trimtab.federation.setup import operator_folder
-from trimtab.federation.storage import keys
+from trimtab._files import Lock
+from trimtab.errors import InUse
+from trimtab.federation.setup.operator_folder import Federation, admit, create
+from trimtab.federation.setup.site_folder import SiteFolder, unpack
+from trimtab.federation.storage import keys, roster
+from trimtab.federation.storage.roster import RosterFile
 
 PROBLEM = """
 import torch
@@ -30,7 +34,7 @@ def silo(data):
 @pytest.fixture
 def made(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM)
-    return operator_folder.found(
+    return create(
         tmp_path / "operator",
         ["rome", "oslo"],
         tmp_path / "problem.py",
@@ -77,22 +81,22 @@ def test_an_archive_holds_what_its_site_needs_and_no_more(made, tmp_path):
             *(f"oslo/{n}" for n in ("site.json", "site.key", "ca.crt", "problem.py")),
         }
         assert {m.mode for m in file.getmembers() if m.isfile()} == {0o600}
-    there = operator_folder.unpack(made.archive("oslo"), tmp_path / "there")
-    silo = operator_folder.Silo.read(there)
-    assert (silo.name, silo.server, silo.batch) == ("oslo", "fed.example.org:9443", 0.5)
-    key = load_ssh_private_key((silo.folder / "site.key").read_bytes(), password=None)
+    there = unpack(made.archive("oslo"), tmp_path / "there")
+    site = SiteFolder.read(there)
+    assert (site.name, site.server, site.batch) == ("oslo", "fed.example.org:9443", 0.5)
+    key = load_ssh_private_key((site.folder / "site.key").read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
 
 
 def test_sites_have_different_keys_and_the_operator_their_public_halves(made, tmp_path):
     assert len(set(made.sites.values())) == 2
     for name in made.sites:
-        folder = operator_folder.unpack(made.archive(name), tmp_path)
+        folder = unpack(made.archive(name), tmp_path)
         text = "".join(
             p.read_text() for p in made.folder.rglob("*") if p.suffix in (".json", ".crt")
         )
         assert (folder / "site.key").read_text() not in text
-    again = operator_folder.Federation.read(made.folder)
+    again = Federation.read(made.folder)
     assert again == made
 
 
@@ -101,14 +105,14 @@ def test_sites_have_different_keys_and_the_operator_their_public_halves(made, tm
     [
         ({"sites": ["a", "a"]}, "two sites have one name; name them apart."),
         ({"sites": ["../a"]}, "'../a' is no name for a site; use small letters"),
-        ({"hosts": ["a b"]}, "'a b' is no host name or address; pass --host NAME."),
+        ({"hosts": ["a b"]}, "'a b' is no host name or address; pass host=NAME."),
     ],
 )
 def test_bad_names_are_refused(tmp_path, change, says):
     (tmp_path / "problem.py").write_text(PROBLEM)
     arguments = {"sites": ["a"], "hosts": ["localhost"]} | change
     with pytest.raises(ValueError, match=re.escape(says)):
-        operator_folder.found(
+        create(
             tmp_path / "op",
             arguments["sites"],
             tmp_path / "problem.py",
@@ -121,11 +125,20 @@ def test_bad_names_are_refused(tmp_path, change, says):
 
 
 def test_a_site_leaves_in_two_steps_and_the_last_one_cannot(made):
-    operator_folder.dismiss(made, "rome")
-    assert operator_folder.Federation.read(made.folder).leaving == ["rome"]
+    file = RosterFile(made.folder)
+    file.dismiss("rome")
+    assert Federation.read(made.folder).roster.leaving == ("rome",)
     with pytest.raises(ValueError, match="'oslo' is the only site left"):
-        operator_folder.dismiss(made, "oslo")
-    operator_folder.dismissed(made, "rome")
-    assert list(operator_folder.Federation.read(made.folder).sites) == ["oslo"]
+        file.dismiss("oslo")
+    file.forget("rome")
+    assert list(Federation.read(made.folder).sites) == ["oslo"]
     with pytest.raises(ValueError, match="there is no site 'rome'; the sites are oslo"):
-        operator_folder.dismiss(made, "rome")
+        file.dismiss("rome")
+
+
+def test_a_site_that_could_not_be_admitted_leaves_no_archive(made, monkeypatch):
+    monkeypatch.setattr(roster, "_PATIENCE", 0.1)
+    with Lock(made.folder), pytest.raises(InUse):
+        admit(made, "lima")
+    assert not made.archive("lima").exists()
+    assert list(admit(made, "lima").sites) == ["rome", "oslo", "lima"]

@@ -48,6 +48,6 @@ def test_nothing_is_lost_however_the_server_dies(tmp_path):
 
 
 def check(whole, told, what):
-    assert told["audit"]["missing"] == {}, what
-    assert told["audit"]["deviation"] <= 1e-13 * told["audit"]["largest"], what
+    assert told.audit.missing == {}, what
+    assert told.audit.deviation <= 1e-13 * told.audit.largest, what
     whole.check_replay()

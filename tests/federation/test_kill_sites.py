@@ -9,7 +9,8 @@ import pytest
 from whole import Serving, Whole
 
 from trimtab import Scaffold
-from trimtab.federation.setup import operator_folder
+from trimtab.federation.setup.operator_folder import Federation, admit
+from trimtab.federation.storage.roster import RosterFile
 
 pytestmark = pytest.mark.federation
 
@@ -35,17 +36,17 @@ def test_nothing_is_lost_however_sites_die(tmp_path):
         killed = []
 
         def kill(event):
-            if event["r"] == 6:
+            if event.r == 6:
                 whole.kill(whole.sites["a"], "trimtab.federation.processes.worker")
                 whole.kill(whole.sites["b"], "flwr.supernode.cli")
                 whole.kill_site("c")
                 whole.start_site("c")
-                killed.append(event["r"])
+                killed.append(event.r)
 
         told = server.job(R=9, on_round=kill, seconds=300)
         assert killed == [6]
         check(whole, told)
-        assert {"a", "b", "c"} <= {name for event in told["rounds"] for name in event["cohort"]}
+        assert {"a", "b", "c"} <= {name for event in told.rounds for name in event.cohort}
         lost_and_found(whole, server)
         come_and_go(whole, server)
 
@@ -57,25 +58,22 @@ def lost_and_found(whole, server):
     whole.start_site("b")
     told = server.job(R=11, min_sites=3, seconds=300)
     assert "site b" in whole.log()
-    assert told["rounds"][-1]["cohort"] == ["a", "b", "c"]
+    assert told.rounds[-1].cohort == ["a", "b", "c"]
     assert [line["kind"] for line in whole.journal()].count("restore") == 1, whole.logs()
     balanced(told)
 
 
 def come_and_go(whole, server):
     """A site joins and another leaves, between rounds, with the invariant kept."""
-    federation = operator_folder.Federation.read(whole.operator)
-    operator_folder.admit(federation, "d")
-    federation.write()
-    whole.federation = federation
+    whole.federation = admit(Federation.read(whole.operator), "d")
     whole.unpack("d", 3)
-    operator_folder.dismiss(federation, "a")
+    RosterFile(whole.operator).dismiss("a")
     whole.start_site("d")
     told = server.job(R=16, min_sites=2, seconds=300)
     kinds = [line["kind"] for line in whole.journal()]
     assert kinds.count("join") == kinds.count("leave") == 1, whole.logs()
-    assert told["rounds"][-1]["cohort"] == ["b", "c", "d"]
-    assert list(operator_folder.Federation.read(whole.operator).sites) == ["b", "c", "d"]
+    assert told.rounds[-1].cohort == ["b", "c", "d"]
+    assert list(Federation.read(whole.operator).sites) == ["b", "c", "d"]
     balanced(told)
 
 
@@ -85,8 +83,8 @@ def check(whole, told):
 
 
 def balanced(told):
-    assert told["audit"]["missing"] == {}
-    assert told["audit"]["deviation"] <= 1e-13 * told["audit"]["largest"]
+    assert told.audit.missing == {}
+    assert told.audit.deviation <= 1e-13 * told.audit.largest
 
 
 def test_the_operators_command_ends_cleanly_and_goes_on(tmp_path):

@@ -5,23 +5,25 @@ import io
 import pytest
 from rich.console import Console
 
-from trimtab.report.live import Watch, metrics_text
+from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, metrics_text
+from trimtab.report.live import Watch
 
-ROUND = {
-    "r": 3,
-    "cohort": ["rome", "oslo"],
-    "absent": {"lima": "no answer within 60 s"},
-    "bytes_up": 5200,
-    "bytes_down": 10_400,
-    "drift": 0.125,
-    "metrics": {"loss": 0.5, "accuracy": 0.75, "auc": 0.8},
-    "seconds": 4.25,
-    "sites": {
-        "rome": {"metrics": {"accuracy": 0.5}, "seconds": 1.0},
-        "oslo": {"metrics": {"accuracy": 1.0}, "seconds": 2.0},
+ROUND = RoundCommitted(
+    r=3,
+    cohort=["rome", "oslo"],
+    absent={"lima": "no answer within 60 s"},
+    bytes_up=5200,
+    bytes_down=10_400,
+    drift=0.125,
+    cosine=None,
+    metrics={"loss": 0.5, "accuracy": 0.75, "auc": 0.8},
+    seconds=4.25,
+    sites={
+        "rome": SiteReport({"accuracy": 0.5}, 10, 1.0, 2600),
+        "oslo": SiteReport({"accuracy": 1.0}, 10, 2.0, 2600),
     },
-    "wire": {"up": {"rome": 9000}, "down": {"rome": 12_000}},
-}
+    wire=Traffic({"rome": 9000}, {"rome": 12_000}),
+)
 
 
 def shown(terminal):

@@ -12,13 +12,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
-from trimtab.federation.message import Message, check_arrays, decode, encode
-from trimtab.federation.protocol import rehearsal
+from trimtab._version import RESULTS, __version__
+from trimtab.algorithms import registry
+from trimtab.federation.message import Message, check_arrays, decode, encode, this_trimtab
 from trimtab.federation.protocol.coordinator import Coordinator, LostState
 from trimtab.federation.protocol.site import Site
-from trimtab.federation.storage.states import KEPT, START, Versions
+from trimtab.federation.storage.states import KEPT, START, States
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
+OTHER = {"trimtab": "9", "results": 9}  # a trimtab that gives other numbers
 
 
 @pytest.fixture
@@ -130,11 +132,11 @@ def test_an_algorithm_outside_the_registry_is_refused(refused):
         eta: float
 
     with refused("Own", "registry"):
-        rehearsal.describe(Own(eta=0.1))
+        registry.encode(Own(eta=0.1))
     with refused("os"):
-        rehearsal.build({"kind": "os"})
+        registry.decode({"kind": "os"})
     with refused("fedavg"):
-        rehearsal.build({"kind": "fedavg", "eta": 0.1})
+        registry.decode({"kind": "fedavg", "eta": 0.1})
 
 
 # -- the site's half
@@ -213,7 +215,8 @@ def test_a_state_of_an_old_epoch_or_a_foreign_experiment_is_not_taken(make):
     standing = federation.server.standing
     site = federation.sites["site0"]
     header = {
-        **{"kind": "control", "trimtab": "0.1.0", "site": "site0", "index": 0, "clock": 1},
+        **this_trimtab(),
+        **{"kind": "control", "site": "site0", "index": 0, "clock": 1},
         **{"tag": "ab", "accepted": standing.member("site0").accepted},
     }
     assert site.answer(Message(header | {"experiment": standing.experiment}))["status"] == "done"
@@ -223,7 +226,8 @@ def test_a_state_of_an_old_epoch_or_a_foreign_experiment_is_not_taken(make):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"trimtab": "9.9"}, ("trimtab 0.1.0", "9.9", "install")),
+        ({"trimtab": "9.9", "results": 9}, (f"trimtab {__version__}", "9.9", "install")),
+        ({"results": 1}, ("(results 1)", f"(results {RESULTS})")),
         ({"site": "site1"}, ("site1",)),
         ({"kind": "shell"}, ("shell",)),
         ({"experiment": "../../etc"}, ("../../etc",)),
@@ -296,7 +300,10 @@ def with_array(name, tensor):
         (with_array("1", torch.tensor([1e9, 0], dtype=torch.float64)), "norm 1e+09"),
         (with_array("2", torch.ones(2, dtype=torch.float64)), "0, 1, 2"),
         (lambda reply: Message(reply.header, {}), "nothing"),
-        (lambda reply: Message(reply.header | {"trimtab": "9"}, reply.arrays), "trimtab 9"),
+        (
+            lambda reply: Message(reply.header | {"trimtab": "9", "results": 9}, reply.arrays),
+            "trimtab 9",
+        ),
         (lambda reply: Message(reply.header | {"base": "ab"}, reply.arrays), "another state"),
         (lambda reply: Message(reply.header | {"status": 7}, reply.arrays), "7"),
     ],
@@ -421,7 +428,7 @@ controls_server = type(Scaffold(eta_l=1, K=1).init_server(torch.zeros(1)))
 def test_state_becomes_pending_at_the_last_exchange_and_only_the_faithful_are_asked(
     make, monkeypatch
 ):
-    monkeypatch.setitem(rehearsal._KINDS, "twice", Twice)
+    monkeypatch.setitem(registry._own, "twice", registry.Kind("twice", Twice, "Twice", "#000"))
     federation = make(Twice(), R=4)
     asked = []
 
@@ -474,7 +481,7 @@ def test_a_lost_state_is_given_back(make, caplog, weights):
     assert len(done.cohort) == 3
     assert "the state of site1 was gone; it is restored" in caplog.text
     audited(federation)
-    restored = Versions(federation.folder / "site1" / federation.server.standing.experiment)
+    restored = States(federation.folder / "site1" / federation.server.standing.experiment)
     (version,) = (v for v in restored.every().values() if v.base == START)
     torch.testing.assert_close(restored.load(version.tag)["0"], before, rtol=1e-12, atol=1e-12)
     assert [line["kind"] for line in federation.server.journal].count("restore") == 1

@@ -31,7 +31,7 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         whole.wait_for("connecting to", "a")
 
         def on_round(event):
-            if event["r"] == 1:
+            if event.r == 1:
                 for folder in strangers:
                     whole.start_site("a", folder=folder)
 
@@ -42,17 +42,17 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         assert honest.poll() is None
 
         # wrong shape, dtype, NaN, absurd norm, version, name: that site sits the round out
-        assert [event["r"] for event in told["rounds"]] == list(range(1, 8))
-        for event in told["rounds"]:
-            if event["r"] in rogue.WAYS:
-                assert event["cohort"] == ["a", "c"], event
-                assert rogue.WAYS[event["r"]][1] in event["absent"]["b"]
+        assert [event.r for event in told.rounds] == list(range(1, 8))
+        for event in told.rounds:
+            if event.r in rogue.WAYS:
+                assert event.cohort == ["a", "c"], event
+                assert rogue.WAYS[event.r][1] in event.absent["b"]
                 assert any(
-                    "site b sits out" in line and rogue.WAYS[event["r"]][1] in line
+                    "site b sits out" in line and rogue.WAYS[event.r][1] in line
                     for line in whole.log().splitlines()
                 ), event
-        assert told["rounds"][-1]["cohort"] == ["a", "b", "c"]
-        assert told["audit"]["deviation"] <= 1e-13 * told["audit"]["largest"]
+        assert told.rounds[-1].cohort == ["a", "b", "c"]
+        assert told.audit.deviation <= 1e-13 * told.audit.largest
         whole.check_replay()
 
         # an unknown key, and a second node under a registered name
@@ -112,7 +112,7 @@ def front_at(whole, port):
     until = time.monotonic() + 30
     while True:
         try:
-            return make_front(whole.federation.keys, 1, {}, [], port)
+            return make_front(whole.federation.keys, 1, {}, port)
         except OSError:
             assert time.monotonic() < until
             time.sleep(0.2)

@@ -32,12 +32,14 @@ class Disk:
         self.failed = 0
         if what == "open":
             real = open
-            monkeypatch.setattr(
-                "builtins.open",
-                lambda path, mode="r", *rest, **more: self.do(
-                    real, path, writes=mode not in ("r", "rb")
-                )(path, mode, *rest, **more),
-            )
+
+            def opened(path, mode="r", *rest, **more):
+                return self.do(real, path, writes=mode not in ("r", "rb"))(
+                    path, mode, *rest, **more
+                )
+
+            monkeypatch.setattr("builtins.open", opened)
+            monkeypatch.setattr("io.open", opened)  # the name by which pathlib calls it
         elif what == "fsync":
             real = os.fsync
             monkeypatch.setattr(

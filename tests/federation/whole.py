@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,13 +15,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
-from trimtab.federation.log import Log
-from trimtab.federation.processes.operator import Server
-from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import job as experiment
-from trimtab.federation.setup import operator_folder
+from trimtab.federation.events import AuditDone, Ended, RoundCommitted
+from trimtab.federation.log import attached
+from trimtab.federation.processes.operator import OperatorProcess
+from trimtab.federation.processes.ports import free_port
+from trimtab.federation.setup.job import resume_job, start_job
+from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import read_journal, read_standing
-from trimtab.federation.storage.states import START, Versions
+from trimtab.federation.storage.states import START, States
 
 PROBLEM = '''\
 """Two classes in three dimensions; each site has its own slant."""
@@ -60,31 +63,45 @@ def simulator_problem(N):
     return Supervised(lambda: nn.Linear(3, 2).double(), F.cross_entropy, clients, test, BATCH)
 
 
-class Serving(Server):
+@dataclass
+class Told:
+    """What the operator's process told of a job."""
+
+    rounds: list[RoundCommitted] = field(default_factory=list)
+    audit: AuditDone | None = None
+    end: Ended | None = None
+
+
+class Serving(OperatorProcess):
     """A server within the test's own process; SuperLink and rounds are processes of their own."""
 
     def __init__(self, whole):
         self.whole = whole
-        super().__init__(whole.operator, Log(whole.operator / "logs" / "server.log"))
+        self._kept = attached(whole.operator / "logs" / "server.log")
+        super().__init__(whole.operator)
+        self._kept.__enter__()
 
     def job(self, seconds=240, on_round=None, state="state", algorithm=None, **options):
-        """Do a job to its end; return the last event of each kind, and all rounds."""
+        """Do a job to its end; return what came of it."""
         begun = read_standing(self.federation.folder / state) is not None
-        federation = operator_folder.Federation.read(self.federation.folder)
+        federation = Federation.read(self.federation.folder)
         if begun:
-            job = experiment.again(federation, **options)
+            job = resume_job(federation, **options)
         else:
-            job = experiment.begin(federation, algorithm, state=state, **options)
+            job = start_job(federation, algorithm, state=state, **options)
         alarm = threading.Timer(seconds, self.stop.set)
         alarm.start()
-        told = {"rounds": []}
+        told = Told()
         try:
             for event in self.events(job):
-                if event["event"] == "round":
-                    told["rounds"].append(event)
+                if isinstance(event, RoundCommitted):
+                    told.rounds.append(event)
                     if on_round is not None:
                         on_round(event)
-                told[event["event"]] = event
+                elif isinstance(event, AuditDone):
+                    told.audit = event
+                else:
+                    told.end = event
         finally:
             alarm.cancel()
         assert not self.interrupted, f"not done in {seconds} seconds:\n{self.whole.logs()}"
@@ -96,6 +113,7 @@ class Serving(Server):
 
     def __exit__(self, *_):
         self.close()
+        self._kept.__exit__(None, None, None)
         self.whole.close()
 
 
@@ -106,7 +124,7 @@ class Whole:
         self.folder, self.names = folder, list(names)
         (folder / "problem.py").write_text(problem)
         self.operator = folder / "operator"
-        self.federation = operator_folder.found(
+        self.federation = create(
             self.operator,
             self.names,
             folder / "problem.py",
@@ -120,7 +138,7 @@ class Whole:
             self.unpack(name, number)
 
     def unpack(self, name, number):
-        operator_folder.unpack(self.federation.archive(name), self.folder / "sites")
+        unpack(self.federation.archive(name), self.folder / "sites")
         (self.folder / "data" / name).mkdir(parents=True)
         (self.folder / "data" / name / str(number)).mkdir()
 
@@ -280,7 +298,7 @@ class Whole:
         if accepted == START:
             return torch.zeros_like(standing.server.x)
         folder = self.folder / "sites" / name / "state" / standing.experiment
-        return Versions(folder).load(accepted)["0"]
+        return States(folder).load(accepted)["0"]
 
     def replay(self, state="state"):
         """Run the recorded cohorts through the simulator; return the simulation at its end."""

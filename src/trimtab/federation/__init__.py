@@ -11,11 +11,13 @@ Whoever carries messages needs these and no more:
     `join(ask, name)` and `leave(ask, name)` may be called between two of them; `close()`.
     `storage.ledger.read_standing(folder)` and `read_journal` look at a folder that is in use.
 
-`ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]`
-    The transport: sends each request to the site of that name, and yields replies one at a time as
-    they arrive, until `timeout` seconds have passed or nothing more can come. Replies may be late,
-    twice, or missing. The name is that of the sender by its key, whatever the message says.
+`transport.Transport`
+    The way to the sites. Its method `ask(requests, timeout)` is what the coordinator is given: it
+    sends each request to the site of that name, and yields replies one at a time as they arrive.
 
 `message.encode(message) -> bytes`, `message.decode(bytes) -> message`
     A message is JSON and arrays: `message.Message(header, arrays)`.
+
+Rooms: message, events and log stand at the bottom; then storage, protocol and transport,
+each upon those before; setup stands beside transport; processes uses all of them.
 """

@@ -1,39 +1,69 @@
-"""Lines for people: what happened, when, in a file and to whoever follows."""
+"""Lines for people: what happened, when, in a file and to whoever follows.
 
+Rooms log to `trimtab.federation.<room>`, as any library does. What a process says is kept by
+`attached`; the root logger is the user's, and stays as it is.
+"""
+
+import logging
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 Follow = Callable[[str], None]
+LOGGER = logging.getLogger("trimtab.federation")
 
 
-class Log:
-    """A file of lines with their time; `follow` gets each line as well."""
+class Lines(logging.Handler):
+    """Passes each record on as a line; one that somebody should read begins with 'warning: '."""
 
-    def __init__(self, path: Path | None = None, follow: Follow | None = None) -> None:
-        self.path, self.follow = path, follow
-        self._lock = threading.Lock()
+    def __init__(self, follow: Follow) -> None:
+        super().__init__()
+        self.follow = follow
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on."""
+        level = "warning: " if record.levelno >= logging.WARNING else ""
+        self.follow(level + record.getMessage())
+
+
+@contextmanager
+def handled(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler have all that the federation says meanwhile."""
+    before = LOGGER.level
+    if not LOGGER.isEnabledFor(logging.INFO):
+        LOGGER.setLevel(logging.INFO)
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+
+
+@contextmanager
+def attached(path: Path | None = None, follow: Follow | None = None) -> Iterator[None]:
+    """Append what is said meanwhile to a file, with its time; `follow` gets each line as well."""
+    with ExitStack() as stack:
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(handled(Lines(_Appender(path))))
+        if follow is not None:
+            stack.enter_context(handled(Lines(follow)))
+        yield
 
-    def say(self, line: str) -> None:
-        """Write a line."""
-        self._write("", line)
 
-    def warn(self, line: str) -> None:
-        """Write a line that somebody should read."""
-        self._write("warning: ", line)
+class _Appender:
+    """Writes lines to a file that is opened anew for each, so that it may be moved away."""
 
-    def _write(self, level: str, line: str) -> None:
-        with self._lock:
-            if self.path is not None:
-                now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-                try:
-                    with open(self.path, "a", encoding="utf-8") as file:
-                        file.write(f"{now} {level}{line}\n")
-                except OSError as error:
-                    print(f"{self.path} cannot be written ({error})", file=sys.stderr)
-            if self.follow is not None:
-                self.follow(level + line)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, line: str) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(f"{now} {line}\n")
+        except OSError as error:
+            print(f"{self.path} cannot be written ({error})", file=sys.stderr)

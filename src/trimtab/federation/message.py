@@ -6,17 +6,17 @@ On the wire a message is one safetensors file whose metadata hold the header as 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
-from trimtab._version import __version__
-from trimtab.core import leaves
+from trimtab._version import RESULTS, __version__
+from trimtab.core import State, leaves, map_leaves
 
 _HEADER = "trimtab"
 
@@ -57,19 +57,15 @@ def decode(data: bytes) -> Message:
     return Message(header, arrays)
 
 
-def write(path: Path, message: Message) -> None:
-    """Write a message to a file, as `encode` would."""
-    save_file(_apart(message.arrays), path, _metadata(message.header))
-
-
-def read(path: Path) -> Message:
-    """Read a message from a file."""
-    return decode(path.read_bytes())
-
-
 def arrays_of(tree: Any) -> dict[str, Tensor]:
     """Return the leaves of a broadcast, upload or state as arrays named by their place."""
     return {str(place): leaf.detach() for place, leaf in enumerate(leaves(tree))}
+
+
+def filled(like: State, arrays: dict[str, Tensor]) -> State:
+    """Return a tree of this structure with the tensors of a message."""
+    tensors = iter([arrays[str(place)] for place in range(len(leaves(like)))])
+    return map_leaves(lambda _: next(tensors), like)
 
 
 def check_arrays(
@@ -104,9 +100,37 @@ def check_arrays(
             )
 
 
-def version() -> str:
-    """Return which trimtab this is; server and sites must have the same."""
-    return __version__
+def this_trimtab() -> dict[str, Any]:
+    """Return what every message says of its sender: its version, and which numbers it computes."""
+    return {"trimtab": __version__, "results": RESULTS}
+
+
+def same_results(header: dict[str, Any]) -> bool:
+    """Tell whether a sender computes the same numbers as this trimtab; 0.1.0 did not say."""
+    return bool(header.get("results", 1) == RESULTS)
+
+
+def versions(header: dict[str, Any]) -> tuple[str, str]:
+    """Return the versions of this trimtab and of a sender, so that they can be told apart.
+
+    >>> versions({"trimtab": "0.1.0"})[1]
+    '0.1.0'
+    """
+    ours, theirs = __version__, str(header.get("trimtab"))
+    if ours == theirs:
+        return f"{ours} (results {RESULTS})", f"{theirs} (results {header.get('results', 1)})"
+    return ours, theirs
+
+
+class ReplyStatus(StrEnum):
+    """What a site says of a request in the header of its reply."""
+
+    DONE = "done"
+    MISMATCH = "mismatch"  # the state that the server counts on is not there
+    STALE = "stale"  # the request is older than a state that is there
+    REFUSED = "refused"
+    FAILED = "failed"
+    DIVERGED = "diverged"
 
 
 class NotFinite(ValueError):
@@ -124,11 +148,11 @@ def _metadata(header: dict[str, Any]) -> dict[str, str]:
 def _apart(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the arrays without shared memory, which safetensors refuses."""
     seen: set[int] = set()
-    found = {}
+    apart = {}
     for name, leaf in arrays.items():
-        found[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
+        apart[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
         seen.add(leaf.data_ptr())
-    return found
+    return apart
 
 
 def _first_line(error: Exception) -> str:

@@ -1,8 +1,6 @@
 """A federation at work: a live table on a terminal, plain lines elsewhere."""
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -10,9 +8,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.federation.events import (
+    RoundCommitted,
+    SiteReport,
+    Traffic,
+    metrics_text,
+    number_text,
+)
 from trimtab.report.table import human_bytes
 
-_ROUNDS, _LINES = 10, 6
+_ROUNDS, _LINES = 10, 6  # the last <= 10 rounds and <= 6 lines are shown
 
 
 class Watch:
@@ -20,10 +25,11 @@ class Watch:
 
     def __init__(self, console: Console, title: str, R: int, sites: list[str]) -> None:
         self.console, self.title, self.R = console, title, R
-        self.rounds: deque[Mapping[str, Any]] = deque(maxlen=_ROUNDS)
+        self.rounds: deque[RoundCommitted] = deque(maxlen=_ROUNDS)
         self.lines: deque[str] = deque(maxlen=_LINES)
-        self.sites: dict[str, Mapping[str, Any]] = {name: {} for name in sites}
-        self.wire: Mapping[str, Any] = {}
+        nothing = SiteReport({}, 0, 0.0, 0)
+        self.sites: dict[str, SiteReport | str] = dict.fromkeys(sites, nothing)  # or why it sat out
+        self.wire = Traffic()
         self._live = Live(console=console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> "Watch":
@@ -44,13 +50,12 @@ class Watch:
         else:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def round(self, event: Mapping[str, Any]) -> None:
+    def round(self, event: RoundCommitted) -> None:
         """Show a round."""
         self.rounds.append(event)
-        self.wire = event.get("wire", {})
-        for name in list(self.sites):
-            told, why = event["sites"].get(name), event["absent"].get(name)
-            self.sites[name] = told or {"why": why or "not asked"}
+        self.wire = event.wire
+        for name in self.sites:
+            self.sites[name] = event.sites.get(name) or event.absent.get(name) or "not asked"
         if self.console.is_terminal:
             self._show()
         else:
@@ -62,50 +67,36 @@ class Watch:
             rounds.add_column(name, justify="right")
         for event in self.rounds:
             rounds.add_row(
-                f"{event['r']} / {self.R}",
-                f"{len(event['cohort'])} of {len(self.sites)}",
-                human_bytes(event["bytes_up"]),
-                human_bytes(event["bytes_down"]),
-                number(event["drift"]),
-                metrics_text(event["metrics"]),
-                f"{event['seconds']:.1f}",
+                f"{event.r} / {self.R}",
+                f"{len(event.cohort)} of {len(self.sites)}",
+                human_bytes(event.bytes_up),
+                human_bytes(event.bytes_down),
+                number_text(event.drift),
+                metrics_text(event.metrics),
+                f"{event.seconds:.1f}",
             )
         sites = Table(pad_edge=False)
         for name in ("site", "up", "down", "metric", "its own seconds"):
             sites.add_column(name, justify="left" if name == "site" else "right")
-        for name, told in self.sites.items():
-            up, down = (self.wire.get(way, {}).get(name, 0) for way in ("up", "down"))
-            shown = (escape(told["why"]), "") if "why" in told else _told(told)
-            sites.add_row(name, human_bytes(up), human_bytes(down), *shown)
+        for name, report in self.sites.items():
+            up, down = (human_bytes(way.get(name, 0)) for way in (self.wire.up, self.wire.down))
+            sites.add_row(name, up, down, *_last(report))
         self._live.update(Group(rounds, sites, *(Text(line) for line in self.lines)))
 
 
-def round_line(event: Mapping[str, Any]) -> str:
+def round_line(event: RoundCommitted) -> str:
     """Return a round as one line."""
-    asked = len(event["cohort"]) + len(event["absent"])
+    asked = len(event.cohort) + len(event.absent)
     return (
-        f"round {event['r']}: {len(event['cohort'])} of {asked} sites, "
-        f"{human_bytes(event['bytes_up'])} up, {human_bytes(event['bytes_down'])} down, "
-        f"drift {number(event['drift'])}, {metrics_text(event['metrics'])}, "
-        f"{event['seconds']:.1f} s"
+        f"round {event.r}: {len(event.cohort)} of {asked} sites, "
+        f"{human_bytes(event.bytes_up)} up, {human_bytes(event.bytes_down)} down, "
+        f"drift {number_text(event.drift)}, {metrics_text(event.metrics)}, "
+        f"{event.seconds:.1f} s"
     )
 
 
-def metrics_text(metrics: Mapping[str, Any]) -> str:
-    """Return accuracy and loss, and whatever else there is.
-
-    >>> metrics_text({"loss": 0.43219, "accuracy": 0.8})
-    'accuracy 0.8, loss 0.4322'
-    """
-    first = [name for name in ("accuracy", "loss") if name in metrics]
-    names = first + [name for name in metrics if name not in first]
-    return ", ".join(f"{name} {number(metrics[name])}" for name in names) or "no metric"
-
-
-def number(value: float | None) -> str:
-    """Return a number in four digits; a dash for none."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def _told(told: Mapping[str, Any]) -> tuple[str, str]:
-    return metrics_text(told.get("metrics", {})), f"{told.get('seconds', 0.0):.2f}"
+def _last(report: SiteReport | str) -> tuple[str, str]:
+    """Return a site's metrics and seconds in the last round, or why it sat out."""
+    if isinstance(report, SiteReport):
+        return metrics_text(report.metrics), f"{report.seconds:.2f}"
+    return escape(report), ""

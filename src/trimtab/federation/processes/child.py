@@ -1,6 +1,7 @@
 """Child processes that are kept alive, and that never outlive this one."""
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -10,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from trimtab.federation.log import Log
+log = logging.getLogger("trimtab.federation.processes")
 
 _GUARD = Path(__file__).with_name("guard.py")
-_CALM = 60.0  # seconds after which a child that lived so long may fail quickly again
+_CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
 
 
 class Child:
@@ -31,10 +32,9 @@ class Child:
         *,
         environment: Mapping[str, str],
         output: Path,
-        log: Log,
         piped: bool = False,
     ) -> None:
-        self.name, self.log, self.piped, self.output = name, log, piped, output
+        self.name, self.piped, self.output = name, piped, output
         self.environment = dict(environment)
         self.command = [sys.executable, "-P", str(_GUARD), str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
@@ -99,7 +99,7 @@ class Child:
             return code
         if now >= self._not_before:
             if self.starts:
-                self.log.say(f"{self.name} is started again.")
+                log.info(f"{self.name} is started again.")
             self.start()
         return None
 
@@ -146,5 +146,5 @@ def tail(path: Path, lines: int = 1) -> str:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    found = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(found[-lines:])[-300:]
+    written = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(written[-lines:])[-300:]

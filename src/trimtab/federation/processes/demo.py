@@ -1,8 +1,9 @@
 """A whole federation on one machine: four hospitals, a server, TLS and keys, in one command."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Generator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,14 +13,17 @@ from torch import Tensor
 
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.core import Algorithm
+from trimtab.core.task import Note, task
 from trimtab.errors import DataError
-from trimtab.federation.log import Log
+from trimtab.federation.events import AuditDone, RoundCommitted
+from trimtab.federation.log import attached
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.operator import Server
-from trimtab.federation.processes.site import free_port
-from trimtab.federation.setup import job as experiment
-from trimtab.federation.setup import operator_folder
-from trimtab.federation.setup.status import summary_of
+from trimtab.federation.processes.operator import OperatorProcess
+from trimtab.federation.processes.ports import free_port
+from trimtab.federation.setup.job import start_job
+from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.setup.status import RunSummary, summary_of
 from trimtab.problems.data.digits import digits
 from trimtab.problems.data.heart_disease import heart_disease
 from trimtab.problems.partition import by_label
@@ -46,98 +50,120 @@ def silo(data):
 '''
 
 
-def demonstrate(
-    data: Path | None,
-    out: Path | None,
-    say: Callable[[str], None],
-    stop: threading.Event | None = None,
-) -> dict[str, Any]:
-    """Run SCAFFOLD, then FedAvg, over four sites; return rounds, metric, bytes and the audit."""
-    with ExitStack() as stack:
-        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="trimtab-")))
-        parts, classes = _parts(data, say)
-        features = next(iter(parts.values()))["X"].shape[1]
-        folder.mkdir(parents=True, exist_ok=True)
-        problem = folder / "problem.py"
-        problem.write_text(_PROBLEM.format(features=features, classes=classes))
-        operator = folder / "operator"
-        federation = operator_folder.found(
-            operator,
-            list(parts),
-            problem,
-            weights="uniform",
-            batch=None,
-            hosts=["127.0.0.1"],
-            port=free_port(),
-        )
-        for name, part in parts.items():
-            save_file(part, folder / f"{name}.safetensors")
-        log = Log(operator / "logs" / "server.log", say)
-        server = Server(operator, log, stop=stop)
-        stack.callback(server.close)
-        sites = [_site(federation, name, folder, log) for name in parts]
-        for site in sites:
-            stack.callback(site.stop)
-            site.start()
-        say(f"four sites and a server are starting in {folder}")
-        server.start()
-        scaffold = _run(server, sites, Scaffold(eta_l=ETA_L, K=K, lean=True), "state", say)
-        fedavg = _run(server, sites, FedAvg(eta_l=ETA_L, K=K), "state-fedavg", say)
-        shown = ("rounds", "metric", "bytes_up")
+@dataclass(frozen=True)
+class Demonstration:
+    """What came of both runs."""
+
+    scaffold: RunSummary
+    fedavg: RunSummary
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `federate demo --json` prints."""
+        audit = self.scaffold.audit
         return {
-            "sites": list(parts),
-            **{name: scaffold[name] for name in shown},
-            "audit": {"deviation": scaffold["audit"]["deviation"]},
-            "fedavg": {name: fedavg[name] for name in shown},
+            "sites": self.scaffold.sites,
+            **_numbers(self.scaffold),
+            "audit": {"deviation": audit.deviation if audit else None},
+            "fedavg": _numbers(self.fedavg),
         }
 
 
+@task
+def demonstrate(
+    data: Path | None = None, out: Path | None = None, stop: threading.Event | None = None
+) -> Generator[Note, None, Demonstration]:
+    """Run SCAFFOLD, then FedAvg, over four sites of this machine; `stop` ends it early."""
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="trimtab-")))
+        parts, classes = yield from _parts(data)
+        federation = _prepare(folder, parts, classes)
+        stack.enter_context(attached(federation.folder / "logs" / "server.log"))
+        operator = OperatorProcess(federation.folder, stop=stop)
+        stack.callback(operator.close)
+        sites = [_site(federation, name, folder) for name in parts]
+        for site in sites:
+            stack.callback(site.stop)
+            site.start()
+        yield Note(f"four sites and a server are starting in {folder}")
+        operator.start()
+        scaffold = Scaffold(eta_l=ETA_L, K=K, lean=True)
+        return Demonstration(
+            scaffold=(yield from _run(operator, sites, scaffold, "state")),
+            fedavg=(yield from _run(operator, sites, FedAvg(eta_l=ETA_L, K=K), "state-fedavg")),
+        )
+
+
+def _prepare(folder: Path, parts: Parts, classes: int) -> Federation:
+    """Write the problem file, the operator's folder, and each hospital's data."""
+    features = next(iter(parts.values()))["X"].shape[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    problem = folder / "problem.py"
+    problem.write_text(_PROBLEM.format(features=features, classes=classes))
+    federation = create(
+        folder / "operator",
+        list(parts),
+        problem,
+        weights="uniform",
+        batch=None,
+        hosts=["127.0.0.1"],
+        port=free_port(),
+    )
+    for name, part in parts.items():
+        save_file(part, folder / f"{name}.safetensors")
+    return federation
+
+
 def _run(
-    server: Server,
-    sites: list[Child],
-    algorithm: Algorithm,
-    state: str,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    federation, found = server.federation, dict[str, Any]()
-    job = experiment.begin(federation, algorithm, R=R, round_timeout=120, state=state)
-    for event in server.events(job):
-        if event["event"] == "round":
-            metrics = event["metrics"]
-            say(
-                f"{type(algorithm).__name__} round {event['r']} of {R}: {len(event['cohort'])} "
-                f"sites, loss {metrics['loss']:.4f}, accuracy {metrics['accuracy']:.4f}, "
-                f"{event['seconds']:.1f} s"
-            )
+    operator: OperatorProcess, sites: list[Child], algorithm: Algorithm, state: str
+) -> Generator[Note, None, RunSummary]:
+    federation = operator.federation
+    job = start_job(federation, algorithm, R=R, round_timeout=120, state=state)
+    ended, audit = None, None
+    for event in operator.events(job):
+        if isinstance(event, RoundCommitted):
+            yield Note(_round_sentence(type(algorithm).__name__, event))
+        elif isinstance(event, AuditDone):
+            audit = event
         else:
-            found[event["event"]] = event
+            ended = event
         for site in sites:
             if not site.alive:
                 raise RuntimeError(f"{site.name} ended ({tail(site.output)}).")
-    if server.interrupted:
+    if operator.interrupted:
         raise KeyboardInterrupt
-    return summary_of(federation.folder, found, state)
+    return summary_of(federation.folder / state, ended, audit)
 
 
-def _site(federation: operator_folder.Federation, name: str, folder: Path, log: Log) -> Child:
-    """Return a site as a process of its own, as it would be on its own machine."""
-    silo = operator_folder.unpack(federation.archive(name), folder / "sites")
-    return Child(
-        f"site {name}",
-        "trimtab.federation.processes.site:main",
-        [str(silo), str(folder / f"{name}.safetensors")],
-        environment={},
-        output=silo / "logs" / "output.log",
-        log=log,
+def _round_sentence(name: str, event: RoundCommitted) -> str:
+    return (
+        f"{name} round {event.r} of {R}: {len(event.cohort)} sites, "
+        f"loss {event.metrics['loss']:.4f}, accuracy {event.metrics['accuracy']:.4f}, "
+        f"{event.seconds:.1f} s"
     )
 
 
-def _parts(data: Path | None, say: Callable[[str], None]) -> tuple[Parts, int]:
+def _numbers(summary: RunSummary) -> dict[str, Any]:
+    return {name: getattr(summary, name) for name in ("rounds", "metric", "bytes_up")}
+
+
+def _site(federation: Federation, name: str, folder: Path) -> Child:
+    """Return a site as a process of its own, as it would be on its own machine."""
+    site_folder = unpack(federation.archive(name), folder / "sites")
+    return Child(
+        f"site {name}",
+        "trimtab.federation.processes.site:main",
+        [str(site_folder), str(folder / f"{name}.safetensors")],
+        environment={},
+        output=site_folder / "logs" / "output.log",
+    )
+
+
+def _parts(data: Path | None) -> Generator[Note, None, tuple[Parts, int]]:
     """Return each hospital's patients; where they cannot be had, digits sorted by label."""
     try:
         hospitals = heart_disease(data)
     except DataError as error:
-        say(f"{error} Until then: scikit-learn's digits, sorted by label over four sites.")
+        yield Note(f"{error} Until then: scikit-learn's digits, sorted by label over four sites.")
         (X, y), test = digits()
         tests = zip(test[0].chunk(4), test[1].chunk(4), strict=True)
         cut = zip(((X[rows], y[rows]) for rows in by_label(y, 4)), tests, strict=True)

@@ -1,46 +1,52 @@
 """The operator's main process: it keeps the SuperLink and the rounds alive, and is the front."""
 
 import json
+import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import httpx
 
 from trimtab._files import Lock, write_json
-from trimtab.federation.log import Log
+from trimtab.errors import BadArgument
+from trimtab.federation.events import Ended, Event, Failed, Line, from_json
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.rounds import nodes_of
-from trimtab.federation.processes.site import free_port
-from trimtab.federation.processes.worker import send
-from trimtab.federation.setup.operator_folder import Federation, secret
+from trimtab.federation.processes.pipe import send
+from trimtab.federation.processes.ports import free_port
+from trimtab.federation.processes.rounds import Assignment
+from trimtab.federation.setup.job import Job
+from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.site_folder import secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.front import Front
+from trimtab.federation.transport.flower.server import SuperLink, superlink_arguments
 
-Event = dict[str, Any]
+log = logging.getLogger("trimtab.federation.processes")
+
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-_READY = 60.0  # seconds for the SuperLink to answer
-_HOPELESS = 5  # times that the rounds may die in a row without a round
+_READY = 60.0  # the SuperLink answers within <= this many seconds
+_HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
-class Server:
-    """A running server; `events(job)` goes on until the job is done or `stop` is set."""
+class OperatorProcess:
+    """The operator's side while it runs; `events(job)` ends with the job, or when `stop` is set."""
 
     def __init__(
         self,
         folder: Path,
-        log: Log,
         bind: str | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.federation, self.log = Federation.read(folder), log
+        self.federation = Federation.read(folder)
         self.stop, self.interrupted = stop or threading.Event(), False
         keys, logs, port = self.federation.keys, folder / "logs", free_port()
         check_certificate(keys / "server.crt")
@@ -48,22 +54,20 @@ class Server:
         self.superlink = Child(
             "the SuperLink",
             "flwr.superlink.cli:flower_superlink",
-            flower.superlink_arguments(folder, port, keys, secret(folder)),
-            environment=flower.environment(folder / "flower"),
+            superlink_arguments(folder, port, keys, secret(folder)),
+            environment=api.environment(folder / "flower"),
             output=logs / "superlink.log",
-            log=log,
         )
         self.rounds = Child(
             "the process of the rounds",
             "trimtab.federation.processes.rounds:main",
             [],
-            environment=flower.environment(folder / "flower"),
+            environment=api.environment(folder / "flower"),
             output=logs / "rounds.log",
-            log=log,
             piped=True,
         )
         self._read_at = (folder / "federation.json").stat().st_mtime_ns
-        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._events: queue.Queue[Event | Line | Failed | None] = queue.Queue()
         self._lock = Lock(private_folder(folder / "run"))
         try:
             self.front = self._front(bind)
@@ -83,32 +87,35 @@ class Server:
                 self.port,
                 keys / "ca.crt",
                 self.federation.sites,
-                self.log,
             )
         except OSError as error:
-            raise ValueError(
-                f"port {port} of {address} cannot be opened ({error.strerror or error}); end what "
-                "uses it, or pass --bind ADDRESS."
+            raise BadArgument(
+                "bind",
+                "port {port} of {address} cannot be opened ({why}); end what uses it, or pass "
+                "{bind:ADDRESS}.",
+                port=port,
+                address=address,
+                why=error.strerror or error,
             ) from None
 
     def start(self) -> None:
         """Start the SuperLink, let the sites' keys in, and open the front."""
         self.superlink.start()
-        flower.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        api.wait_until(self._answers, _READY, "the SuperLink did not answer")
         self.front.start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
 
-    def events(self, job: dict[str, Any]) -> Iterator[Event]:
+    def events(self, job: Job) -> Iterator[Event]:
         """Do a job, and go through what the rounds tell; start again what dies."""
-        told = Message(job | {"folder": str(self.federation.folder), "port": self.port})
+        assignment = Message(Assignment(job, self.federation.folder, self.port).to_json())
         died = 0
-        self._begin(told)
+        self._begin(assignment)
         while True:
             if self.stop.is_set():
                 self.interrupted = True
                 return
             if self.superlink.tend() is not None:
-                self.log.warn(f"the SuperLink died ({tail(self.superlink.output)}).")
+                log.warning(f"the SuperLink died ({tail(self.superlink.output)}).")
             self._admit()
             try:
                 event = self._events.get(timeout=0.2)
@@ -116,25 +123,31 @@ class Server:
                 continue
             if event is None:
                 died += 1
-                code = self.rounds.process.wait() if self.rounds.process else 0
-                if code == 0:
-                    self.rounds.stop()
+                if self._ended_well(died):
                     return
-                if died >= _HOPELESS:
-                    raise RuntimeError(
-                        f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
-                        f"{self.rounds.output}."
-                    )
-                self.log.warn("the process of the rounds died; it goes on from the last commit.")
-                self._again(told)
-                continue
-            if event["event"] in ("log", "say", "warn"):
-                self._line(event)
-            elif event["event"] == "error":
-                raise ValueError(event["line"])
+                log.warning("the process of the rounds died; it goes on from the last commit.")
+                self._restart(assignment)
+            elif isinstance(event, Line):
+                log.log(logging.WARNING if event.warning else logging.INFO, event.line)
+            elif isinstance(event, Failed):
+                raise event.error()
             else:
                 died = 0
-                yield event | {"wire": self.front.traffic()}
+                yield (
+                    event if isinstance(event, Ended) else replace(event, wire=self.front.traffic())
+                )
+
+    def _ended_well(self, died: int) -> bool:
+        """Tell whether the rounds ended as they should; give up if they never do."""
+        if self.rounds.process is None or self.rounds.process.wait() == 0:
+            self.rounds.stop()
+            return True
+        if died >= _HOPELESS:
+            raise RuntimeError(
+                f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
+                f"{self.rounds.output}."
+            )
+        return False
 
     def close(self) -> None:
         """End all processes."""
@@ -148,7 +161,10 @@ class Server:
     def _answers(self) -> bool:
         if not self.superlink.alive:
             raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
-        return len(nodes_of(self.federation, self.port)) > 0
+        return len(self._superlink_of(self.federation).nodes_of(self.federation.sites)) > 0
+
+    def _superlink_of(self, federation: Federation) -> SuperLink:
+        return SuperLink(self.port, federation.keys / "ca.crt", secret(federation.folder))
 
     def _admit(self) -> None:
         """Let keys in and out at once when the operator's file has changed."""
@@ -157,38 +173,31 @@ class Server:
             return
         now = Federation.read(self.federation.folder)
         try:
-            nodes_of(now, self.port)
+            self._superlink_of(now).nodes_of(now.sites)
         except httpx.HTTPError:
             return  # the SuperLink is on its way; next time
         self.front.admit(now.sites)
         self._read_at = changed
 
-    def _begin(self, job: Message) -> None:
+    def _begin(self, assignment: Message) -> None:
         self.rounds.start()
-        send(self.rounds.stdin, job)
+        send(self.rounds.stdin, assignment)
         reader = threading.Thread(
             target=self._read, args=(self.rounds.stdout,), name="rounds", daemon=True
         )
         reader.start()
 
-    def _again(self, job: Message) -> None:
+    def _restart(self, assignment: Message) -> None:
         while self.rounds.process is not None and self.rounds.tend() is None:
             time.sleep(0.1)
         self.stop.wait(1.0)
         if not self.stop.is_set():
-            self._begin(job)
+            self._begin(assignment)
 
     def _read(self, pipe: IO[bytes]) -> None:
         try:
             for line in pipe:
-                self._events.put(json.loads(line))
+                self._events.put(from_json(json.loads(line)))
         except ValueError:
             pass  # the pipe was closed, or the process died within a line
         self._events.put(None)
-
-    def _line(self, event: Event) -> None:
-        line, warning = str(event["line"]), "warning: "
-        if event["event"] == "warn" or line.startswith(warning):
-            self.log.warn(line.removeprefix(warning))
-        else:
-            self.log.say(line)

@@ -1,7 +1,7 @@
-"""The process that runs the rounds: the coordinator on one side, Flower on the other.
+"""The process that runs the rounds: the coordinator on one side, the transport on the other.
 
 It is told what to do through its standard input (one message), and tells what happens on its
-standard output, one JSON object a line. If it dies, it is started again and goes on from the
+standard output, one event a line. If it dies, it is started again and goes on from the
 coordinator's checkpoint, in a new run of Flower.
 """
 
@@ -11,203 +11,181 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
-from flwr.common.serde import run_from_proto
-from flwr.proto.runtime_pb2 import PullTaskInputRequest
-from flwr.supercore.constant import TaskType
-from flwr.superlink.grid import HttpGrid
-
-from trimtab._files import plain
-from trimtab.federation.log import Log
+from trimtab.algorithms.registry import decode
+from trimtab.federation.events import (
+    AuditDone,
+    Ended,
+    Event,
+    Failed,
+    Line,
+    RoundCommitted,
+    to_json,
+)
+from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
-from trimtab.federation.processes.worker import receive
+from trimtab.federation.processes.pipe import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
-from trimtab.federation.protocol.coordinator import Coordinator, FederatedRound
-from trimtab.federation.protocol.rehearsal import build
-from trimtab.federation.setup.operator_folder import Federation, dismissed
+from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.outcome import FederatedRound
+from trimtab.federation.setup.job import Job
+from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.federation.transport.flower import api as flower
-from trimtab.federation.transport.flower.fleet import Fleet
+from trimtab.federation.storage.roster import RosterFile
+from trimtab.federation.transport import Transport
+from trimtab.federation.transport.flower.server import SuperLink
 
-_GATHER = 20.0  # seconds in which all sites are waited for at the start
+log = logging.getLogger("trimtab.federation.processes")
+
+_GATHER = 20.0  # all sites are waited for at the start, <= this many seconds
 
 
-class _Teller(logging.Handler):
-    """Hands log lines on as events."""
+@dataclass(frozen=True)
+class Assignment:
+    """What this process is told to do: a job, in an operator's folder, with the SuperLink there."""
+
+    job: Job
+    folder: Path
+    port: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the header of a message."""
+        return {"job": self.job.to_json(), "folder": str(self.folder), "port": self.port}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Assignment":
+        """Return what `to_json` wrote."""
+        return cls(Job.from_json(content["job"]), Path(content["folder"]), content["port"])
+
+
+class _Events(logging.Handler):
+    """Tells events, and log lines as such."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__()
         self.out = out
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = "warn" if record.levelno >= logging.WARNING else "say"
-        self.tell(level, line=record.getMessage().rstrip(".") + ".")
+        line = record.getMessage().rstrip(".") + "."
+        self.tell(Line(line, warning=record.levelno >= logging.WARNING))
 
-    def tell(self, event: str, **facts: Any) -> None:
-        self.out.write(json.dumps(plain({"event": event} | facts)) + "\n")
+    def tell(self, event: Event | Line | Failed) -> None:
+        self.out.write(json.dumps(to_json(event)) + "\n")
         self.out.flush()
 
 
 def main() -> None:
-    """Do one job: run, audit, join or leave."""
+    """Do one job: a run, or an audit."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the user's file prints goes to the log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    teller = _Teller(out)
-    logger = logging.getLogger("trimtab.federation")
-    logger.addHandler(teller)
-    logger.setLevel(logging.INFO)
+    events = _Events(out)
     message = receive(sys.stdin.buffer)
     if message is None:
         sys.exit(1)
+    LOGGER.propagate = False  # the root logger belongs to problem.py
     try:
-        _do(message.header, teller)
+        with handled(events):
+            _do(Assignment.from_json(message.header), events)
     except (ValueError, ArithmeticError) as error:
-        teller.tell("error", line=str(error))
+        events.tell(Failed.of(error))
         sys.exit(2)
 
 
-def _do(job: dict[str, Any], teller: _Teller) -> None:
-    federation = Federation.read(Path(job["folder"]))
-    log = Log(follow=lambda line: teller.tell("log", line=line))
+def _do(assignment: Assignment, events: _Events) -> None:
+    federation, job = Federation.read(assignment.folder), assignment.job
+    folder = federation.folder
+    superlink = SuperLink(assignment.port, federation.keys / "ca.crt", folder / "secret")
     coordinator = coordinator_of(federation, job)
     try:
-        with _grid(federation, job["port"]) as grid:
-            nodes = nodes_of(federation, job["port"])
-            fleet = Fleet(grid, nodes, log)
+        with superlink.fleet(federation.sites, last=folder / "run" / "flower-run") as fleet:
             names = list(federation.sites)
             fleet.wait_for(names, len(names), _GATHER)
-            if job["kind"] == "run":
-                _rounds(coordinator, federation, fleet, job, teller)
+            if job.kind == "run":
+                _run(coordinator, RosterFile(folder), fleet, job, events)
             else:
-                _tell_audit(teller, coordinator.audit(fleet.ask))
+                events.tell(audit_done(coordinator.audit(fleet.ask)))
     finally:
         coordinator.close()
 
 
-def _rounds(
-    coordinator: Coordinator, federation: Federation, fleet: Fleet, job: dict[str, Any], t: _Teller
+def _run(
+    coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job, events: _Events
 ) -> None:
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
-        fleet.wait_for(list(requests), min(job["min_sites"], len(requests)), timeout)
-        yield from fleet.ask(requests, timeout)
+        transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
+        yield from transport.ask(requests, timeout)
 
     if coordinator.journal:
-        _welcome(coordinator, federation, fleet, job["port"], t)
+        _follow_roster(coordinator, roster, transport)
     for done in coordinator.run(ask):
-        t.tell("round", **facts_of(done))
-        _welcome(coordinator, federation, fleet, job["port"], t)
+        events.tell(round_committed(done))
+        _follow_roster(coordinator, roster, transport)
     if has_controls(coordinator.standing):
-        _tell_audit(t, coordinator.audit(fleet.ask))
+        events.tell(audit_done(coordinator.audit(transport.ask)))
     assert coordinator.outcome is not None
-    t.tell("end", **vars(coordinator.outcome))
+    events.tell(Ended(**vars(coordinator.outcome)))
 
 
-def _welcome(
-    coordinator: Coordinator, federation: Federation, fleet: Fleet, port: int, teller: _Teller
-) -> None:
+def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transport) -> None:
     """Let sites in and out, as the operator's file says now."""
-    now = Federation.read(federation.folder)
-    there = [member.name for member in coordinator.standing.members]
-    for name in [name for name in now.leaving if name not in there]:
-        dismissed(now, name)  # it had left when a process was killed before it could say so
-    leaving = [name for name in there if name in now.leaving]
-    coming = [name for name in now.sites if name not in there and name not in now.leaving]
+    roster = file.read()
+    members = [member.name for member in coordinator.standing.members]
+    for name in roster.gone(members):
+        file.forget(name)  # A process was killed after the site had left and before this.
+    leaving = [name for name in members if name in roster.leaving]
+    coming = roster.coming(members)
     if not leaving and not coming:
         return
-    fleet.nodes |= nodes_of(now, port)
+    transport.admit(roster.sites)
     try:
         for name in leaving:
-            coordinator.leave(fleet.ask, name)
-            teller.tell("say", line=f"site {name} has left.")
-            dismissed(now, name)
-        online = fleet.online()
+            coordinator.leave(transport.ask, name)
+            log.info(f"site {name} has left.")
+            file.forget(name)
+        online = transport.online()
         for name in coming:
             if name in online:
-                coordinator.join(fleet.ask, name)
-                teller.tell("say", line=f"site {name} has joined.")
+                coordinator.join(transport.ask, name)
+                log.info(f"site {name} has joined.")
     except ValueError as error:
-        teller.tell("warn", line=str(error))
+        log.warning(str(error))
 
 
-def coordinator_of(federation: Federation, job: dict[str, Any]) -> Coordinator:
+def coordinator_of(federation: Federation, job: Job) -> Coordinator:
     """Return the coordinator of the operator's folder."""
-    state = federation.folder / job["state"]
+    state = federation.folder / job.state
+    problem = federation.problem.server_problem()  # its file may register the algorithm
     standing = read_standing(state)
-    known = [name for name in federation.sites if name not in federation.leaving]
+    known = federation.roster.staying
     if standing is not None:
         known = [member.name for member in standing.members]
     return Coordinator(
         state,
-        build(job["algorithm"]),
+        decode(job.algorithm),
         known,
-        x=federation.problem.server_problem().x0(job["seed"]),
-        R=job["R"],
+        x=problem.x0(job.seed),
+        R=job.R,
         weights=federation.weights,  # type: ignore[arg-type]
-        seed=job["seed"],
-        target=job["target"],
-        min_sites=min(job["min_sites"], len(known)),
-        round_timeout=job["round_timeout"],
-        on_lost_state=job["on_lost_state"],
+        seed=job.seed,
+        target=job.target,
+        metric=problem.metric,
+        min_sites=min(job.min_sites, len(known)),
+        round_timeout=job.round_timeout,
+        on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
     )
 
 
-def facts_of(done: FederatedRound) -> dict[str, Any]:
+def round_committed(done: FederatedRound) -> RoundCommitted:
     """Return what is told of a round."""
-    facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "sites")}
-    return facts | {"sites": {name: asdict(told) for name, told in done.sites.items()}}
+    facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
+    return RoundCommitted(cohort=list(done.cohort), **facts)
 
 
-def _tell_audit(teller: _Teller, audit: Audit) -> None:
-    teller.tell("audit", **asdict(audit))
-
-
-# -- Flower
-
-
-def nodes_of(federation: Federation, port: int) -> dict[str, int]:
-    """Return the number of each site's node; register those that Flower does not know yet."""
-    control = flower.Control(port, federation.keys / "ca.crt")
-    try:
-        known = control.nodes()
-        return {
-            name: int(known[key].node_id) if key in known else control.register(name, key)
-            for name, key in federation.sites.items()
-        }
-    finally:
-        control.close()
-
-
-@contextmanager
-def _grid(federation: Federation, port: int) -> Iterator[HttpGrid]:
-    """Open a run of Flower, close the one that a process killed before may have left."""
-    authority = federation.keys / "ca.crt"
-    control = flower.Control(port, authority)
-    last = federation.folder / "run" / "flower-run"
-    if last.exists():
-        with suppress(httpx.HTTPError, ValueError):
-            control.stop_run(int(last.read_text()))
-    run = control.start_run()
-    last.write_text(str(run))
-    tasks = flower.Tasks(
-        TaskType.SERVER_APP, port, federation.folder / "secret", authority=authority
-    )
-    token = tasks.wait(60)
-    with tasks.work(token) as client:
-        found = client.PullTaskInput(PullTaskInputRequest())
-        flower.identify(found)
-        grid = HttpGrid(f"127.0.0.1:{port}", root_certificates=authority.read_bytes(), token=token)
-        grid.set_run(run_from_proto(found.run))
-        try:
-            yield grid
-        finally:
-            grid.close()
-            last.unlink(missing_ok=True)
-            tasks.close()
-            control.close()
+def audit_done(audit: Audit) -> AuditDone:
+    """Return what is told of an audit."""
+    return AuditDone(**asdict(audit))

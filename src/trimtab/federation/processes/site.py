@@ -1,8 +1,7 @@
 """A site's main process: it keeps the SuperNode and the worker alive and carries between them."""
 
+import logging
 import signal
-import socket
-import ssl
 import sys
 import threading
 import time
@@ -11,25 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from flwr.app import Message as FlowerMessage
 from flwr.supercore.constant import TaskType
-from flwr.supernode.runtime.run_clientapp import push_message
 
 from trimtab._files import Lock
-from trimtab.federation.log import Log
+from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.worker import Worker, WorkerGone
-from trimtab.federation.setup.operator_folder import Silo, secret
+from trimtab.federation.processes.ports import free_port, probe
+from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
+from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.site import (
+    Superseded,
+    answer,
+    supernode_arguments,
+    take,
+)
 
-_POLL = 0.1  # seconds between questions for a task
-_PROBE = 5.0  # seconds between looks at a server that cannot be reached
+log = logging.getLogger("trimtab.federation.processes")
+
+_POLL = 0.1  # a task waits <= this many seconds until it is asked for
+_PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
 
 
 @dataclass(frozen=True)
-class Errand:
+class AnsweredRequest:
     """A request that was answered."""
 
     kind: str
@@ -39,24 +45,23 @@ class Errand:
     why: str
 
 
-class Service:
-    """A running site; `errands()` goes on until `stop` is set."""
+class SiteProcess:
+    """A site while it runs; `requests()` goes on until `stop` is set."""
 
-    def __init__(self, folder: Path, data: Path, log: Log) -> None:
-        self.silo, self.log = Silo.read(folder), log
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.site_folder = SiteFolder.read(folder)
         self.stop = threading.Event()
         self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
-        environment = flower.environment(folder / "flower")
-        arguments = flower.supernode_arguments(self.silo.server, self.port, folder, self.secret)
+        environment = api.environment(folder / "flower")
+        arguments = supernode_arguments(self.site_folder.server, self.port, folder, self.secret)
         self.supernode = Child(
             "the SuperNode",
             "flwr.supernode.cli:flower_supernode",
             arguments,
             environment=environment,
             output=logs / "supernode.log",
-            log=log,
         )
         self.worker = Worker(
             Child(
@@ -65,12 +70,11 @@ class Service:
                 [str(folder), str(data)],
                 environment={},
                 output=logs / "worker.log",
-                log=log,
                 piped=True,
             )
         )
 
-    def start(self) -> Message:
+    def start(self) -> Ready:
         """Let the worker read the data; return how many there are."""
         try:
             return self.worker.start()
@@ -78,11 +82,11 @@ class Service:
             output = self.worker.child.output
             raise ValueError(f"the worker ended ({tail(output)}); see {output}.") from None
 
-    def errands(self) -> Iterator[Errand]:
+    def requests(self) -> Iterator[AnsweredRequest]:
         """Answer what the server asks, and keep everything alive meanwhile."""
         tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         tender.start()
-        tasks = flower.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
+        tasks = api.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
         try:
             while not self.stop.is_set():
                 try:
@@ -92,9 +96,9 @@ class Service:
                 if token is None:
                     self.stop.wait(_POLL)
                 while token is not None:
-                    errand, token = self._run(tasks, token)
-                    if errand is not None:
-                        yield errand
+                    answered, token = self._run(tasks, token)
+                    if answered is not None:
+                        yield answered
         finally:
             self.stop.set()
             tender.join()
@@ -107,7 +111,7 @@ class Service:
         self.worker.child.stop()
         self._lock.release()
 
-    def _run(self, tasks: flower.Tasks, token: str) -> tuple[Errand | None, str | None]:
+    def _run(self, tasks: api.Tasks, token: str) -> tuple[AnsweredRequest | None, str | None]:
         """Carry one request to the worker and its reply back; return the next task if it is known.
 
         Whatever happens on the way, the site lives on: the server asks again.
@@ -115,33 +119,32 @@ class Service:
         started = time.monotonic()
         try:
             with tasks.work(token) as client:
-                message, context = tasks.take(client, self.stop)
+                message, context = take(tasks, client, self.stop)
                 try:
-                    request = flower.unpack(message.content)
+                    request = api.unpack(message.content)
                 except ValueError as error:
-                    self.log.warn(f"refused a request of the server: {error}")
+                    log.warning(f"refused a request of the server: {error}")
                     return None, None
                 reply = self._answer(request)
                 if reply is None:
                     return None, None
-                packed = FlowerMessage(flower.pack(reply), reply_to=message)
-                push_message(client, packed, context)
-        except flower.Superseded as next_:
+                answer(client, message, context, reply)
+        except Superseded as next_:
             return None, next_.token
         except Exception as error:
             if not self.stop.is_set():
-                self.log.warn(f"a request was lost on its way ({type(error).__name__}: {error}).")
+                log.warning(f"a request was lost on its way ({type(error).__name__}: {error}).")
             return None, None
         seconds = time.monotonic() - started
         header = request.header | reply.header
-        errand = Errand(
+        answered = AnsweredRequest(
             str(header.get("kind")),
             header.get("r"),
             str(header.get("status")),
             seconds,
             str(header.get("why", "")),
         )
-        return errand, None
+        return answered, None
 
     def _answer(self, request: Message) -> Message | None:
         """Ask the worker; if it dies, ask the next one."""
@@ -151,7 +154,7 @@ class Service:
             except WorkerGone:
                 if self.stop.is_set():
                     break
-                self.log.warn("the worker died; it is started again and asked once more.")
+                log.warning("the worker died; it is started again and asked once more.")
                 self._revive()
         return None
 
@@ -167,27 +170,27 @@ class Service:
             except WorkerGone:
                 continue
             except ValueError as error:
-                self.log.warn(f"the worker cannot start: {error}")
+                log.warning(f"the worker cannot start: {error}")
 
     def _tend(self) -> None:
         """Keep the SuperNode alive; say what keeps it from the server."""
-        said, looked = "", -_PROBE
+        before, looked = "", -_PROBE
         while not self.stop.wait(0.2):
             if self.supernode.alive:
                 continue
             code = self.supernode.tend() if self.supernode.process else None
             if code is not None:
                 why = tail(self.supernode.output)
-                self.log.warn(f"the SuperNode ended ({why}); it is started again soon.")
+                log.warning(f"the SuperNode ended ({why}); it is started again soon.")
             if time.monotonic() - looked < _PROBE:
                 continue
             looked = time.monotonic()
-            trouble = probe(self.silo.server, self.silo.folder / "ca.crt")
-            if trouble and trouble != said:
-                self.log.warn(trouble)
-            elif said and not trouble:
-                self.log.say(f"the server at {self.silo.server} can be reached again.")
-            said = trouble
+            trouble = probe(self.site_folder.server, self.site_folder.folder / "ca.crt")
+            if trouble and trouble != before:
+                log.warning(trouble)
+            elif before and not trouble:
+                log.info(f"the server at {self.site_folder.server} can be reached again.")
+            before = trouble
             if not trouble:
                 self.supernode.tend()
         self.worker.child.interrupt()  # whatever it is at: nothing is lost
@@ -196,55 +199,23 @@ class Service:
 def main() -> None:
     """Be a site until SIGTERM. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
-    service = Service(folder, data, Log(folder / "logs" / "site.log", print))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop.set())
-    try:
-        serve(service)
-    finally:
-        service.close()
+    with attached(folder / "logs" / "site.log", print):
+        process = SiteProcess(folder, data)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: process.stop.set())
+        try:
+            serve(process)
+        finally:
+            process.close()
 
 
-def serve(service: Service) -> None:
+def serve(process: SiteProcess) -> None:
     """Read the data, then answer until the end; say so."""
-    ready, log = service.start(), service.log
-    log.say(f"site {service.silo.name}: {ready['n']} samples, {ready['tested']} to test on.")
-    log.say(f"connecting to {service.silo.server}; stop with Ctrl-C, start again at any time.")
-    for errand in service.errands():
-        round_ = f" of round {errand.round}" if errand.round else ""
-        why = f" ({errand.why})" if errand.why else ""
-        log.say(f"{errand.kind}{round_}: {errand.status} in {errand.seconds:.1f} s{why}")
-
-
-def probe(server: str, authority: Path, timeout: float = 5.0) -> str:
-    """Return what is wrong with the way to the server; nothing, if nothing is."""
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    context = ssl.create_default_context(cafile=str(authority))
-    try:
-        with (
-            socket.create_connection((host, int(port)), timeout) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return ""
-    except ssl.SSLCertVerificationError as error:
-        if "expired" in error.verify_message:
-            return (
-                f"refused the server at {server}: its certificate has expired; the operator writes "
-                "a new one with `trimtab federate renew`."
-            )
-        return (
-            f"refused the server at {server}: {error.verify_message.rstrip('.')}; it is not the "
-            "server for which this site's archive was made."
-        )
-    except ssl.SSLError as error:
-        return f"the server at {server} does not speak TLS as it should ({error.reason or error})."
-    except OSError as error:
-        return f"the server at {server} cannot be reached ({error.strerror or error}); trying on."
-
-
-def free_port() -> int:
-    """Return a port on loopback that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    ready = process.start()
+    name, server = process.site_folder.name, process.site_folder.server
+    log.info(f"site {name}: {ready.n} samples, {ready.tested} to test on.")
+    log.info(f"connecting to {server}; stop with Ctrl-C, start again at any time.")
+    for answered in process.requests():
+        round_ = f" of round {answered.round}" if answered.round else ""
+        why = f" ({answered.why})" if answered.why else ""
+        log.info(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")

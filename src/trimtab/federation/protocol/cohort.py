@@ -1,7 +1,7 @@
 """The sites of one round, as an algorithm sees them: `clients.run` over machines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import nan
 from typing import Any, TypeGuard
 
@@ -10,12 +10,13 @@ import torch
 from trimtab.core import Program, leaves, nbytes
 from trimtab.core.oracle import ServerDraws, draws_of_server
 from trimtab.core.replies import Tally
-from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays
-from trimtab.federation.protocol.inquiry import Attempt, Call
-from trimtab.federation.protocol.rehearsal import Exchange, Plan, filled
+from trimtab.federation.events import SiteReport
+from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
+from trimtab.federation.protocol.inquiry import Attempt, Inquiry
+from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metric import ACCURACY, LOSS, Metric
 from trimtab.studies.goal import Goal
 
 
@@ -27,16 +28,6 @@ class Reached(Exception):
     """The x that the sites received meets the target: no further round is needed."""
 
 
-@dataclass
-class Telemetry:
-    """What a site tells with its reply."""
-
-    metrics: dict[str, float]
-    tested: int
-    seconds: float
-    bytes_up: int
-
-
 class Cohort(ServerDraws):
     """One attempt at a round. Its replies are spooled, and added in the order of the sites."""
 
@@ -44,23 +35,24 @@ class Cohort(ServerDraws):
         self,
         standing: Standing,
         plan: Plan,
-        call: Call,
+        inquiry: Inquiry,
         spool: Spool,
         *,
         min_sites: int,
         norm_limit: float,
         target: float | None,
+        metric: Metric | None = None,
     ) -> None:
-        self.standing, self.plan, self.call, self.spool = standing, plan, call, spool
-        self.min_sites, self.target = min_sites, target
+        self.standing, self.plan, self.inquiry, self.spool = standing, plan, inquiry, spool
+        self.min_sites, self.target, self.metric = min_sites, target, metric
         x = standing.server.x
         self.limit = norm_limit * max(1.0, float(torch.linalg.vector_norm(x)))
-        self.attempt = Attempt.fresh(call.clock)
+        self.attempt = Attempt.fresh(inquiry.clock)
         self.r = standing.r + 1
         self.draws = draws_of_server(standing.seed, self.r)
         self.alive: Sequence[Member] = standing.members
         self.answered: list[list[str]] = []  # in each exchange
-        self.told: dict[str, Telemetry] = {}
+        self.reports: dict[str, SiteReport] = {}
         self.bytes_down = self.bytes_up = 0
         self.drift = self.cosine = nan
 
@@ -75,7 +67,7 @@ class Cohort(ServerDraws):
         self.answered.append([member.name for member in self.alive])
         if len(self.alive) < self.min_sites:
             raise TooFew
-        if number == 0 and goal_for(self.metrics, self.target).reached(self.metrics):
+        if number == 0 and goal_for(self.metrics, self.target, self.metric).reached(self.metrics):
             raise Reached
         return self._reduce(exchange)
 
@@ -84,7 +76,7 @@ class Cohort(ServerDraws):
         answered = set()
         facts = {"exchange": number, "r": self.r, "seed": self.standing.seed}
         where, arrays = _with_x(arrays_of(broadcast), self.standing.server.x)
-        replies = self.call.replies(
+        replies = self.inquiry.replies(
             self.standing, "work", self.alive, arrays, self.attempt, x=where, **facts
         )
         for member, reply in replies:
@@ -99,22 +91,22 @@ class Cohort(ServerDraws):
         try:
             check_arrays("its upload", reply.arrays, leaves(exchange.upload), self.limit)
         except NotFinite as error:
-            self.call.diverged.add(member.name)
-            self.call.turn_away(member.name, str(error).rstrip("."))
+            self.inquiry.diverged.add(member.name)
+            self.inquiry.turn_away(member.name, str(error).rstrip("."))
             return False
         except ValueError as error:
-            self.call.turn_away(member.name, str(error).rstrip("."))
+            self.inquiry.turn_away(member.name, str(error).rstrip("."))
             return False
         return True
 
     def _note(self, name: str, reply: Message) -> None:
-        told = told_by(reply)
-        self.bytes_up += told.bytes_up
-        if name in self.told:
-            self.told[name].seconds += told.seconds
-            self.told[name].bytes_up += told.bytes_up
-        else:
-            self.told[name] = told
+        report = report_of(reply)
+        self.bytes_up += report.bytes_up
+        first = self.reports.get(name)
+        if first is not None:  # metrics come with the first exchange of a round
+            seconds, bytes_up = first.seconds + report.seconds, first.bytes_up + report.bytes_up
+            report = replace(first, seconds=seconds, bytes_up=bytes_up)
+        self.reports[name] = report
 
     def _reduce(self, exchange: Exchange) -> Tally:
         tally, p = Tally(), self.standing.p
@@ -127,14 +119,14 @@ class Cohort(ServerDraws):
     @property
     def metrics(self) -> dict[str, float]:
         """The means over sites, weighted by their test samples, at the x that they received."""
-        return mean_metrics(list(self.told.values()))
+        return mean_metrics(list(self.reports.values()))
 
 
-def told_by(reply: Message) -> Telemetry:
-    """Return what a reply tells; what is not of the right kind is not told."""
+def report_of(reply: Message) -> SiteReport:
+    """Return what a reply tells; what is not of the right kind is left out."""
     metrics, tested, seconds = (reply.header.get(k) for k in ("metrics", "tested", "seconds"))
     named = metrics if isinstance(metrics, dict) else {}
-    return Telemetry(
+    return SiteReport(
         {str(name): float(value) for name, value in named.items() if _is_number(value)},
         tested if isinstance(tested, int) and tested > 0 else 0,
         float(seconds) if _is_number(seconds) else 0.0,
@@ -142,23 +134,24 @@ def told_by(reply: Message) -> Telemetry:
     )
 
 
-def goal_for(metrics: dict[str, float], target: float | None) -> Goal:
-    """Return what is to be reached: accuracy where the sites have one, else loss."""
-    return Goal(ACCURACY if "accuracy" in metrics else LOSS, target)
+def goal_for(metrics: dict[str, float], target: float | None, metric: Metric | None) -> Goal:
+    """Return what is to be reached: the problem's metric, else accuracy or loss."""
+    return Goal(metric or (ACCURACY if "accuracy" in metrics else LOSS), target)
 
 
-def mean_metrics(told: list[Telemetry]) -> dict[str, float]:
+def mean_metrics(reports: list[SiteReport]) -> dict[str, float]:
     """Return the mean of each metric over those that have it, weighted by their test samples.
 
-    >>> mean_metrics([Telemetry({"loss": 1.0}, 1, 0, 0), Telemetry({"loss": 4.0}, 2, 0, 0)])
+    >>> mean_metrics([SiteReport({"loss": 1.0}, 1, 0, 0), SiteReport({"loss": 4.0}, 2, 0, 0)])
     {'loss': 3.0}
     """
-    found = {}
-    for name in dict.fromkeys(name for t in told for name in t.metrics):
-        rows = [(t.tested, t.metrics[name]) for t in told if name in t.metrics and t.tested]
-        if rows:
-            found[name] = sum(n * value for n, value in rows) / sum(n for n, _ in rows)
-    return found
+    means = {}
+    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+        having = [report for report in reports if name in report.metrics and report.tested]
+        if having:
+            total = sum(report.tested * report.metrics[name] for report in having)
+            means[name] = total / sum(report.tested for report in having)
+    return means
 
 
 def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.core import State
 from trimtab.federation.message import arrays_of, check_arrays
-from trimtab.federation.protocol.inquiry import Attempt, Call
+from trimtab.federation.protocol.inquiry import Attempt, Inquiry
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.states import START
 
@@ -27,7 +27,7 @@ class Audit:
 
 
 @dataclass
-class Shown:
+class ControlSum:
     """The sum of p_i c_i over the sites that showed their c_i."""
 
     total: Tensor
@@ -41,27 +41,29 @@ def has_controls(standing: Standing) -> bool:
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
-def audit(standing: Standing, call: Call) -> Audit:
+def audit(standing: Standing, inquiry: Inquiry) -> Audit:
     """Ask every site for the c_i that the server counts on."""
     if not has_controls(standing):
         raise ValueError(f"{standing.algorithm} keeps no control variates; there is no audit.")
-    shown = show(standing, call, standing.members)
-    missing = {m.name: call.absent[m.name] for m in standing.members if m.name not in shown.names}
+    shown = sum_controls(standing, inquiry, standing.members)
+    missing = {
+        m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.names
+    }
     off = nan if missing else float((standing.server.c.double() - shown.total).norm())
     return Audit(off, shown.largest, missing)
 
 
-def show(standing: Standing, call: Call, members: Sequence[Member]) -> Shown:
+def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:
     """Add the p_i c_i of some sites, one at a time."""
     first, p = _first(standing), standing.p
-    shown = Shown(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
-    for member, reply in call.replies(standing, "control", members):
+    shown = ControlSum(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
+    for member, reply in inquiry.replies(standing, "control", members):
         c_i = first
         if not reply.header.get("start"):
             try:
                 check_arrays("its state", reply.arrays, [first])
             except ValueError as error:
-                call.turn_away(member.name, str(error).rstrip("."))
+                inquiry.turn_away(member.name, str(error).rstrip("."))
                 continue
             c_i = reply.arrays["0"]
         shown.total += p[member.name] * c_i.double()
@@ -70,21 +72,21 @@ def show(standing: Standing, call: Call, members: Sequence[Member]) -> Shown:
     return shown
 
 
-def restored(standing: Standing, call: Call, lost: set[str]) -> Standing | None:
+def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing | None:
     """Give those that lost their c_i one that makes the invariant hold, and count on it.
 
     c_i = (c - sum of p_j c_j over the others) / (sum of p_i over the lost): one site gets its own
     back up to rounding, several share what c lacks. None if a site does not answer that must.
     """
     others = [member for member in standing.members if member.name not in lost]
-    shown = show(standing, call, others)
+    shown = sum_controls(standing, inquiry, others)
     if len(shown.names) < len(others):
         return None
     share, c = sum(standing.p[name] for name in lost), standing.server.c
     c_i = ((c.double() - shown.total) / share).to(c.dtype)
     members = [member for member in standing.members if member.name in lost]
-    attempt = Attempt.fresh(call.clock)
-    replies = call.replies(standing, "restore", members, arrays_of(c_i), attempt)
+    attempt = Attempt.fresh(inquiry.clock)
+    replies = inquiry.replies(standing, "restore", members, arrays_of(c_i), attempt)
     names = [member.name for member, _ in replies]
     return replace(standing, members=standing.accepting(attempt.tag, names)) if names else None
 
@@ -102,7 +104,7 @@ def joined(standing: Standing, name: str, weight: float) -> Standing:
     return _with_control(grown, c)
 
 
-def left(standing: Standing, call: Call, name: str) -> Standing:
+def left(standing: Standing, inquiry: Inquiry, name: str) -> Standing:
     """Return the standing with one site fewer: c <- (W c - w c_i) / (W - w).
 
     If the site that leaves cannot be asked for its c_i, all the others are asked for theirs.
@@ -115,10 +117,10 @@ def left(standing: Standing, call: Call, name: str) -> Standing:
     if not has_controls(standing):
         return shrunk
     p = standing.p
-    shown = show(standing, call, [leaver])
+    shown = sum_controls(standing, inquiry, [leaver])
     if shown.names:
         return _with_control(shrunk, (standing.server.c.double() - shown.total) / (1 - p[name]))
-    shown = show(standing, call, others)
+    shown = sum_controls(standing, inquiry, others)
     missing = sorted({member.name for member in others} - shown.names)
     if missing:
         raise ValueError(

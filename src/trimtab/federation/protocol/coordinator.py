@@ -22,8 +22,8 @@ becomes pending at the last. Algorithms without client state have nothing to acc
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -33,7 +33,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from trimtab._files import Lock
-from trimtab.core import Algorithm, State, Vector, leaves
+from trimtab.algorithms.registry import encode
+from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
 from trimtab.federation.message import arrays_of
@@ -41,52 +42,27 @@ from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.cohort import (
     Cohort,
     Reached,
-    Telemetry,
     TooFew,
     goal_for,
     mean_metrics,
-    told_by,
+    report_of,
 )
+from trimtab.federation.protocol.commits import Commits
 from trimtab.federation.protocol.controls import Audit
-from trimtab.federation.protocol.enrolment import Hello, enrolled, hello
-from trimtab.federation.protocol.inquiry import Ask, Call, Clock
-from trimtab.federation.protocol.rehearsal import describe, plan
-from trimtab.federation.storage import files as durable
+from trimtab.federation.protocol.enrolment import enrol, hello
+from trimtab.federation.protocol.inquiry import Ask, Inquiry
+from trimtab.federation.protocol.outcome import FederatedRound, Outcome
+from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
-from trimtab.federation.storage.ledger import Ledger, Member, Standing
+from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
+from trimtab.problems.metric import Metric
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
-
-
-@dataclass(frozen=True)
-class FederatedRound:
-    """What a committed round left behind."""
-
-    r: int  # counts from 1
-    x: Vector
-    server: State
-    cohort: tuple[str, ...]  # those that answered
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    drift: float  # mean |dx_i|
-    cosine: float  # agreement of the moves
-    metrics: dict[str, float]  # of the x that the sites received: that of round r - 1
-    sites: dict[str, Telemetry]
-    absent: dict[str, str]  # those that sat out, and why
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    r: int
-    reached: bool  # whether x meets the target
-    metrics: dict[str, float]  # of x
 
 
 class Coordinator:
@@ -110,6 +86,7 @@ class Coordinator:
         weights: Weights = "uniform",
         seed: int = 0,
         target: float | None = None,
+        metric: Metric | None = None,
         min_sites: int = 1,
         round_timeout: float = 3600.0,
         on_lost_state: OnLostState = "restore",
@@ -128,16 +105,17 @@ class Coordinator:
         self.x, self.R, self.weights, self.seed = x, R, weights, seed
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
+        self.metric = metric  # what the target is of; else accuracy, or loss
         self.outcome: Outcome | None = None
-        self._lock = Lock(durable.private_folder(folder))
+        self._lock = Lock(files.private_folder(folder))
         try:
-            self._ledger = Ledger(folder)
-            self._check_same()
+            self._commits = Commits(folder, pause)
+            self._commits.check_same(
+                algorithm=encode(algorithm), sites=list(sites), weights=weights, seed=seed
+            )
         except BaseException:
             self._lock.release()
             raise
-        known = self._ledger.standing
-        self._clock = Clock(known.clock if known else 0)
         self._spool = Spool(folder / "spool")
 
     def close(self) -> None:
@@ -147,14 +125,14 @@ class Coordinator:
     @property
     def standing(self) -> Standing:
         """What was committed last."""
-        if self._ledger.standing is None:
+        if self._commits.standing is None:
             raise ValueError(f"{self.folder}: the experiment has not begun; run it first.")
-        return self._ledger.standing
+        return self._commits.standing
 
     @property
     def journal(self) -> list[dict[str, Any]]:
         """One line for each commit."""
-        return self._ledger.lines
+        return self._commits.lines
 
     # -- rounds
 
@@ -165,8 +143,8 @@ class Coordinator:
         how it ended.
         """
         self.outcome = None
-        while self._ledger.standing is None:
-            self._settling(partial(self._begin, ask))
+        while self._commits.standing is None:
+            self._commits.settle(partial(self._begin, ask))
         reached = False
         while self.standing.r < self.R and not reached:
             cohort, done = self._cohort(ask), None
@@ -183,14 +161,14 @@ class Coordinator:
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
-            if cohort.call.lost:
-                self._settling(partial(self._recover, ask, cohort.call.lost))
+            if cohort.inquiry.lost:
+                self._commits.settle(partial(self._recover, ask, cohort.inquiry.lost))
             if done is not None:
                 yield done
             elif not reached:
                 sleep(self.pause)
         while self.outcome is None:
-            self._settling(partial(self._end, ask, reached))
+            self._commits.settle(partial(self._end, ask, reached))
 
     @torch.no_grad()
     def _round(self, cohort: Cohort) -> FederatedRound:
@@ -199,7 +177,7 @@ class Coordinator:
             with one_thread():
                 server = standing.algorithm.round(standing.server, cohort)
         except TooFew:
-            if cohort.call.diverged and not cohort.alive:
+            if cohort.inquiry.diverged and not cohort.alive:
                 raise Diverged(standing.algorithm, r) from None
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
@@ -219,13 +197,13 @@ class Coordinator:
             drift=cohort.drift,
             cosine=cohort.cosine,
             metrics=cohort.metrics,
-            sites=cohort.told,
-            absent=dict(cohort.call.absent),
+            sites=cohort.reports,
+            absent=dict(cohort.inquiry.absent),
         )
-        facts = {k: v for k, v in vars(done).items() if k not in ("r", "x", "server", "sites")}
+        facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
-        facts |= {"sites": {name: asdict(told) for name, told in cohort.told.items()}}
-        self._commit(replace(standing, server=server, members=members, r=r), "round", **facts)
+        new = replace(standing, server=server, members=members, r=r)
+        self._commits.commit(new, "round", **facts)
         return done
 
     def _cohort(self, ask: Ask) -> Cohort:
@@ -233,31 +211,32 @@ class Coordinator:
         return Cohort(
             self.standing,
             plan(self.standing.algorithm, x.numel(), x.dtype),
-            self._call(ask),
+            self._inquiry(ask),
             self._spool,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
             target=self.target,
+            metric=self.metric,
         )
 
     # -- before, between and after
 
     def audit(self, ask: Ask) -> Audit:
         """Compare c with the sum of p_i c_i over all sites."""
-        return controls.audit(self.standing, self._call(ask))
+        return controls.audit(self.standing, self._inquiry(ask))
 
     def join(self, ask: Ask, name: str) -> None:
         """Take a site in; it counts from the next round on."""
         new = controls.joined(self.standing, name, weight=1.0)
-        found = hello(new, self._call(ask), new.members[-1:])
-        if name not in found:
+        answers = hello(new, self._inquiry(ask), new.members[-1:])
+        if name not in answers:
             raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
         x = new.server.x
-        if found[name].dtype != x.dtype:
-            raise ValueError(f"site {name!r} computes in {found[name].dtype}, not in {x.dtype}.")
+        if answers[name].dtype != x.dtype:
+            raise ValueError(f"site {name!r} computes in {answers[name].dtype}, not in {x.dtype}.")
         if new.weights == "samples":
-            new = controls.joined(self.standing, name, weight=found[name].n)
-        self._decide(new, "join", site=name, weights=new.p)
+            new = controls.joined(self.standing, name, weight=answers[name].n)
+        self._commits.decide(new, "join", site=name, weights=new.p)
 
     def leave(self, ask: Ask, name: str) -> None:
         """Let a site go; it does not count from the next round on."""
@@ -265,11 +244,11 @@ class Coordinator:
             raise ValueError(
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )
-        new = controls.left(self.standing, self._call(ask), name)
-        self._decide(new, "leave", site=name, weights=new.p)
+        new = controls.left(self.standing, self._inquiry(ask), name)
+        self._commits.decide(new, "leave", site=name, weights=new.p)
 
     def _begin(self, ask: Ask) -> None:
-        """Call the roll until enough have answered, and make the first checkpoint."""
+        """Enrol the sites, and make the first checkpoint."""
         members = tuple(Member(name, index, 1.0) for index, name in enumerate(self.sites))
         first = Standing(
             experiment=token_hex(8),
@@ -281,16 +260,8 @@ class Coordinator:
             numbers=len(members),
         )
         needed = len(members) if self.weights == "samples" else self.min_sites
-        found: dict[str, Hello] = {}
-        while len(found) < needed:
-            unknown = [member for member in members if member.name not in found]
-            found |= hello(first, self._call(ask), unknown)
-            if len(found) < needed:
-                missing = sorted({m.name for m in members} - found.keys())
-                log.warning("%d of %d sites are there; missing: %s", len(found), needed, missing)
-                sleep(self.pause)
-        first = enrolled(first, found)
-        self._commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
+        first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
+        self._commits.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
@@ -301,77 +272,33 @@ class Coordinator:
                 "back from c and the other sites, or 'restart' to start all controls anew."
             )
         if self.on_lost_state == "restart" or not controls.has_controls(standing):
-            self._commit(controls.restarted(standing), "restart", sites=sorted(lost))
+            self._commits.commit(controls.restarted(standing), "restart", sites=sorted(lost))
             log.warning("the state of %s was gone; all controls start anew", names)
             return
-        call = self._call(ask)
-        restored = controls.restored(standing, call, lost)
+        inquiry = self._inquiry(ask)
+        restored = controls.restored(standing, inquiry, lost)
         if restored is None:
-            log.warning("the state of %s is gone; it waits for %s", names, sorted(call.absent))
+            log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
-            self._commit(restored, "restore", sites=sorted(lost - call.absent.keys()))
+            self._commits.commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
             log.warning("the state of %s was gone; it is restored", names)
 
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x."""
-        standing, told = self.standing, []
+        standing, reports = self.standing, []
         arrays = arrays_of(standing.server.x)
-        for member, reply in self._call(ask).replies(
+        for member, reply in self._inquiry(ask).replies(
             standing, "evaluate", standing.members, arrays
         ):
-            told.append(told_by(reply))
-            log.info("site %s: %s", member.name, told[-1].metrics)
-        metrics = mean_metrics(told)
-        reached = reached or goal_for(metrics, self.target).reached(metrics)
-        self._commit(standing, "end", metrics=metrics, reached=reached)
+            reports.append(report_of(reply))
+            log.info("site %s: %s", member.name, reports[-1].metrics)
+        metrics = mean_metrics(reports)
+        reached = reached or goal_for(metrics, self.target, self.metric).reached(metrics)
+        self._commits.commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)
 
-    def _settling(self, action: Callable[[], None]) -> None:
-        """Do what ends with a commit; a disk that cannot be written is waited for."""
-        try:
-            action()
-        except CannotWrite as error:
-            log.error("%s; this is repeated", error)
-            sleep(self.pause)
-
-    def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
-        """Commit what the operator wants, or tell him that it did not happen."""
-        try:
-            self._commit(standing, kind, **facts)
-        except CannotWrite as error:
-            raise ValueError(f"{error}, then repeat this.") from None
-
-    def _commit(self, standing: Standing, kind: str, **facts: Any) -> None:
-        """Commit; after a failure, what is on disk says whether it happened."""
-        standing = replace(standing, clock=self._clock.last)
-        try:
-            self._ledger.commit(standing, kind, **facts)
-        except CannotWrite:
-            self._ledger.reload()
-            now = self._ledger.standing
-            if now is None or now.commit != standing.commit + 1:
-                raise
-
-    def _call(self, ask: Ask) -> Call:
-        return Call(ask, self.round_timeout, self._clock)
-
-    def _check_same(self) -> None:
-        """Refuse to continue another experiment than the one in the folder."""
-        found = self._ledger.standing
-        if found is None:
-            return
-        pairs = {
-            "algorithm": (describe(found.algorithm), describe(self.algorithm)),
-            "sites": ([member.name for member in found.members], self.sites),
-            "weights": (found.weights, self.weights),
-            "seed": (found.seed, self.seed),
-        }
-        for name, (there, here) in pairs.items():
-            if there != here:
-                raise ValueError(
-                    f"{self.folder} holds an experiment with {name}={there}, not {here}; resume it "
-                    "with its own settings, or begin another in another folder."
-                )
+    def _inquiry(self, ask: Ask) -> Inquiry:
+        return Inquiry(ask, self.round_timeout, self._commits.clock)
 
 
 class LostState(ValueError):

@@ -1,12 +1,16 @@
-"""The roll of the sites at the start, and of one that joins: what each of them has."""
+"""How sites are taken in, at the start and when one joins: what each of them has."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import sleep
 
 import torch
 
-from trimtab.federation.protocol.inquiry import Call
+from trimtab.federation.protocol.inquiry import Inquiry
 from trimtab.federation.storage.ledger import Member, Standing
+
+log = logging.getLogger("trimtab.federation.protocol")
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -19,10 +23,10 @@ class Hello:
     dtype: torch.dtype
 
 
-def hello(standing: Standing, call: Call, members: Sequence[Member]) -> dict[str, Hello]:
+def hello(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> dict[str, Hello]:
     """Ask sites what they have; refuse one that cannot take part."""
-    found, d = {}, standing.server.x.numel()
-    for member, reply in call.replies(standing, "hello", members):
+    answers, d = {}, standing.server.x.numel()
+    for member, reply in inquiry.replies(standing, "hello", members):
         n, dtype = reply["n"], _DTYPES.get(str(reply["dtype"]))
         if reply["d"] != d:
             raise ValueError(
@@ -34,18 +38,31 @@ def hello(standing: Standing, call: Call, members: Sequence[Member]) -> dict[str
                 f"site {member.name!r} has n={n!r} samples in {reply['dtype']}; it needs at least "
                 f"one, in {', '.join(_DTYPES)}."
             )
-        found[member.name] = Hello(n, dtype)
-    return found
+        answers[member.name] = Hello(n, dtype)
+    return answers
 
 
-def enrolled(standing: Standing, found: dict[str, Hello]) -> Standing:
+def enrol(first: Standing, inquire: Callable[[], Inquiry], needed: int, pause: float) -> Standing:
+    """Ask all sites until enough have answered; return the standing from which rounds start."""
+    answers: dict[str, Hello] = {}
+    while len(answers) < needed:
+        unknown = [member for member in first.members if member.name not in answers]
+        answers |= hello(first, inquire(), unknown)
+        if len(answers) < needed:
+            missing = sorted({m.name for m in first.members} - answers.keys())
+            log.warning("%d of %d sites are there; missing: %s", len(answers), needed, missing)
+            sleep(pause)
+    return enrolled(first, answers)
+
+
+def enrolled(standing: Standing, answers: dict[str, Hello]) -> Standing:
     """Return the first standing, with x in the dtype of the sites and the weights by the rule."""
-    dtypes = {said.dtype for said in found.values()}
+    dtypes = {answer.dtype for answer in answers.values()}
     if len(dtypes) > 1:
-        shown = ", ".join(f"{name} in {said.dtype}" for name, said in found.items())
+        shown = ", ".join(f"{name} in {answer.dtype}" for name, answer in answers.items())
         raise ValueError(f"the sites compute in several dtypes ({shown}); give all the same.")
     members = standing.members
     if standing.weights == "samples":
-        members = tuple(replace(m, weight=float(found[m.name].n)) for m in members)
+        members = tuple(replace(m, weight=float(answers[m.name].n)) for m in members)
     x = standing.server.x.detach().to(dtypes.pop())
     return replace(standing, server=standing.algorithm.init_server(x), members=members)

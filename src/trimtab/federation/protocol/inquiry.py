@@ -9,19 +9,24 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.federation.message import Message, version
-from trimtab.federation.protocol.rehearsal import describe
-from trimtab.federation.protocol.site import DIVERGED, DONE, MISMATCH, STALE
+from trimtab.algorithms.registry import encode
+from trimtab.federation.message import (
+    Message,
+    ReplyStatus,
+    same_results,
+    this_trimtab,
+    versions,
+)
 from trimtab.federation.storage.ledger import Member, Standing
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
 Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
-"""The transport: sends requests, yields replies as they arrive until the timeout, in seconds."""
+"""What the coordinator needs of a `transport.Transport`: its method `ask`."""
 
 
 @dataclass
-class Clock:
+class RequestClock:
     """Numbers that only grow, also beyond a restart from an older checkpoint."""
 
     last: int
@@ -45,18 +50,18 @@ class Attempt:
     tag: str
 
     @staticmethod
-    def fresh(clock: Clock) -> "Attempt":
+    def fresh(clock: RequestClock) -> "Attempt":
         """Return one that never was before."""
         return Attempt(clock.tick(), token_hex(6))
 
 
 @dataclass
-class Call:
-    """The line to the sites, as it stands now; it remembers who did not answer, and why."""
+class Inquiry:
+    """A question to some sites, or several; it remembers who did not answer, and why."""
 
     ask: Ask
     timeout: float
-    clock: Clock
+    clock: RequestClock
     absent: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # those whose state is gone
     diverged: set[str] = field(default_factory=set)
@@ -76,8 +81,8 @@ class Call:
         """
         attempt = attempt or Attempt.fresh(self.clock)
         common = {"kind": kind, "tag": attempt.tag, "clock": attempt.clock}
-        common |= {"experiment": standing.experiment, "algorithm": describe(standing.algorithm)}
-        common |= {"trimtab": version()} | facts
+        common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
+        common |= this_trimtab() | facts
         requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
         self.absent |= dict.fromkeys(waiting, f"no answer within {self.timeout:g} s")
@@ -104,21 +109,22 @@ class Call:
 
     def _trouble(self, member: Member, reply: Message) -> str | None:
         """Return what is wrong with the reply of a site; None if nothing is."""
-        header, ours = reply.header, version()
+        header = reply.header
         status = header.get("status")
         if header.get("site") != member.name:
             return f"it claims the name {header.get('site')!r}"
-        if header.get("trimtab") != ours:
-            return f"it has trimtab {header.get('trimtab')}, the server {ours}; install the same"
-        if status == STALE:
+        if not same_results(header):
+            ours, theirs = versions(header)
+            return f"it has trimtab {theirs}, the server {ours}; install the same"
+        if status == ReplyStatus.STALE:
             self.clock.pass_by(header.get("seen"))
             self.absent[member.name] = "it has seen later requests; the next one will be later"
             return _STALE
-        if status == MISMATCH:
+        if status == ReplyStatus.MISMATCH:
             self.lost.add(member.name)
-        if status == DIVERGED:
+        if status == ReplyStatus.DIVERGED:
             self.diverged.add(member.name)
-        if status != DONE:
+        if status != ReplyStatus.DONE:
             return _line(header.get("why", f"it replies {status!r}"))
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
@@ -126,7 +132,7 @@ class Call:
 
 
 _STALE = "stale"
-_END_OF_TIME = 1 << 62  # nanoseconds since 1970: in the year 2116
+_END_OF_TIME = 1 << 62  # a clock is < this: nanoseconds since 1970, in the year 2116
 
 
 def _own(member: Member) -> dict[str, Any]:

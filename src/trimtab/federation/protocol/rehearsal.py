@@ -5,19 +5,15 @@ a few zeros, and so agree on its exchanges (which program, which broadcast, whic
 place alone. Two rehearsals of different lengths tell which dimensions are d.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms import ALGORITHMS, BASES
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
-
-_KINDS: dict[str, Callable[..., Any]] = {**ALGORITHMS, **BASES}
 
 
 @dataclass(frozen=True)
@@ -112,41 +108,3 @@ class _Reply:
 
 def _zero(y: Vector, k: int | None = None) -> Vector:
     return torch.zeros_like(y)
-
-
-def filled(like: State, arrays: dict[str, Tensor]) -> State:
-    """Return a tree of this structure with the tensors of a message."""
-    found = iter([arrays[str(place)] for place in range(len(leaves(like)))])
-    return map_leaves(lambda _: next(found), like)
-
-
-def describe(hyper: Any) -> Any:
-    """Return an algorithm as JSON holds it: names and hyper-parameters.
-
-    >>> from trimtab import Mime, Momentum
-    >>> describe(Mime(eta=0.1, K=5, base=Momentum()))
-    {'kind': 'mime', 'eta': 0.1, 'K': 5, 'base': {'kind': 'momentum', 'beta': 0.9}}
-    """
-    if not is_dataclass(hyper) or isinstance(hyper, type):
-        return hyper
-    kind = type(hyper).__name__.lower()
-    if _KINDS.get(kind) is not type(hyper):
-        raise ValueError(
-            f"{hyper} is not in the registry, so that no site can know it; use one of "
-            f"{', '.join(ALGORITHMS)}."
-        )
-    return {"kind": kind} | {f.name: describe(getattr(hyper, f.name)) for f in fields(hyper)}
-
-
-def build(description: Any) -> Any:
-    """Return what `describe` described; the names in the registry only."""
-    if not isinstance(description, dict):
-        return description
-    kind = description.get("kind")
-    if kind not in _KINDS:
-        raise ValueError(f"there is no algorithm {kind!r}; use one of {', '.join(ALGORITHMS)}.")
-    hyper = {name: build(value) for name, value in description.items() if name != "kind"}
-    try:
-        return _KINDS[kind](**hyper)
-    except TypeError as error:
-        raise ValueError(f"{kind} cannot be built from {hyper} ({error}).") from None

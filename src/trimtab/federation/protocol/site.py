@@ -16,21 +16,30 @@ import torch
 from torch import Tensor
 
 from trimtab._files import Lock, plain
+from trimtab.algorithms.registry import decode
 from trimtab.core import State, Vector, leaves
 from trimtab.core.oracle import ClientOracle, draws_of_client
 from trimtab.core.threads import one_thread
-from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, version
-from trimtab.federation.protocol.rehearsal import Plan, build, filled, plan
-from trimtab.federation.storage import files as durable
-from trimtab.federation.storage.states import START, Version, Versions
+from trimtab.federation.message import (
+    Message,
+    NotFinite,
+    ReplyStatus,
+    arrays_of,
+    check_arrays,
+    filled,
+    same_results,
+    this_trimtab,
+    versions,
+)
+from trimtab.federation.protocol.rehearsal import Plan, plan
+from trimtab.federation.storage import files
+from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
+from trimtab.simulation.executors import choose
 
-log = logging.getLogger("trimtab.federation")
+log = logging.getLogger("trimtab.federation.protocol")
 
-DONE, MISMATCH, STALE, REFUSED, FAILED, DIVERGED = (
-    *("done", "mismatch", "stale", "refused", "failed", "diverged"),
-)
 _WORD = re.compile(r"[0-9a-z]{1,40}")
 
 
@@ -52,7 +61,7 @@ class Site:
             "control": self._control,
             "restore": self._restore,
         }
-        self._lock = Lock(durable.private_folder(folder))
+        self._lock = Lock(files.private_folder(folder))
 
     def close(self) -> None:
         """Give the folder up."""
@@ -65,18 +74,20 @@ class Site:
                 self._check(request)
                 reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
-                reply = _status(DIVERGED, why=str(error))
-            except durable.CannotWrite as error:
-                reply = _status(FAILED, why=f"{error}.")
+                reply = _status(ReplyStatus.DIVERGED, why=str(error))
+            except files.CannotWrite as error:
+                reply = _status(ReplyStatus.FAILED, why=f"{error}.")
             except _Refusal as error:
-                reply = _status(REFUSED, why=str(error))
+                reply = _status(ReplyStatus.REFUSED, why=str(error))
             except Exception as error:
                 log.exception("site %s cannot answer", self.name)
-                reply = _status(FAILED, why=f"{type(error).__name__}: {_first_line(error)}")
+                reply = _status(
+                    ReplyStatus.FAILED, why=f"{type(error).__name__}: {_first_line(error)}"
+                )
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
         known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
-        known |= {"site": self.name, "trimtab": version()}
+        known |= {"site": self.name} | this_trimtab()
         return Message(reply.header | known, reply.arrays)
 
     # -- the kinds of requests
@@ -85,7 +96,7 @@ class Site:
         """Say what this site has: samples to train and to test on, d and dtype of its model."""
         n, tested = self._sizes(request["index"])
         dtype = str(self._dtype).removeprefix("torch.")
-        return _status(DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
+        return _status(ReplyStatus.DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
 
     def _work(self, request: Message) -> Message:
         """Run one exchange of a round; at its last, keep the new state before answering."""
@@ -112,19 +123,21 @@ class Site:
             self._keep(request, new, last=number + 1 == len(like.exchanges))
         telemetry |= {"base": request["accepted"], "seconds": perf_counter() - measured}
         telemetry |= {"seconds_measuring": measured - started}
-        return Message({"status": DONE} | telemetry, arrays_of(upload))
+        return Message({"status": ReplyStatus.DONE} | telemetry, arrays_of(upload))
 
     def _evaluate(self, request: Message) -> Message:
         """Measure x."""
         check_arrays("the server's x", request.arrays, [self._vector()])
-        return _status(DONE, **self._measured(request["index"], request.arrays["0"]))
+        return _status(ReplyStatus.DONE, **self._measured(request["index"], request.arrays["0"]))
 
     def _control(self, request: Message) -> Message:
         """Show the state that the server counts on; look, and change nothing."""
         if request["accepted"] == START:
-            return _status(DONE, start=True)
-        arrays = self._versions(request).load(request["accepted"])
-        return _mismatch(request) if arrays is None else Message({"status": DONE}, arrays)
+            return _status(ReplyStatus.DONE, start=True)
+        arrays = self._states(request).load(request["accepted"])
+        return (
+            _mismatch(request) if arrays is None else Message({"status": ReplyStatus.DONE}, arrays)
+        )
 
     def _restore(self, request: Message) -> Message:
         """Take a state from the server in place of one that is gone."""
@@ -132,18 +145,20 @@ class Site:
         stale = self._stale(request)
         if stale is not None:
             return stale
-        version = Version(request["clock"], request["tag"], START)
-        self._versions(request).put(version, request.arrays, "site:restored")
-        return _status(DONE)
+        restored = StateFile(request["clock"], request["tag"], START)
+        self._states(request).put(restored, request.arrays, "site:restored")
+        return _status(ReplyStatus.DONE)
 
     # -- the states
 
     def _stale(self, request: Message) -> Message | None:
         """Refuse a request that is older than a state kept here: its `accepted` is history."""
-        seen = max((v.clock for v in self._versions(request).every().values()), default=0)
+        seen = max((file.clock for file in self._states(request).every().values()), default=0)
         if request["clock"] > seen:
             return None
-        return _status(STALE, seen=seen, why="a request came that is older than the state here.")
+        return _status(
+            ReplyStatus.STALE, seen=seen, why="a request came that is older than the state here."
+        )
 
     def _state(self, request: Message, like: Plan, x: Vector) -> State | None:
         """Return the state to start from; None if it is not here."""
@@ -154,7 +169,7 @@ class Site:
             return state
         if request["accepted"] == START:
             return self._algorithm(request).init_client(x)
-        arrays = self._versions(request).load(request["accepted"])
+        arrays = self._states(request).load(request["accepted"])
         return None if arrays is None else filled(like.client, arrays)
 
     def _keep(self, request: Message, new: State, last: bool) -> None:
@@ -163,22 +178,20 @@ class Site:
             self._between = request["tag"], new
             return
         self._between = None
-        store, accepted = self._versions(request), request["accepted"]
-        version = Version(request["clock"], request["tag"], accepted)
-        store.put(version, arrays_of(new), "site:pending")
-        store.trim(accepted, pending=version.tag)
+        states, accepted = self._states(request), request["accepted"]
+        pending = StateFile(request["clock"], request["tag"], accepted)
+        states.put(pending, arrays_of(new), "site:pending")
+        states.trim(accepted, pending=pending.tag)
 
-    def _versions(self, request: Message) -> Versions:
-        return Versions(self.folder / request["experiment"])
+    def _states(self, request: Message) -> States:
+        return States(self.folder / request["experiment"])
 
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        ours = version()
-        if request["trimtab"] != ours:
-            raise _Refusal(
-                f"it has trimtab {ours}, the server {request['trimtab']}; install the same on both."
-            )
+        if not same_results(request.header):
+            ours, theirs = versions(request.header)
+            raise _Refusal(f"it has trimtab {ours}, the server {theirs}; install the same on both.")
         if request["site"] != self.name:
             raise _Refusal(f"it got a request for {request['site']!r}; check the names of sites.")
         if request["kind"] not in self._kinds:
@@ -195,7 +208,7 @@ class Site:
             )
 
     def _algorithm(self, request: Message) -> Any:
-        return build(request["algorithm"])
+        return decode(request["algorithm"])
 
     def _plan(self, request: Message) -> Plan:
         return plan(self._algorithm(request), self.problem.d, self._dtype)
@@ -219,13 +232,13 @@ class Site:
     @property
     def _narrow(self) -> bool:
         """Whether one intra-op thread is best, as in the simulator."""
-        return getattr(self.problem, "executor", "loop") != "wide"
+        return choose(self.problem, S=1).threads == "one"
 
     def _measured(self, index: int, x: Vector) -> dict[str, Any]:
         """Return the metrics of x on the test part; on the training part if there is none."""
         held_out = isinstance(self.problem, Supervised) and self.problem.has_test
-        found = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
-        return {"metrics": plain(found), "tested": self._sizes(index)[1]}
+        metrics = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
+        return {"metrics": plain(metrics), "tested": self._sizes(index)[1]}
 
     def _sizes(self, index: int) -> tuple[int, int]:
         """Return how many samples there are to train and to test on."""
@@ -239,13 +252,14 @@ class _Refusal(ValueError):
     """A request that this site will not serve."""
 
 
-def _status(status: str, **facts: Any) -> Message:
+def _status(status: ReplyStatus, **facts: Any) -> Message:
     return Message({"status": status} | facts)
 
 
 def _mismatch(request: Message) -> Message:
     return _status(
-        MISMATCH, why=f"its state {request['accepted']}, which the server counts on, is not here."
+        ReplyStatus.MISMATCH,
+        why=f"its state {request['accepted']}, which the server counts on, is not here.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Folders of operator and sites, the problem file, the job, and what is told of them.
+"""Folders of operator and sites, the problem file, the job, its model, and how far it is.
 
-Stands beside transport.
+Stands beside transport. Imports storage, message and events; knows no protocol.
 """

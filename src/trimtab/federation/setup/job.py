@@ -1,24 +1,49 @@
-"""An experiment of a federation: what is to be run, how far it is, and its model."""
+"""A job: what the server is to run, as run.json keeps it for `federate resume`."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import save_file
-
-from trimtab._files import read_json, whole, write_json
-from trimtab._version import __version__
-from trimtab.core import Algorithm
-from trimtab.federation.protocol.rehearsal import describe
+from trimtab._files import read_json, write_json
+from trimtab._version import RESULTS, __version__
+from trimtab.errors import BadArgument
 from trimtab.federation.setup.operator_folder import Federation
-from trimtab.federation.storage.ledger import Standing, read_journal, read_standing
+from trimtab.federation.storage.summary import read_summary
 
-Job = dict[str, Any]
+if TYPE_CHECKING:
+    from trimtab.core import Algorithm
 
 
-def begin(
+@dataclass(frozen=True)
+class Job:
+    """An experiment, or an audit of one."""
+
+    kind: str  # run or audit
+    algorithm: dict[str, Any]  # as `registry.encode` writes it
+    R: int
+    target: float | None
+    min_sites: int
+    round_timeout: float
+    seed: int
+    on_lost_state: str
+    state: str  # the folder of the coordinator's state
+    trimtab: str = __version__
+    results: int = RESULTS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what run.json holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Job":
+        """Read what `to_json` wrote; 0.1.0 did not write which results it computes."""
+        content = {"results": 1} | content
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
+
+
+def start_job(
     federation: Federation,
-    algorithm: Algorithm,
+    algorithm: "Algorithm",
     *,
     R: int,
     target: float | None = None,
@@ -29,89 +54,81 @@ def begin(
     state: str = "state",
 ) -> Job:
     """Write down what is to be run, and return it; a folder of states holds one experiment."""
-    standing = read_standing(federation.folder / state)
-    if standing is not None:
+    from trimtab.algorithms.registry import encode
+
+    begun = read_summary(federation.folder / state)
+    if begun is not None:
         raise ValueError(
-            f"{federation.folder} holds an experiment at round {standing.r} already; go on with "
+            f"{federation.folder} holds an experiment at round {begun.r} already; go on with "
             "`trimtab federate resume`, or make another folder with `trimtab federate init`."
         )
-    job = {
-        "kind": "run",
-        "algorithm": describe(algorithm),
-        "R": R,
-        "target": target,
-        "min_sites": len(federation.sites) if min_sites is None else min_sites,
-        "round_timeout": round_timeout,
-        "seed": seed,
-        "on_lost_state": on_lost_state,
-        "state": state,
-        "trimtab": __version__,
-    }
-    check(job, len(federation.sites))
-    write_json(federation.folder / "run.json", job)
+    job = Job(
+        kind="run",
+        algorithm=encode(algorithm),
+        R=R,
+        target=target,
+        min_sites=len(federation.sites) if min_sites is None else min_sites,
+        round_timeout=round_timeout,
+        seed=seed,
+        on_lost_state=on_lost_state,
+        state=state,
+    )
+    check_job(job, len(federation.sites))
+    write_json(federation.folder / "run.json", job.to_json())
     return job
 
 
-def again(federation: Federation, **changes: Any) -> Job:
-    """Return what was to be run, with changes for those that are not None."""
+def read_job(federation: Federation) -> Job | None:
+    """Return what was to be run; None if nothing was yet."""
     path = federation.folder / "run.json"
     if not path.is_file():
+        return None
+    try:
+        return Job.from_json(read_json(path))
+    except KeyError as error:
+        raise ValueError(
+            f"{path} cannot be read (it has no {error}); restore or remove it."
+        ) from None
+
+
+def resume_job(federation: Federation, **changes: Any) -> Job:
+    """Write down what was to be run with changes for those that are not None, and return it."""
+    job = read_job(federation)
+    if job is None:
         raise ValueError(
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
         )
-    job = read_json(path)
-    ours = __version__
-    if job["trimtab"] != ours:
-        raise ValueError(
-            f"{federation.folder} was begun with trimtab {job['trimtab']}, this is {ours}; go on "
-            "with that version."
-        )
-    job |= {name: value for name, value in changes.items() if value is not None}
-    check(job, len(federation.sites))
-    write_json(path, job)
+    if job.results != RESULTS:
+        _refuse_other_results(federation.folder, job)
+    job = replace(job, **{name: value for name, value in changes.items() if value is not None})
+    check_job(job, len(federation.sites))
+    write_json(federation.folder / "run.json", job.to_json())
     return job
 
 
-def check(job: Job, sites: int) -> None:
+def check_job(job: Job, sites: int) -> None:
     """Refuse numbers that make no sense."""
-    if job["R"] < 1:
-        raise ValueError(f"R={job['R']}; pass a number of rounds R >= 1.")
-    if not 1 <= job["min_sites"] <= sites:
-        raise ValueError(
-            f"--min-sites {job['min_sites']}: the federation has {sites} sites; pass 1 to {sites}."
+    if job.R < 1:
+        raise BadArgument("R", "R={rounds}; pass a number of rounds R >= 1.", rounds=job.R)
+    if not 1 <= job.min_sites <= sites:
+        raise BadArgument(
+            "min_sites",
+            "{min_sites:{n}}: the federation has {count} sites; pass 1 to {count}.",
+            n=job.min_sites,
+            count=sites,
         )
-    if not job["round_timeout"] > 0:
-        raise ValueError(f"--round-timeout {job['round_timeout']:g}; pass a number of seconds.")
+    if not job.round_timeout > 0:
+        raise BadArgument(
+            "round_timeout",
+            "{round_timeout:{seconds}}; pass a number of seconds.",
+            seconds=f"{job.round_timeout:g}",
+        )
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far an experiment is."""
+def _refuse_other_results(folder: Path, job: Job) -> None:
+    from trimtab.federation.message import versions  # it imports torch
 
-    standing: Standing
-    rounds: list[dict[str, Any]]  # the journal's lines of rounds
-    bytes_up: int
-
-
-def progress(federation: Federation, state: str = "state") -> Progress | None:
-    """Return how far the experiment is; None if it has not begun."""
-    folder = federation.folder / state
-    standing = read_standing(folder)
-    if standing is None:
-        return None
-    rounds = [line for line in read_journal(folder, standing) if line["kind"] == "round"]
-    return Progress(standing, rounds, sum(line["bytes_up"] for line in rounds))
-
-
-def save_model(federation: Federation, out: Path) -> int:
-    """Write the model of the last committed round as a state_dict; return that round's number."""
-    found = progress(federation)
-    if found is None:
-        raise ValueError(f"{federation.folder} has no model yet; no round was committed.")
-    if out.exists():
-        raise ValueError(f"{out} exists; pass another name.")
-    problem = federation.problem.server_problem()
-    state = problem.unflatten(found.standing.server.x)
-    with whole(out) as part:
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
-    return found.standing.r
+    ours, theirs = versions(job.to_json())
+    raise ValueError(
+        f"{folder} was begun with trimtab {theirs}, this is {ours}; go on with that version."
+    )

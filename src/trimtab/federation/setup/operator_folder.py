@@ -1,52 +1,58 @@
-"""The folders of operator and site, and how they are made.
+"""The operator's folder: the federation, its keys, and an archive for each site.
 
-The operator's: federation.json, problem.py, keys/ (authority and server), sites/ (one archive for
-each site), state/ (the coordinator's), logs/, flower/. A site's: site.json, problem.py, ca.crt,
-site.key, state/, logs/, flower/.
+It holds federation.json, problem.py, keys/ (authority and server), sites/ (one archive for each
+site), state/ (the coordinator's), logs/ and flower/.
 """
 
-import io
-import json
 import re
 import shutil
-import tarfile
-import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_bytes, token_hex
-from typing import Any, Self
+from secrets import token_hex
+from typing import TYPE_CHECKING, Self
 
-from trimtab._files import read_json, write_json
-from trimtab._version import __version__
-from trimtab.federation.setup.problem_file import ProblemFile
+from trimtab.errors import BadArgument
+from trimtab.federation.setup.site_folder import (
+    SiteFolder,
+    about,
+    check_name,
+    pack,
+    read_facts,
+)
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.roster import FILE, Roster, RosterFile
 
-FORMAT = 1
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
+if TYPE_CHECKING:
+    from trimtab.federation.setup.problem_file import ProblemFile
+
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What the operator's folder says."""
+    """What federation.json said when it was read."""
 
     folder: Path
     id: str
-    sites: dict[str, str]  # their public keys, in the order of the clients
+    roster: Roster
     weights: str
     batch: int | float | None
     hosts: list[str]
     port: int
-    leaving: list[str] = field(default_factory=list)  # sites that go before the next round
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read federation.json."""
-        return cls(folder=folder, **_read(folder, "federation.json", "federate init"))
+        facts = read_facts(folder, FILE, "federate init")
+        roster = Roster.from_json(facts)
+        rest = {k: v for k, v in facts.items() if k not in ("sites", "leaving")}
+        return cls(folder=folder, roster=roster, **rest)
 
-    def write(self) -> None:
-        """Write federation.json."""
-        _write(self.folder / "federation.json", self)
+    @property
+    def sites(self) -> Mapping[str, str]:
+        """The public keys of the sites, in the order of the clients."""
+        return self.roster.sites
 
     @property
     def keys(self) -> Path:
@@ -54,8 +60,10 @@ class Federation:
         return self.folder / "keys"
 
     @property
-    def problem(self) -> ProblemFile:
+    def problem(self) -> "ProblemFile":
         """The problem file."""
+        from trimtab.federation.setup.problem_file import ProblemFile  # it imports torch
+
         return ProblemFile(self.folder / "problem.py")
 
     def archive(self, site: str) -> Path:
@@ -63,33 +71,7 @@ class Federation:
         return self.folder / "sites" / f"{site}.tar.gz"
 
 
-@dataclass(frozen=True)
-class Silo:
-    """What a site's folder says."""
-
-    folder: Path
-    name: str
-    federation: str
-    server: str
-    batch: int | float | None
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read site.json."""
-        return cls(folder=folder, **_read(folder, "site.json", "federate site"))
-
-    @property
-    def state(self) -> Path:
-        """Where c_i lives."""
-        return self.folder / "state"
-
-    @property
-    def problem(self) -> ProblemFile:
-        """The problem file."""
-        return ProblemFile(self.folder / "problem.py")
-
-
-def found(
+def create(
     folder: Path,
     sites: list[str],
     problem: Path,
@@ -100,13 +82,9 @@ def found(
     port: int,
 ) -> Federation:
     """Make the operator's folder and the archives of all sites; nothing is overwritten."""
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise ValueError(f"{host!r} is no host name or address; pass --host NAME.")
-    if len(set(sites)) != len(sites):
-        raise ValueError(f"--sites {','.join(sites)}: two sites have one name; name them apart.")
-    for name in sites:
-        check_name(name)
+    from trimtab.federation.setup.problem_file import ProblemFile  # it imports torch
+
+    _check(sites, hosts)
     ProblemFile(problem).server_problem()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; pass another folder.")
@@ -115,106 +93,50 @@ def found(
     shutil.copyfile(problem, folder / "problem.py")
     keys.make_authority(folder / "keys")
     keys.make_server_certificate(folder / "keys", hosts)
-    federation = Federation(folder, token_hex(6), {}, weights, batch, hosts, port)
-    for name in sites:
-        admit(federation, name)
-    federation.write()
-    return federation
+    new = Federation(folder, token_hex(6), Roster(), weights, batch, hosts, port)
+    public = {name: _make_archive(new, name) for name in sites}
+    facts = {"id": new.id, "weights": weights, "batch": batch, "hosts": hosts, "port": port}
+    RosterFile(folder).create(about() | facts, public)
+    return Federation.read(folder)
 
 
-def admit(federation: Federation, name: str) -> None:
-    """Make the key and the archive of one more site."""
+def admit(federation: Federation, name: str) -> Federation:
+    """Make the key and the archive of one more site; return the federation with it."""
     check_name(name)
-    if name in federation.sites:
-        raise ValueError(f"there is a site {name} already; give the new one another name.")
+    roster = RosterFile(federation.folder)
+    roster.read().check_new(name)
+    public = _make_archive(federation, name)
+    try:
+        roster.admit(name, public)
+    except BaseException:
+        federation.archive(name).unlink()  # its key opens nothing, and the name stays free
+        raise
+    return Federation.read(federation.folder)
+
+
+def _check(sites: list[str], hosts: list[str]) -> None:
+    """Refuse names that make no sense."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise BadArgument(
+                "host", "{name} is no host name or address; pass {host:NAME}.", name=repr(host)
+            )
+    if len(set(sites)) != len(sites):
+        raise BadArgument(
+            "sites",
+            "{sites:{names}}: two sites have one name; name them apart.",
+            names=",".join(sites),
+        )
+    for name in sites:
+        check_name(name)
+
+
+def _make_archive(federation: Federation, name: str) -> str:
+    """Write the archive of a site with a new key; return the key's public half."""
     private, public = keys.make_site_key()
     server = f"{federation.hosts[0]}:{federation.port}"
-    silo = Silo(Path(), name, federation.id, server, federation.batch)
-    keys.write_secret(
-        federation.archive(name),
-        _archive(
-            name,
-            {
-                "site.json": _text(silo).encode(),
-                "site.key": private,
-                "ca.crt": (federation.keys / "ca.crt").read_bytes(),
-                "problem.py": (federation.folder / "problem.py").read_bytes(),
-            },
-        ),
-    )
-    federation.sites[name] = public
-
-
-def dismiss(federation: Federation, name: str) -> None:
-    """Note that a site is to go."""
-    if name not in federation.sites:
-        known = ", ".join(federation.sites)
-        raise ValueError(f"there is no site {name!r}; the sites are {known}.")
-    if len(federation.sites) - len({*federation.leaving, name}) < 1:
-        raise ValueError(f"{name!r} is the only site left; end the experiment instead.")
-    if name not in federation.leaving:
-        federation.leaving.append(name)
-        federation.write()
-
-
-def dismissed(federation: Federation, name: str) -> None:
-    """Forget a site that has gone; its key opens nothing any more."""
-    federation.leaving.remove(name)
-    federation.sites.pop(name)
-    federation.write()
-
-
-def unpack(archive: Path, into: Path) -> Path:
-    """Unpack a site's archive; return the site's folder."""
-    with tarfile.open(archive) as file:
-        file.extractall(into, filter="data")
-        return into / file.getnames()[0].split("/")[0]
-
-
-def secret(folder: Path) -> Path:
-    """Return the file of the secret by which local processes know each other; make it if needed."""
-    path = folder / "secret"
-    if not path.exists():
-        keys.write_secret(path, token_bytes(32))
-    return path
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that cannot be a folder's."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name for a site; use small letters, digits, - and _, at most 31."
-        )
-
-
-def _archive(name: str, files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as file:
-        folder = tarfile.TarInfo(name)
-        folder.type, folder.mode, folder.mtime = tarfile.DIRTYPE, 0o700, int(time.time())
-        file.addfile(folder)
-        for path, content in files.items():
-            about = tarfile.TarInfo(f"{name}/{path}")
-            about.size, about.mode, about.mtime = len(content), 0o600, folder.mtime
-            file.addfile(about, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def _read(folder: Path, name: str, command: str) -> dict[str, Any]:
-    if not (folder / name).is_file():
-        raise ValueError(f"{folder} holds no {name}; pass the folder of `trimtab {command}`.")
-    content = read_json(folder / name)
-    if content.pop("format", None) != FORMAT:
-        raise ValueError(f"{folder / name} is of another trimtab; make a new federation with this.")
-    content.pop("trimtab", None)
-    return content
-
-
-def _write(path: Path, what: Any) -> None:
-    write_json(path, json.loads(_text(what)))
-
-
-def _text(what: Any) -> str:
-    content = {k: v for k, v in asdict(what).items() if k != "folder"}
-    about = {"format": FORMAT, "trimtab": __version__}
-    return json.dumps(about | content, indent=2) + "\n"
+    site = SiteFolder(Path(), name, federation.id, server, federation.batch)
+    authority = (federation.keys / "ca.crt").read_bytes()
+    problem = (federation.folder / "problem.py").read_bytes()
+    keys.write_secret(federation.archive(name), pack(site, private, authority, problem))
+    return public

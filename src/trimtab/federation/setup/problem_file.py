@@ -1,7 +1,10 @@
-"""The user's file: `model() -> (module, loss)` and `silo(data: Path) -> (train, test)`."""
+"""The user's file: `model() -> (module, loss)` and `silo(data: Path) -> (train, test)`.
+
+It may also have `metrics`, functions of (outputs, targets) by name, and `metric`, the Metric that a
+target is of; and it may `register` algorithms, which its own site then admits.
+"""
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ from torch.utils.data import TensorDataset
 
 from trimtab._importing import load, place_of, told
 from trimtab.core.streams import PROBLEM, mix, seeded
+from trimtab.errors import BadArgument
+from trimtab.problems.metric import Metric
 from trimtab.problems.supervised.problem import Supervised
 
-MOST = 1024  # sites that a federation may ever have had
+MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}
 
 
@@ -23,15 +28,18 @@ class ProblemFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            raise ValueError(f"{path}: there is no such file; pass --problem file.py.")
-        self.digest = sha256(path.read_bytes()).hexdigest()
+            raise BadArgument(
+                "problem", "{path}: there is no such file; pass {problem:file.py}.", path=path
+            )
         with seeded(mix(0, PROBLEM), torch.device("cpu")):
-            found = load(path)
+            module = load(path)
         for name, form in _FUNCTIONS.items():
-            if not callable(getattr(found, name, None)):
+            if not callable(getattr(module, name, None)):
                 raise ValueError(f"{path} has no function {name}; write {form}.")
-        self._model: Callable[[], Any] = found.model
-        self._silo: Callable[[Path], Any] = found.silo
+        self._model: Callable[[], Any] = module.model
+        self._silo: Callable[[Path], Any] = module.silo
+        self.metrics: dict[str, Any] = getattr(module, "metrics", {})
+        self.metric: Metric | None = getattr(module, "metric", None)
 
     def server_problem(self) -> Supervised:
         """Return the problem without data: what x starts from, and how it is unflattened."""
@@ -40,7 +48,9 @@ class ProblemFile:
     def site_problem(self, data: Path, batch: int | float | None) -> Supervised:
         """Return the problem with this site's data in every client's place."""
         if not data.exists():
-            raise ValueError(f"{data}: there is no such file or folder; pass --data PATH.")
+            raise BadArgument(
+                "data", "{path}: there is no such file or folder; pass {data:PATH}.", path=data
+            )
         try:
             parts = self._silo(data)
         except (Exception, SystemExit) as error:
@@ -64,17 +74,20 @@ class ProblemFile:
 
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()
-        return Supervised(lambda: self._built()[0], loss, clients, test, batch)
+        metrics = self.metrics
+        problem = Supervised(lambda: self._built()[0], loss, clients, test, batch, metrics=metrics)
+        problem.metric = self.metric
+        return problem
 
     def _built(self) -> tuple[nn.Module, Any]:
         try:
-            made = self._model()
+            built = self._model()
         except (Exception, SystemExit) as error:
             raise self._failed("model", error) from error
-        pair = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
+        pair = built if isinstance(built, tuple | list) and len(built) == 2 else (None, None)
         if not isinstance(pair[0], nn.Module) or not callable(pair[1]):
             raise ValueError(
-                f"model in {self.path} returned a {type(made).__name__}; return (module, loss)."
+                f"model in {self.path} returned a {type(built).__name__}; return (module, loss)."
             )
         return pair[0], pair[1]
 

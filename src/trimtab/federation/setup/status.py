@@ -1,70 +1,140 @@
-"""What an operator wants to know of a federation, from its folder alone."""
+"""What an operator wants to know of a federation, from its folder alone. No torch is needed."""
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import plain, read_json
-from trimtab.federation.setup.job import progress
+from trimtab.federation.events import AuditDone, Ended, Metrics
+from trimtab.federation.setup.job import read_job
 from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.keys import check_certificate, fingerprint
+from trimtab.federation.storage.summary import Summary, read_summary
 
 
-def status_of(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SiteStatus:
+    """What is known of a site."""
+
+    weight: float
+    last: int | None  # the last round in which it took part
+    member: bool  # whether the experiment counts on it yet
+    key: str  # the fingerprint of its public key
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far the experiment of a federation is."""
+
+    algorithm: str | None
+    server: str  # running or stopped
+    round: int
+    R: int | None
+    epoch: int
+    metrics: Metrics
+    bytes_up: int
+    certificate: str
+    sites: dict[str, SiteStatus]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `federate status --json` prints."""
+        return dict(plain(asdict(self)))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What came of a run, and a sentence that says it."""
+
+    sites: list[str]
+    rounds: int
+    reached: bool
+    metric: float | None  # the problem's own; else accuracy where the sites have one, or loss
+    metrics: Metrics
+    bytes_up: int
+    audit: AuditDone | None
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `federate server --json` prints."""
+        audit = {k: v for k, v in asdict(self.audit).items() if k != "wire"} if self.audit else {}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"audit": audit}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an experiment is: its summary, and the journal's lines of rounds."""
+
+    summary: Summary
+    rounds: list[dict[str, Any]]
+
+    @property
+    def bytes_up(self) -> int:
+        """How many bytes the sites have sent."""
+        return sum(line["bytes_up"] for line in self.rounds)
+
+
+def progress(folder: Path) -> Progress | None:
+    """Return how far the experiment in a coordinator's folder is; None if it has not begun."""
+    summary = read_summary(folder)
+    if summary is None:
+        return None
+    lines = read_lines(folder, summary.commit)
+    return Progress(summary, [line for line in lines if line["kind"] == "round"])
+
+
+def status_of(folder: Path) -> Status:
     """Return how far the experiment is, and what is known of each site."""
     federation = Federation.read(folder)
-    run, found = folder / "run.json", progress(federation)
-    job = read_json(run) if run.is_file() else {}
-    standing = found.standing if found else None
+    job, done = read_job(federation), progress(folder / "state")
     last: dict[str, int] = {}
-    for line in found.rounds if found else ():
+    for line in done.rounds if done else ():
         last |= dict.fromkeys(line["cohort"], line["r"])
-    p = standing.p if standing else {}
-    sites = {
-        name: {
-            "weight": p.get(name, 0.0),
-            "last": last.get(name),
-            "member": name in p,
-            "key": fingerprint(key),
-        }
-        for name, key in federation.sites.items()
-    }
-    facts = {
-        "algorithm": repr(standing.algorithm) if standing else None,
-        "server": "running" if _runs(folder) else "stopped",
-        "round": standing.r if standing else 0,
-        "R": job.get("R"),
-        "epoch": standing.epoch if standing else 0,
-        "metrics": found.rounds[-1]["metrics"] if found and found.rounds else {},
-        "bytes_up": found.bytes_up if found else 0,
-        "certificate": _certificate(federation),
-        "sites": sites,
-    }
-    return dict(plain(facts))
+    p = done.summary.p if done else {}
+    return Status(
+        algorithm=done.summary.algorithm if done else None,
+        server="running" if _runs(folder) else "stopped",
+        round=done.summary.r if done else 0,
+        R=job.R if job else None,
+        epoch=done.summary.epoch if done else 0,
+        metrics=done.rounds[-1]["metrics"] if done and done.rounds else {},
+        bytes_up=done.bytes_up if done else 0,
+        certificate=_certificate(federation),
+        sites={
+            name: SiteStatus(p.get(name, 0.0), last.get(name), name in p, fingerprint(key))
+            for name, key in federation.sites.items()
+        },
+    )
 
 
-def summary_of(folder: Path, told: dict[str, Any], state: str = "state") -> dict[str, Any]:
-    """Return what came of a run, and a sentence that says it."""
-    found, end = progress(Federation.read(folder), state), told.get("end", {})
-    assert found is not None
-    metrics = end.get("metrics", {})
-    name = "accuracy" if "accuracy" in metrics else "loss"
-    audit = told.get("audit", {})
-    shown = f"{name} {metrics[name]:.4g}" if name in metrics else "no metric"
-    reached = " and reached its target" if end.get("reached") else ""
-    sentence = f"{found.standing.algorithm} ran {found.standing.r} rounds{reached}: {shown}."
-    if audit.get("deviation") is not None:
-        sentence += f" |c - sum p_i c_i| = {audit['deviation']:.3g}."
-    return {
-        "sites": [member.name for member in found.standing.members],
-        "rounds": found.standing.r,
-        "reached": bool(end.get("reached")),
-        "metric": metrics.get(name),
-        "metrics": metrics,
-        "bytes_up": found.bytes_up,
-        "audit": {k: v for k, v in audit.items() if k in ("deviation", "largest", "missing")},
-        "sentence": sentence,
-    }
+def summary_of(
+    folder: Path, ended: Ended | None, audit: AuditDone | None, metric: str | None = None
+) -> RunSummary:
+    """Return what came of a run in a coordinator's folder."""
+    done = progress(folder)
+    assert done is not None
+    metrics = ended.metrics if ended else {}
+    name = metric or ("accuracy" if "accuracy" in metrics else "loss")
+    value = metrics.get(name)
+    reached = ended.reached if ended else False
+    sentence = (
+        f"{done.summary.algorithm} ran {done.summary.r} rounds"
+        f"{' and reached its target' if reached else ''}: "
+        f"{'no metric' if value is None else f'{name} {value:.4g}'}."
+    )
+    if audit is not None and audit.deviation is not None:
+        sentence += f" |c - sum p_i c_i| = {audit.deviation:.3g}."
+    return RunSummary(
+        sites=list(done.summary.p),
+        rounds=done.summary.r,
+        reached=reached,
+        metric=value,
+        metrics=metrics,
+        bytes_up=done.bytes_up,
+        audit=audit,
+        sentence=sentence,
+    )
 
 
 def _certificate(federation: Federation) -> str:

@@ -1,4 +1,5 @@
-"""What server and sites write, so that a crash loses nothing: files, ledger, states, keys.
+"""What server and sites write, so that a crash loses nothing: ledger, states, roster, keys.
 
-Imports message and core.
+Imports message and events. What `federate status` reads (summary, journal, roster, keys)
+needs no torch.
 """

@@ -6,22 +6,24 @@ journal.jsonl           one line for each commit: rounds with their cohorts, joi
 A line is written before its checkpoint; a line beyond the checkpoint never happened.
 """
 
-import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import plain
+from trimtab.algorithms import registry
 from trimtab.core import Algorithm, State
-from trimtab.federation.message import Message, arrays_of, decode
-from trimtab.federation.protocol.rehearsal import build, describe, filled
-from trimtab.federation.storage import faults
-from trimtab.federation.storage import files as durable
+from trimtab.federation.message import Message, arrays_of, decode, filled
+from trimtab.federation.storage import faults, files, journal
 from trimtab.federation.storage.states import START
+from trimtab.federation.storage.summary import (
+    CHECKPOINT,
+    FORMAT,
+    Summary,
+    check_format,
+    without_summary,
+)
 from trimtab.problems.problem import normalised
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Standing:
         p = normalised([member.weight for member in self.members], len(self.members))
         return {m.name: float(p_i) for m, p_i in zip(self.members, p, strict=True)}
 
+    @property
+    def summary(self) -> Summary:
+        """What is shown of it where there is no time for all."""
+        return Summary(repr(self.algorithm), self.commit, self.r, self.epoch, self.p)
+
     def member(self, name: str) -> Member:
         """Return a site by its name."""
         for member in self.members:
@@ -88,63 +95,33 @@ class Ledger:
         standing = replace(standing, commit=standing.commit + 1)
         line = {"commit": standing.commit, "kind": kind, "r": standing.r}
         line = plain(line | {"epoch": standing.epoch} | facts)
-        path = self.folder / "checkpoint.safetensors"
-        with durable.writing(self.folder):
+        path = self.folder / CHECKPOINT
+        with files.writing(self.folder):
             faults.point("server:before-journal")
-            _append(self.folder / "journal.jsonl", line)
+            journal.append(self.folder, line)
             faults.point("server:after-journal")
-            durable.write(path, _message(standing), "server:checkpoint")
+            files.write(path, _message(standing), "server:checkpoint")
         self.standing, self.lines = standing, [*self.lines, line]
 
 
-def _append(path: Path, line: dict[str, Any]) -> None:
-    with open(path, "a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            torn = file.read() != b"\n"  # by a crash, or a full disk
-        else:
-            torn = False
-        file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def read_journal(folder: Path, standing: Standing | None) -> list[dict[str, Any]]:
-    """Return the lines of what happened up to this standing.
-
-    The file only grows: a line takes back those before it with its number or a higher one, and a
-    line that is not whole says nothing.
-    """
-    try:
-        rows = (folder / "journal.jsonl").read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    lines: list[dict[str, Any]] = []
-    for row in rows:
-        try:
-            line = json.loads(row)
-        except ValueError:
-            continue
-        while lines and lines[-1]["commit"] >= line["commit"]:
-            lines.pop()
-        lines.append(line)
-    return [line for line in lines if standing and line["commit"] <= standing.commit]
+    """Return the lines of what happened up to this standing."""
+    return journal.read_lines(folder, standing.commit) if standing else []
 
 
 def read_standing(folder: Path) -> Standing | None:
     """Return the standing in a folder; None if the experiment has not begun."""
-    path = folder / "checkpoint.safetensors"
+    path = folder / CHECKPOINT
     try:
         message = decode(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); restore it from a backup.") from None
-    facts = dict(message.header)
-    found = facts.pop("format", None)
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, this trimtab reads {FORMAT}; use that one's.")
-    algorithm = build(facts.pop("algorithm"))
+    check_format(path, message.header)
+    facts = without_summary(message.header)
+    del facts["format"]
+    algorithm = registry.decode(facts.pop("algorithm"))
     members = tuple(Member(**member) for member in facts.pop("members"))
     like = algorithm.init_server(message.arrays["0"])
     server = filled(like, message.arrays)
@@ -154,6 +131,6 @@ def read_standing(folder: Path) -> Standing | None:
 def _message(standing: Standing) -> Message:
     names = ("experiment", "seed", "weights", "commit", "r", "epoch", "clock", "numbers")
     facts = {name: getattr(standing, name) for name in names}
-    facts |= {"format": FORMAT, "algorithm": describe(standing.algorithm)}
+    facts |= {"format": FORMAT, "algorithm": registry.encode(standing.algorithm)}
     facts |= {"members": [asdict(member) for member in standing.members]}
-    return Message(facts, arrays_of(standing.server))
+    return Message(facts | standing.summary.to_header(), arrays_of(standing.server))

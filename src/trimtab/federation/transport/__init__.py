@@ -1,4 +1,33 @@
-"""What carries messages between server and sites.
+"""What carries messages between server and sites; flower/ is the one that is used.
 
-Imports protocol, storage and message.
+A new one implements `Transport`. Imports protocol, storage and message; knows no setup.
 """
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+from trimtab.federation.message import Message
+
+
+class Transport(Protocol):
+    """The way to the sites, while it is open; `ask` is what `Coordinator.run` is given."""
+
+    def online(self) -> Mapping[str, str]:
+        """Return the sites that are connected, and since when."""
+        ...
+
+    def wait_for(self, names: Collection[str], least: int, seconds: float) -> None:
+        """Wait until at least so many of these sites are connected, at most so many seconds."""
+        ...
+
+    def ask(self, requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
+        """Send each request to the site of that name; yield replies as they arrive.
+
+        It ends when `timeout` seconds have passed or nothing more can come. Replies may be late,
+        twice, or missing. The name is that of the sender by its key, whatever the message says.
+        """
+        ...
+
+    def admit(self, sites: Mapping[str, str]) -> None:
+        """Carry messages to these sites from now on; they are known by their public keys."""
+        ...

@@ -16,6 +16,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
+from trimtab.problems.metric import Metric
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.problems.supervised.closed_form import ClosedForm
 from trimtab.problems.supervised.flat import FlatModule, check_module, first_line, version
@@ -36,7 +37,7 @@ from trimtab.problems.supervised.samples import (
     size,
 )
 
-Metric = Callable[[Tensor, Tensor], Tensor | float]
+Measure = Callable[[Tensor, Tensor], Tensor | float]
 
 _BLOCKS = 24  # parts of a cohort that threads share out
 
@@ -71,7 +72,7 @@ class Supervised:
         weights: Sequence[float] | Tensor | Literal["samples"] | None = None,
         sampling: Literal["reshuffle", "iid"] = "reshuffle",
         l2: float = 0.0,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Measure] | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
@@ -102,6 +103,7 @@ class Supervised:
             if 0 in weights:
                 raise no_samples(f"client {weights.index(0)}")
         self.weights = normalised(weights, self.N)
+        self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
         self._test = test
         modes = [m.training for m in self.model.module.modules()]
         # These are hashed now: what a function captured may be the record of its own calls.
@@ -382,7 +384,7 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     return module
 
 
-def _measured(name: str, metric: Metric, output: Tensor, y: Tensor) -> float:
+def _measured(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
     """Return a metric of the user's as a number, and refuse one that changes the data."""
     before = version(output), version(y)
     value = metric(output, y)

@@ -3,8 +3,9 @@
 A reply is known by the node it comes from, which Flower knows by its key, whatever it says itself.
 """
 
+import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from flwr.app import Message as FlowerMessage
@@ -13,39 +14,45 @@ from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.superlink.grid import HttpGrid
 
-from trimtab.federation.log import Log
 from trimtab.federation.message import Message
-from trimtab.federation.transport.flower import api as flower
+from trimtab.federation.transport.flower import api
 
-_POLL = 0.2  # seconds between looks for replies
-_LOOK = 2.0  # seconds between looks at which nodes are there
+log = logging.getLogger("trimtab.federation.transport")
+
+_POLL = 0.2  # a reply is noticed <= this many seconds after it came
+_LOOK = 2.0  # a node that was started anew is noticed <= this many seconds later
+NodesOf = Callable[[Mapping[str, str]], dict[str, int]]  # registers keys; returns nodes by site
 
 
 class Fleet:
-    """The nodes of the sites."""
+    """The nodes of the sites: the `Transport` of Flower."""
 
-    def __init__(self, grid: HttpGrid, nodes: Mapping[str, int], log: Log) -> None:
-        self.grid, self.log = grid, log
-        self.nodes = dict(nodes)
+    def __init__(self, grid: HttpGrid, nodes_of: NodesOf) -> None:
+        self.grid, self._nodes_of = grid, nodes_of
+        self.nodes: dict[str, int] = {}
         self._client: Any = grid._runtime_client
+
+    def admit(self, sites: Mapping[str, str]) -> None:
+        """Carry messages to these sites from now on; they are known by their public keys."""
+        self.nodes |= self._nodes_of(sites)
 
     def online(self) -> dict[str, str]:
         """Return the sites that are connected, and since when."""
         names = {node: name for name, node in self.nodes.items()}
-        found = self._client.GetNodes(GetNodesRequest()).nodes
-        return {names[n.node_id]: n.last_activated_at for n in found if n.node_id in names}
+        connected = self._client.GetNodes(GetNodesRequest()).nodes
+        return {names[n.node_id]: n.last_activated_at for n in connected if n.node_id in names}
 
     def wait_for(self, names: Collection[str], least: int, seconds: float) -> None:
         """Wait until at least so many of these sites are connected; say who is missing."""
-        until, said = time.monotonic() + seconds, list[str]()
+        until, logged = time.monotonic() + seconds, list[str]()
         while True:
             there = self.online()
             missing = [name for name in names if name not in there]
             if len(names) - len(missing) >= least or time.monotonic() > until:
                 return
-            if missing != said:
-                self.log.say(f"waiting for {', '.join(missing)} to connect.")
-                said = missing
+            if missing != logged:
+                log.info(f"waiting for {', '.join(missing)} to connect.")
+                logged = missing
             time.sleep(0.5)
 
     def ask(self, requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
@@ -61,7 +68,7 @@ class Fleet:
             if name in since:
                 waiting[self._push(name, request, timeout)] = name, since[name]
             else:
-                self.log.say(f"site {name} is not connected; it sits this round out.")
+                log.info(f"site {name} is not connected; it sits this round out.")
         looked = time.monotonic()
         while waiting and time.monotonic() < until:
             for sent, (name, _) in list(waiting.items()):
@@ -75,17 +82,17 @@ class Fleet:
                 for sent, (name, then) in list(waiting.items()):
                     if now.get(name, then) != then:
                         waiting.pop(sent)
-                        again = self._push(name, requests[name], until - time.monotonic())
-                        waiting[again] = name, now[name]
-                        self.log.say(f"site {name} was started anew; it is asked once more.")
+                        anew = self._push(name, requests[name], until - time.monotonic())
+                        waiting[anew] = name, now[name]
+                        log.info(f"site {name} was started anew; it is asked once more.")
             if waiting:
                 time.sleep(_POLL)
         for name, _ in waiting.values():
-            self.log.warn(f"site {name} did not answer within {timeout:g} seconds.")
+            log.warning(f"site {name} did not answer within {timeout:g} seconds.")
 
     def _push(self, name: str, request: Message, ttl: float) -> str:
         message = FlowerMessage(
-            flower.pack(request),
+            api.pack(request),
             dst_node_id=self.nodes[name],
             message_type=MessageType.TRAIN,
             ttl=max(60.0, ttl),
@@ -97,26 +104,26 @@ class Fleet:
 
     def _pull(self, sent: str, name: str) -> Message | None:
         """Return the reply to a request: None if it is not there yet, empty if it never will be."""
-        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
-        if not found.messages_list:
+        pulled = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
+        if not pulled.messages_list:
             return None
-        about, tree = found.messages_list[0].metadata, found.message_object_trees[0]
+        about, tree = pulled.messages_list[0].metadata, pulled.message_object_trees[0]
         try:
-            message = flower.fetch(self._client, self.grid.node, about, tree)
+            message = api.fetch(self._client, self.grid.node, about, tree)
         except ObjectPullError as error:
-            self.log.warn(f"the reply of site {name} was lost on its way ({error}).")
+            log.warning(f"the reply of site {name} was lost on its way ({error}).")
             return Message({})
         assert isinstance(message, FlowerMessage)
         if message.has_error():
-            self.log.warn(f"site {name} gave no reply ({_reason(message)}).")
+            log.warning(f"site {name} gave no reply ({_reason(message)}).")
             return Message({})
         if about.src_node_id != self.nodes[name]:
-            self.log.warn(f"refused a reply to {name}'s request: another node sent it.")
+            log.warning(f"refused a reply to {name}'s request: another node sent it.")
             return Message({})
         try:
-            return flower.unpack(message.content)
+            return api.unpack(message.content)
         except ValueError as error:
-            self.log.warn(f"refused the reply of site {name}: {error}")
+            log.warning(f"refused the reply of site {name}: {error}")
             return Message({})
 
 

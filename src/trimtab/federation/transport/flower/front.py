@@ -7,6 +7,7 @@ What each site sends and receives is counted here, at the wire.
 """
 
 import json
+import logging
 import socket
 import ssl
 import sys
@@ -20,16 +21,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trimtab.federation.log import Log
+from trimtab.federation.events import Traffic
 from trimtab.federation.storage.keys import fingerprint
+
+log = logging.getLogger("trimtab.federation.transport")
 
 FLEET = "/v1/fleet/"
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
-_BODY = 64 << 20  # bytes of one request; Flower sends objects in pieces of 5 MiB
-_PIECE = 1 << 16
-_PATIENCE = 120.0  # seconds in which a silent connection is closed
-_HANDSHAKE = 10.0
-_AGAIN = 30.0  # seconds between equal lines in the log
+_BODY = 64 << 20  # a request has <= 64 MiB; Flower sends objects in pieces of 5 MiB
+_PATIENCE = 120.0  # a connection that is silent for > this many seconds is closed
+_HANDSHAKE = 10.0  # a TLS handshake takes <= this many seconds
+_REPEAT = 30.0  # equal lines in the log are >= this many seconds apart
 
 
 class Front:
@@ -43,32 +45,33 @@ class Front:
         upstream: int,
         authority: Path,
         sites: Mapping[str, str],
-        log: Log,
     ) -> None:
-        self.log, self.upstream = log, upstream
+        self.upstream = upstream
         self.admit(sites)
         self.trust = ssl.create_default_context(cafile=str(authority))
         self.bytes_up: dict[str, int] = defaultdict(int)
         self.bytes_down: dict[str, int] = defaultdict(int)
         self.lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key)
-        self.server = _Server(address, _Handler, self, context)
-        self.port = int(self.server.server_address[1])
-        self._thread = threading.Thread(target=self.server.serve_forever, name="front", daemon=True)
+        self.listener = _Listener(address, _Handler, self, context)
+        self.port = int(self.listener.server_address[1])
+        self._thread = threading.Thread(
+            target=self.listener.serve_forever, name="front", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to listen; till then the port is ours, and closed."""
-        self.server.server_activate()
+        self.listener.server_activate()
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening; connections that are open end with the process."""
         if self._thread.is_alive():
-            self.server.shutdown()
-        self.server.server_close()
+            self.listener.shutdown()
+        self.listener.server_close()
 
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
@@ -79,15 +82,15 @@ class Front:
         line = f"refused {who}: {why}"
         now = time.monotonic()
         with self.lock:
-            if now - self._said.get(line, -_AGAIN) < _AGAIN:
+            if now - self._logged.get(line, -_REPEAT) < _REPEAT:
                 return
-            self._said[line] = now
-        self.log.warn(line)
+            self._logged[line] = now
+        log.warning(line)
 
-    def traffic(self) -> dict[str, dict[str, int]]:
+    def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
         with self.lock:
-            return {"up": dict(self.bytes_up), "down": dict(self.bytes_down)}
+            return Traffic(dict(self.bytes_up), dict(self.bytes_down))
 
     def count(self, site: str, up: int, down: int) -> None:
         """Add what one request has carried, headers included."""
@@ -96,7 +99,7 @@ class Front:
             self.bytes_down[site] += down
 
 
-class _Server(ThreadingHTTPServer):
+class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
@@ -138,12 +141,12 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write one line for what goes wrong inside."""
-        self.front.log.warn(f"the front failed on a request ({sys.exc_info()[1]!r}).")
+        log.warning(f"the front failed on a request ({sys.exc_info()[1]!r}).")
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: _Listener  # BaseHTTPRequestHandler gives it this name
     raw_requestline: bytes
     _to_superlink: HTTPConnection | None = None
 
@@ -215,9 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
         front = self.server.front
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
         try:
-            status, found, content = self._ask_superlink(path, body, headers)
+            status, received, content = self._ask_superlink(path, body, headers)
         except (OSError, HTTPException):
-            status, found, content = 503, [], b""  # it is being restarted; SuperNodes try again
+            status, received, content = 503, [], b""  # it is being restarted; SuperNodes try again
         if status == 401:
             front.refuse(f"site {site} at {self.client_address[0]}", "its signature is not valid.")
         elif status >= 400 and path == FLEET + "activate-node":
@@ -226,13 +229,13 @@ class _Handler(BaseHTTPRequestHandler):
                 "that site is connected already (after a crash this lasts up to a minute).",
             )
         self.send_response_only(status)
-        for name, value in found:
+        for name, value in received:
             if name.lower() not in _HOP:
                 self.send_header(name, value)
         self.send_header("content-length", str(len(content)))
         sent = len(b"".join(self._headers_buffer))  # type: ignore[attr-defined]
-        received = len(self.raw_requestline) + len(bytes(self.headers)) + len(body)
-        front.count(site, received, sent + len(content))
+        up = len(self.raw_requestline) + len(bytes(self.headers)) + len(body)
+        front.count(site, up, sent + len(content))
         self.end_headers()
         self.wfile.write(content)
 

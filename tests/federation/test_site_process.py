@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from trimtab import __version__
-from trimtab.federation.log import Log
-from trimtab.federation.message import Message
-from trimtab.federation.processes.site import Service
-from trimtab.federation.setup import operator_folder
+from trimtab.federation.log import attached
+from trimtab.federation.message import Message, this_trimtab
+from trimtab.federation.processes.site import SiteProcess
+from trimtab.federation.processes.worker import Ready
+from trimtab.federation.setup.operator_folder import create
+from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.states import START
 
 PROBLEM = """
@@ -46,7 +47,7 @@ def silo(data):
 @pytest.fixture
 def site(tmp_path):
     (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
-    made = operator_folder.found(
+    made = create(
         tmp_path / "operator",
         ["rome"],
         tmp_path / "problem.py",
@@ -56,17 +57,18 @@ def site(tmp_path):
         port=9443,
     )
     lines = []
-    folder = operator_folder.unpack(made.archive("rome"), tmp_path)
-    service = Service(folder, tmp_path, Log(follow=lines.append))
-    service.lines = lines
-    assert service.start().header == {"ready": True, "n": 4, "tested": 4}
-    yield service
+    folder = unpack(made.archive("rome"), tmp_path)
+    process = SiteProcess(folder, tmp_path)
+    process.lines = lines
+    assert process.start() == Ready(n=4, tested=4)
+    with attached(follow=lines.append):
+        yield process
     (tmp_path / "slow").unlink(missing_ok=True)
-    service.close()
+    process.close()
 
 
 def evaluate():
-    header = {"kind": "evaluate", "trimtab": __version__, "site": "rome", "experiment": "e"}
+    header = this_trimtab() | {"kind": "evaluate", "site": "rome", "experiment": "e"}
     header |= {"tag": "t", "accepted": START, "clock": 1, "index": 0}
     return Message(header, {"0": torch.zeros(8)})
 

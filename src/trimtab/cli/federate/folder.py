@@ -1,0 +1,78 @@
+"""Commands that look at the operator's folder, or change it, while no process of theirs runs."""
+
+import json
+from pathlib import Path
+
+import click
+
+from trimtab.cli.federate.shown import folder_argument, json_option, path_type, say_what_to_send
+
+
+@click.command()
+@folder_argument
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Tell how far the experiment in DIR is."""
+    from trimtab.federation.events import metrics_text
+    from trimtab.federation.setup.status import status_of
+
+    now = status_of(folder)
+    if as_json:
+        click.echo(json.dumps(now.to_json(), indent=2))
+        return
+    click.echo(f"{folder}: {now.algorithm or 'no experiment yet'}, server {now.server}")
+    click.echo(f"round {now.round} of {now.R or '-'}, epoch {now.epoch}")
+    click.echo(f"{metrics_text(now.metrics)}; {now.bytes_up:,} bytes up so far")
+    click.echo(f"certificate {now.certificate}")
+    for name, site in now.sites.items():
+        last = f"last in round {site.last}" if site.last else "in no round yet"
+        click.echo(f"  {name}: weight {site.weight:.4g}, {last}, key {site.key}")
+
+
+@click.command()
+@folder_argument
+@click.argument("out", type=path_type)
+def model(folder: Path, out: Path) -> None:
+    """Write the model of the last committed round to OUT, a state_dict as safetensors."""
+    from trimtab.federation.setup.model import save_model
+    from trimtab.federation.setup.operator_folder import Federation
+
+    r = save_model(Federation.read(folder), out)
+    click.echo(f"Model of round {r}: {out}")
+
+
+@click.command()
+@folder_argument
+@click.argument("name")
+def join(folder: Path, name: str) -> None:
+    """Admit one more site; it takes part as soon as it connects, between two rounds."""
+    from trimtab.federation.setup.operator_folder import Federation, admit
+
+    say_what_to_send(admit(Federation.read(folder), name), [name])
+
+
+@click.command()
+@folder_argument
+@click.argument("name")
+def leave(folder: Path, name: str) -> None:
+    """Let a site go, between two rounds; its key is no longer let in after that."""
+    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.storage.roster import RosterFile
+
+    RosterFile(Federation.read(folder).folder).dismiss(name)
+    click.echo(f"{name} leaves before the next round; if no server runs, at `federate resume`.")
+
+
+@click.command()
+@folder_argument
+@click.option("--host", help="Names and addresses of the server, if they have changed.")
+def renew(folder: Path, host: str | None) -> None:
+    """Write a new server certificate; sites need nothing new. Then restart the server."""
+    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.storage import keys
+
+    federation = Federation.read(folder)
+    hosts = [name.strip() for name in host.split(",")] if host else federation.hosts
+    keys.make_server_certificate(federation.keys, hosts)
+    until = keys.check_certificate(federation.keys / "server.crt")
+    click.echo(f"{federation.keys / 'server.crt'} is valid until {until:%Y-%m-%d}.")

@@ -1,0 +1,210 @@
+"""Commands that make a federation, and that run its server."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from trimtab.algorithms.registry import NAMES
+from trimtab.cli.federate.shown import (
+    folder_argument,
+    json_option,
+    path_type,
+    say_what_to_send,
+    until_stopped,
+)
+from trimtab.cli.options import (
+    OWN,
+    CountOrFraction,
+    WithOwnOptions,
+    algorithm_of,
+    hyper_options,
+)
+from trimtab.cli.output import users_output
+from trimtab.report.live import Watch
+
+if TYPE_CHECKING:
+    from trimtab.federation.events import AuditDone, Ended
+    from trimtab.federation.setup.job import Job
+
+_LOST = click.Choice(["restore", "restart", "refuse"])
+
+
+@click.command()
+@folder_argument
+@click.option("--sites", required=True, help="Their names, with commas between.")
+@click.option("--problem", required=True, type=path_type, help="file.py with model and silo.")
+@click.option("--weights", type=click.Choice(["uniform", "samples"]), default="uniform")
+@click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all; else all.")
+@click.option("--host", default="127.0.0.1", help="Where sites reach the server; more by commas.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9443, show_default=True)
+def init(
+    folder: Path,
+    sites: str,
+    problem: Path,
+    weights: str,
+    batch: int | float | None,
+    host: str,
+    port: int,
+) -> None:
+    """Make keys, certificates, the operator's folder DIR, and an archive for each site."""
+    from trimtab.federation.setup.operator_folder import create
+    from trimtab.problems.supervised.samples import check_batch
+
+    check_batch(batch)
+    federation = create(
+        folder,
+        [name.strip() for name in sites.split(",")],
+        problem,
+        weights=weights,
+        batch=batch,
+        hosts=[name.strip() for name in host.split(",")],
+        port=port,
+    )
+    click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
+    say_what_to_send(federation, list(federation.sites))
+    click.echo(
+        f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
+        "--K … -R 50"
+    )
+
+
+@click.command(cls=WithOwnOptions)
+@folder_argument
+@click.option("--algorithm", required=True, help="One of " + ", ".join(NAMES) + ".")
+@hyper_options
+@click.option("-R", "R", type=int, required=True, help="Most rounds.")
+@click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
+@click.option("--min-sites", type=int, help="Fewest replies that make a round; else all sites'.")
+@click.option("--round-timeout", type=float, default=3600.0, show_default=True, help="Seconds.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--on-lost-state",
+    type=_LOST,
+    default="restore",
+    show_default=True,
+    help="What to do when a site has lost its control.",
+)
+@click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
+@json_option
+def server(
+    folder: Path,
+    algorithm: str,
+    R: int,
+    target: float | None,
+    min_sites: int | None,
+    round_timeout: float,
+    seed: int,
+    on_lost_state: str,
+    bind: str | None,
+    as_json: bool,
+    **hyper: Any,
+) -> None:
+    """Run an algorithm over the sites of the federation in DIR."""
+    from trimtab.federation.setup.job import start_job
+    from trimtab.federation.setup.operator_folder import Federation
+
+    federation = Federation.read(folder)
+    _ = federation.problem  # its file may register the algorithm
+    chosen = algorithm_of(algorithm, hyper, click.get_current_context().meta[OWN])
+    job = start_job(
+        federation,
+        chosen,
+        R=R,
+        target=target,
+        min_sites=min_sites,
+        round_timeout=round_timeout,
+        seed=seed,
+        on_lost_state=on_lost_state,
+    )
+    _show_summary(folder / job.state, _serve(folder, job, bind), as_json)
+
+
+@click.command()
+@folder_argument
+@click.option("-R", "R", type=int, help="Most rounds, those before included.")
+@click.option("--target", type=float)
+@click.option("--min-sites", type=int)
+@click.option("--round-timeout", type=float)
+@click.option("--on-lost-state", type=_LOST)
+@click.option("--bind")
+@json_option
+def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> None:
+    """Go on with the experiment in DIR, from its last committed round."""
+    from trimtab.federation.setup.job import resume_job
+    from trimtab.federation.setup.operator_folder import Federation
+
+    job = resume_job(Federation.read(folder), **changes)
+    _show_summary(folder / job.state, _serve(folder, job, bind), as_json)
+
+
+@click.command()
+@folder_argument
+@click.option("--bind")
+@json_option
+def audit(folder: Path, bind: str | None, as_json: bool) -> None:
+    """Check c = sum p_i c_i over the sites of DIR, which must be running; the server must not."""
+    from trimtab.federation.events import to_json
+    from trimtab.federation.setup.job import resume_job
+    from trimtab.federation.setup.operator_folder import Federation
+
+    job = replace(resume_job(Federation.read(folder)), kind="audit")
+    done = _serve(folder, job, bind).audit
+    assert done is not None
+    if as_json:
+        click.echo(json.dumps(to_json(done), indent=2))
+    elif done.missing:
+        missing = ", ".join(f"{name} ({why})" for name, why in done.missing.items())
+        raise ValueError(f"no audit without {missing}; start those sites and repeat it.")
+    else:
+        click.echo(f"|c - sum p_i c_i| = {done.deviation:.3g}, max |c_i| = {done.largest:.3g}")
+
+
+@dataclass
+class _Outcome:
+    """How a job ended."""
+
+    ended: "Ended | None" = None
+    audit: "AuditDone | None" = None
+
+
+def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
+    """Run a server until its job is done, and show what happens."""
+    from trimtab.federation.events import AuditDone, RoundCommitted
+    from trimtab.federation.log import LOGGER, attached
+    from trimtab.federation.processes.operator import OperatorProcess
+
+    console = Console(stderr=True, emoji=False)
+    title = f"{job.algorithm['kind']} over {folder}"
+    process, outcome = OperatorProcess(folder, bind), _Outcome()
+    with (
+        users_output(),
+        attached(folder / "logs" / "server.log"),
+        until_stopped(process.stop, process.close),
+        Watch(console, title, job.R, list(process.federation.sites)) as watch,
+        attached(follow=watch.line),
+    ):
+        process.start()
+        LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
+        for event in process.events(job):
+            if isinstance(event, RoundCommitted):
+                watch.round(event)
+            elif isinstance(event, AuditDone):
+                outcome.audit = event
+            else:
+                outcome.ended = event
+    if process.interrupted:
+        raise click.ClickException(
+            f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."
+        )
+    return outcome
+
+
+def _show_summary(state: Path, outcome: _Outcome, as_json: bool) -> None:
+    from trimtab.federation.setup.status import summary_of
+
+    summary = summary_of(state, outcome.ended, outcome.audit)
+    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else summary.sentence)

@@ -1,0 +1,59 @@
+"""What the commands of `trimtab federate` share: arguments, lines, and how they are stopped."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trimtab.federation.setup.operator_folder import Federation
+
+path_type = click.Path(path_type=Path)
+folder_argument = click.argument("folder", type=path_type, metavar="DIR")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def print_line(console: "Console", line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_what_to_send(federation: "Federation", names: list[str]) -> None:
+    """Say which archive goes to whom, and what is to be done with it there."""
+    from trimtab.federation.storage.keys import fingerprint
+
+    for name in names:
+        click.echo(
+            f"Send {federation.archive(name)} to {name}, on a way that nobody reads, then delete "
+            f"it; key {fingerprint(federation.sites[name])}."
+        )
+    click.echo("There: tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH")
+
+
+@contextmanager
+def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[None]:
+    """Set `stop` on Ctrl-C or SIGTERM; close at the end, however it comes."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("stopping", file=sys.stderr)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        try:
+            close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

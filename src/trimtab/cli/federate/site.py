@@ -1,0 +1,64 @@
+"""Commands that run sites: one of them here, or four for a demonstration."""
+
+import json
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from trimtab.cli.federate.shown import (
+    folder_argument,
+    json_option,
+    path_type,
+    print_line,
+    until_stopped,
+)
+from trimtab.cli.output import users_output
+
+
+@click.command()
+@folder_argument
+@click.option("--data", required=True, type=path_type, help="What `silo` in problem.py is given.")
+def site(folder: Path, data: Path) -> None:
+    """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
+    from trimtab.federation.log import LOGGER, attached
+    from trimtab.federation.processes.site import SiteProcess, serve
+
+    console = Console(stderr=True, emoji=False)
+    with attached(folder / "logs" / "site.log", lambda line: print_line(console, line)):
+        process = SiteProcess(folder, data)
+        with until_stopped(process.stop, process.close):
+            serve(process)
+        LOGGER.info(f"site {process.site_folder.name} has stopped.")
+
+
+@click.command()
+@click.option("--data", type=path_type, help="Folder of data files.")
+@click.option("--out", type=path_type, help="Folder to keep; else it is removed at the end.")
+@json_option
+def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
+    """Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg."""
+    from trimtab.federation.log import attached
+    from trimtab.federation.processes.demo import demonstrate
+
+    console, stop = Console(stderr=True, emoji=False), threading.Event()
+    with (
+        users_output(),
+        until_stopped(stop, lambda: None),
+        attached(follow=lambda line: print_line(console, line)),
+        closing(demonstrate.start(data, out, stop)) as work,
+    ):
+        for note in work:
+            print_line(console, note.sentence)
+        result = work.result()
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+        return
+    for name, run in (("SCAFFOLD", result.scaffold), ("FedAvg", result.fedavg)):
+        click.echo(
+            f"{name:<9} {run.rounds} rounds, accuracy {run.metric:.4g}, {run.bytes_up:,} bytes up"
+        )
+    audit = result.to_json()["audit"]
+    click.echo(f"audit: |c - sum p_i c_i| = {audit['deviation']:.3g}")

@@ -1,0 +1,148 @@
+"""What happens in a run, as one process tells another and the command line shows it.
+
+Between processes an event is one JSON object a line. Nothing here needs torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trimtab._files import plain
+from trimtab.errors import BadArgument
+
+Metrics = Mapping[str, float | None]  # None where the number was not finite
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What a site tells with its reply."""
+
+    metrics: dict[str, float]
+    tested: int  # test samples
+    seconds: float  # of its own work
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes at the wire so far, by site."""
+
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundCommitted:
+    """A round that counts."""
+
+    r: int
+    cohort: list[str]  # those that answered
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    drift: float | None
+    cosine: float | None
+    metrics: Metrics  # of the x that the sites received
+    absent: dict[str, str]  # those that sat out, and why
+    sites: dict[str, SiteReport]
+    wire: Traffic = Traffic()
+
+
+@dataclass(frozen=True)
+class AuditDone:
+    """How far the controls of server and sites agree."""
+
+    deviation: float | None  # |c - sum p_i c_i|; None if a site did not show its c_i
+    largest: float  # max |c_i|
+    missing: dict[str, str]  # who did not, and why
+    wire: Traffic = Traffic()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a run."""
+
+    r: int
+    reached: bool  # whether x meets the target
+    metrics: Metrics  # of x
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line for the log."""
+
+    line: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The sentence with which a process gave up; `error` is what it was there."""
+
+    sentence: str
+    argument: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failed":
+        """Return an error as JSON can hold it.
+
+        >>> Failed.of(BadArgument("data", "{path} is empty; pass {data:PATH}.", path="a")).error()
+        BadArgument('a is empty; pass data=PATH.')
+        """
+        if isinstance(error, BadArgument):
+            return cls(error.sentence, error.argument, dict(plain(error.facts)))
+        return cls(str(error))
+
+    def error(self) -> ValueError:
+        """Return the error, to be raised in this process."""
+        if self.argument is None:
+            return ValueError(self.sentence)
+        return BadArgument(self.argument, self.sentence, **self.facts)
+
+
+Event = RoundCommitted | AuditDone | Ended
+_KINDS: dict[str, type[Any]] = {
+    "round": RoundCommitted,
+    "audit": AuditDone,
+    "end": Ended,
+    "line": Line,
+    "error": Failed,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_json(event: Event | Line | Failed) -> dict[str, Any]:
+    """Return an event as JSON holds it.
+
+    >>> to_json(Ended(3, False, {"loss": float("nan")}))
+    {'event': 'end', 'r': 3, 'reached': False, 'metrics': {'loss': None}}
+    """
+    return {"event": _NAMES[type(event)]} | dict(plain(asdict(event)))
+
+
+def from_json(content: Mapping[str, Any]) -> Event | Line | Failed:
+    """Return what `to_json` wrote."""
+    facts = {name: value for name, value in content.items() if name != "event"}
+    if "sites" in facts:
+        facts["sites"] = {name: SiteReport(**report) for name, report in facts["sites"].items()}
+    if "wire" in facts:
+        facts["wire"] = Traffic(**facts["wire"])
+    event: Event | Line | Failed = _KINDS[content["event"]](**facts)
+    return event
+
+
+def metrics_text(metrics: Metrics) -> str:
+    """Return accuracy and loss, and whatever else there is.
+
+    >>> metrics_text({"loss": 0.43219, "accuracy": 0.8})
+    'accuracy 0.8, loss 0.4322'
+    """
+    first = [name for name in ("accuracy", "loss") if name in metrics]
+    names = first + [name for name in metrics if name not in first]
+    return ", ".join(f"{name} {number_text(metrics[name])}" for name in names) or "no metric"
+
+
+def number_text(value: float | None) -> str:
+    """Return a number in four digits; a dash for none."""
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,23 @@
+"""The model of an experiment, for whoever uses it."""
+
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from trimtab._files import whole
+from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.storage.ledger import read_standing
+
+
+def save_model(federation: Federation, out: Path) -> int:
+    """Write the model of the last committed round as a state_dict; return that round's number."""
+    problem = federation.problem.server_problem()  # its file may register the algorithm
+    standing = read_standing(federation.folder / "state")
+    if standing is None:
+        raise ValueError(f"{federation.folder} has no model yet; no round was committed.")
+    if out.exists():
+        raise ValueError(f"{out} exists; pass another name.")
+    state = problem.unflatten(standing.server.x)
+    with whole(out) as part:
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
+    return standing.r

@@ -1,0 +1,62 @@
+"""Flower at a site: the SuperNode, and the requests that it announces."""
+
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from flwr.app import Context
+from flwr.app import Message as FlowerMessage
+from flwr.common.serde import context_from_proto
+from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import push_message
+
+from trimtab.federation.message import Message
+from trimtab.federation.transport.flower import api
+
+
+def supernode_arguments(server: str, port: int, folder: Path, secret: Path) -> list[str]:
+    """Return how a SuperNode is started; it starts nothing itself."""
+    return [
+        *("--superlink", server, "--root-certificates", str(folder / "ca.crt")),
+        *("--auth-supernode-private-key", str(folder / "site.key")),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+    ]
+
+
+class Superseded(Exception):
+    """A message will not come; `token` is the task of the one that came after it."""
+
+    def __init__(self, token: str | None) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+def take(tasks: api.Tasks, client: RuntimeHttpClient, stop: Event) -> tuple[Any, Context]:
+    """Return the message that a task is about, and Flower's context of it.
+
+    A SuperNode announces a message before it has it, and may give it up; what it announces
+    next takes its place, which `Superseded` tells.
+    """
+    task = client.PullTaskInput(PullTaskInputRequest())
+    api.identify(task)
+    messages = client.PullMessages(PullAppMessagesRequest())
+    if not messages.messages_list:
+        raise ConnectionError("a task came without its message")
+    node = Node(node_id=task.context.node_id)
+    about, tree = messages.messages_list[0].metadata, messages.message_object_trees[0]
+    about.message_id, about.run_id = tree.object_id, task.run.run_id
+    last = PullObjectRequest(node=node, run_id=about.run_id, object_id=tree.object_id)
+    while not client.PullObject(last).object_available:
+        following = tasks.acquire()
+        if following is not None or stop.wait(0.1):
+            raise Superseded(following)
+    return api.fetch(client, node, about, tree), context_from_proto(task.context)
+
+
+def answer(client: RuntimeHttpClient, request: Any, context: Context, reply: Message) -> None:
+    """Send the reply to a request."""
+    push_message(client, FlowerMessage(api.pack(reply), reply_to=request), context)
