@@ -120,7 +120,7 @@ def server(
         seed=seed,
         on_lost_state=on_lost_state,
     )
-    _show_summary(folder / job.state, _serve(folder, job, bind), as_json)
+    _show_summary(folder, job, _serve(folder, job, bind), as_json)
 
 
 @click.command()
@@ -138,7 +138,7 @@ def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> Non
     from trimtab.federation.setup.operator_folder import Federation
 
     job = resume_job(Federation.read(folder), **changes)
-    _show_summary(folder / job.state, _serve(folder, job, bind), as_json)
+    _show_summary(folder, job, _serve(folder, job, bind), as_json)
 
 
 @click.command()
@@ -203,8 +203,11 @@ def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
     return outcome
 
 
-def _show_summary(state: Path, outcome: _Outcome, as_json: bool) -> None:
+def _show_summary(folder: Path, job: "Job", outcome: _Outcome, as_json: bool) -> None:
+    from trimtab.federation.setup.operator_folder import Federation
     from trimtab.federation.setup.status import summary_of
 
-    summary = summary_of(state, outcome.ended, outcome.audit)
+    own = Federation.read(folder).problem.metric
+    metric = None if own is None else own.name
+    summary = summary_of(folder / job.state, outcome.ended, outcome.audit, metric)
     click.echo(json.dumps(summary.to_json(), indent=2) if as_json else summary.sentence)
