@@ -1,7 +1,29 @@
-"""Records made readable: tables, plots, one self-contained HTML page."""
+"""Records made readable: tables, plots, one self-contained HTML page.
 
-from trimtab.report.diagnosis import write_diagnosis
-from trimtab.report.page import write_page
-from trimtab.report.table import bench_table, reproduction_table, terminal_table
+May import studies, diagnosis and federation. Names are found on first use, and matplotlib only
+where something is drawn.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.report.diagnosis import write_diagnosis
+    from trimtab.report.page import write_page
+    from trimtab.report.table import bench_table, reproduction_table, terminal_table
+
+_HOMES = {
+    "bench_table": "table",
+    "reproduction_table": "table",
+    "terminal_table": "table",
+    "write_diagnosis": "diagnosis",
+    "write_page": "page",
+}
 
 __all__ = ["bench_table", "reproduction_table", "terminal_table", "write_diagnosis", "write_page"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trimtab.report' has no attribute {name!r}")
+    return getattr(import_module(f"trimtab.report.{_HOMES[name]}"), name)

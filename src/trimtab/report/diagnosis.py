@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab._files import write_whole
-from trimtab._version import environment
+from trimtab.algorithms.registry import kind
 from trimtab.diagnosis import Diagnosis
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
-from trimtab.report.page import CSS
+from trimtab.report.style import PLOTS, document, html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,15 +25,9 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path) -> Path:
 
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    facts = ", ".join(f"{name} {version}" for name, version in environment().items())
     reasons = " ".join([*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
     doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
-    text = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{CSS}</style></head><body>
-<h1>{escape(title)}</h1>
-<p class="advice"><b>{escape(diagnosis.advice)}</b> {escape(reasons)}</p>
+    body = f"""<p class="advice"><b>{escape(diagnosis.advice)}</b> {escape(reasons)}</p>
 <p>How sure: {escape(diagnosis.sure)}</p>
 {f"<ul>{doubts}</ul>" if doubts else ""}
 <div class="plot">{svg(figure(diagnosis))}</div>
@@ -43,22 +37,21 @@ of the clients that differ most; dashed at plus and minus delta. Lower left: rou
 quadratic model, the step size tuned for each K; hollow: not there by then. Lower right: how far
 from the optimum FedAvg stops at the step size that is advised.</p>
 {_points(diagnosis)}
-<pre style="white-space: pre-wrap">{escape(str(diagnosis))}</pre>
-<p class="small">{escape(facts)}</p>
-</body></html>
-"""
-    write_whole(path, text)
+<pre style="white-space: pre-wrap">{escape(str(diagnosis))}</pre>"""
+    write_whole(path, document(title, body))
     return path
 
 
 def _points(diagnosis: Diagnosis) -> str:
-    heads = ("point", "f", "zeta", "|grad f|", "B", "L", "delta")
-    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-    rows = ""
-    for row in diagnosis.points:
-        values = (row.where, row.loss, row.zeta, row.gradient, row.B, row.L, row.delta)
-        rows += "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in values) + "</tr>"
-    return f"<h2>Points</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    heads = ["point", "f", "zeta", "|grad f|", "B", "L", "delta"]
+    rows = [
+        [
+            escape(_cell(value))
+            for value in (row.where, row.loss, row.zeta, row.gradient, row.B, row.L, row.delta)
+        ]
+        for row in diagnosis.points
+    ]
+    return f"<h2>Points</h2>{html_table(heads, rows)}"
 
 
 def _cell(value: str | float | None) -> str:
@@ -74,9 +67,7 @@ def figure(diagnosis: Diagnosis) -> "Figure":
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from trimtab.report.plots import STYLE
-
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         made = Figure(figsize=(10, 7.4), layout="constrained")
         panels: Any = made.subplots(2, 2)
         _bars(panels[0][0], diagnosis)
@@ -131,13 +122,11 @@ def _spectrum(axes: "Axes", diagnosis: Diagnosis) -> None:
 
 
 def _rounds(axes: "Axes", diagnosis: Diagnosis) -> None:
-    from trimtab.report.plots import COLOURS
-
     for name in dict.fromkeys(one.algorithm for one in diagnosis.predicted):
         mine = sorted((o for o in diagnosis.predicted if o.algorithm == name), key=lambda o: o.K)
         there = [one for one in mine if one.rounds is not None]
         beyond = [one for one in mine if one.rounds is None]
-        style: dict[str, Any] = {"color": COLOURS[name], "markersize": 5}
+        style: dict[str, Any] = {"color": kind(name).colour, "markersize": 5}
         line = ([o.K for o in there], [o.rounds or 0.5 for o in there])
         axes.plot(*line, marker="o", linewidth=1.6, label=named(name), **style)
         tops = ([o.K for o in beyond], [o.ran for o in beyond])
@@ -161,7 +150,6 @@ def _rounds(axes: "Axes", diagnosis: Diagnosis) -> None:
 
 
 def _bias(axes: "Axes", diagnosis: Diagnosis) -> None:
-    from trimtab.report.plots import COLOURS
 
     at = "" if diagnosis.eta_l is None else f" at eta_l = {diagnosis.eta_l:.2g}"
     axes.set_title(f"Bias{at}", fontsize=10, loc="left")
@@ -172,14 +160,14 @@ def _bias(axes: "Axes", diagnosis: Diagnosis) -> None:
         axes.set_axis_off()
         return
     K = [row.K for row in rows]
-    red: dict[str, Any] = {"color": COLOURS[FEDAVG], "linewidth": 1.6}
+    red: dict[str, Any] = {"color": kind(FEDAVG).colour, "linewidth": 1.6}
     axes.plot(K, [_or_nan(row.limit) for row in rows], **red, marker="o", label="FedAvg stops")
     first = [_or_nan(row.heterogeneity) for row in rows]
     axes.plot(K, first, **red | {"linewidth": 1}, linestyle="--", label="to first order")
     noise = diagnosis.bias.scaffold
     if noise:
         label = "Scaffold (noise, first order)"
-        axes.axhline(noise, color=COLOURS[SCAFFOLD], linewidth=1.6, label=label)
+        axes.axhline(noise, color=kind(SCAFFOLD).colour, linewidth=1.6, label=label)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     _plain(axes.xaxis)

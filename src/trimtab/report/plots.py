@@ -9,20 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from trimtab.algorithms.registry import NAMES, kind
+from trimtab.report.style import PLOTS
 from trimtab.studies.comparison import Comparison, Entry
-
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e8e8e8",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "trimtab",
-}
-COLOURS = {name: kind(name).colour for name in NAMES}
 
 
 def curves(result: Comparison) -> Figure:
@@ -30,7 +18,7 @@ def curves(result: Comparison) -> Figure:
     first = [entry.curve[0].metrics for entry in _drawn(result)]
     wanted = dict.fromkeys((result.metric, "accuracy", "loss"))
     metrics = [name for name in wanted if any(name in metrics for metrics in first)]
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         figure = Figure(figsize=(10, 3.6 * len(metrics)), layout="constrained")
         panels: Any = figure.subplots(len(metrics), 2, squeeze=False)
         for row, metric in zip(panels, metrics, strict=True):
@@ -43,7 +31,7 @@ def curves(result: Comparison) -> Figure:
 def svg(figure: Figure) -> str:
     """Return a figure as an <svg> element to put into a page."""
     text = StringIO()
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 

@@ -14,7 +14,7 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from trimtab.report.plots import STYLE
+    from trimtab.report.style import PLOTS
 
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         yield Figure(figsize=(width, height), layout="constrained")
