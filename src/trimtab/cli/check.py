@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from trimtab.cli import completion
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
 from trimtab.cli.starting import needs
 
 
 @click.command(cls=WithOwnOptions)
-@click.argument("algorithm")
+@click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("testing")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
+from trimtab.cli import completion
 from trimtab.cli.options import Numbers, run_options
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
@@ -13,8 +14,12 @@ from trimtab.cli.starting import needs
 
 
 @click.command()
-@click.argument("problem", default="digits")
-@click.option("--algorithms", help="Names with commas between: " + ", ".join(NAMES) + ".")
+@click.argument("problem", default="digits", shell_complete=completion.problem)
+@click.option(
+    "--algorithms",
+    help="Names with commas between: " + ", ".join(NAMES) + ".",
+    shell_complete=completion.algorithm,
+)
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
 @click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
 @run_options

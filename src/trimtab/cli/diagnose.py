@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from trimtab._files import write_json
+from trimtab.cli import completion
 from trimtab.cli.options import CountOrFraction
 from trimtab.cli.output import output_folder, short_name, users_output
 from trimtab.cli.progress import watch
@@ -15,7 +16,7 @@ from trimtab.errors import BadArgument
 
 
 @click.command()
-@click.argument("problem", default="digits")
+@click.argument("problem", default="digits", shell_complete=completion.problem)
 @click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
 @click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")

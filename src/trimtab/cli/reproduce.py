@@ -8,11 +8,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from trimtab.cli import completion
 from trimtab.cli.starting import needs
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=completion.reproduction)
 @click.option("--quick", is_flag=True, help="A small version, under two minutes a name.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--cells", "cells", help="Cells with commas between, or patterns: scaffold-*-0.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from trimtab.cli import completion
 from trimtab.cli.options import OWN, WithOwnOptions, algorithm_of, hyper_options, run_options
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
@@ -13,8 +14,8 @@ from trimtab.cli.starting import needs
 
 
 @click.command(cls=WithOwnOptions)
-@click.argument("algorithm")
-@click.argument("problem", default="digits")
+@click.argument("algorithm", shell_complete=completion.algorithm)
+@click.argument("problem", default="digits", shell_complete=completion.problem)
 @hyper_options
 @run_options
 @needs("report", "studies.run")

@@ -15,7 +15,7 @@ from trimtab.federation.events import (
     metrics_text,
     number_text,
 )
-from trimtab.report.table import human_bytes
+from trimtab.report.style import human_bytes
 
 _ROUNDS, _LINES = 10, 6  # the last <= 10 rounds and <= 6 lines are shown
 

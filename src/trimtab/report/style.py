@@ -47,3 +47,16 @@ def html_table(heads: list[str], rows: list[list[str]]) -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def human_bytes(n: float) -> str:
+    """Return a number of bytes in a unit that suits it.
+
+    >>> human_bytes(5200), human_bytes(3.4e6)
+    ('5.2 kB', '3.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"

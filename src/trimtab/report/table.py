@@ -5,6 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from trimtab.report.style import human_bytes
 from trimtab.studies.comparison import Comparison, Entry
 
 COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
@@ -103,19 +104,6 @@ def wanted(result: Comparison) -> str:
     if result.target is None:
         return f"the best {result.metric}"
     return f"{result.metric} {result.target:g}" + ("" if result.goal.metric.higher else " or less")
-
-
-def human_bytes(n: float) -> str:
-    """Return a number of bytes in a unit that suits it.
-
-    >>> human_bytes(5200), human_bytes(3.4e6)
-    ('5.2 kB', '3.4 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} TB"
 
 
 def _name(entry: Entry) -> str:

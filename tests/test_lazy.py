@@ -1,0 +1,85 @@
+"""Help, version and completion answer at once: they load no torch and no plotting library."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trimtab.cli import completion
+from trimtab.problems.catalogue import PROBLEMS
+from trimtab.reproduce import REPRODUCTIONS
+
+MOST = 1.0  # seconds of processor time; it takes < 0.3 s on a common machine, but machines differ
+CODE = """
+import resource, sys
+from trimtab.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+used = resource.getrusage(resource.RUSAGE_SELF)
+heavy = ("torch", "matplotlib", "numpy", "sklearn", "safetensors", "flwr", "cryptography")
+print(used.ru_utime + used.ru_stime, *(name for name in heavy if name in sys.modules),
+      file=sys.stderr)
+"""
+
+
+def heavy_modules(*words, **environment):
+    """Run the program; return what it printed, and the heavy modules that it loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    seconds, *loaded = done.stderr.split()
+    assert float(seconds) < MOST
+    return done.stdout, loaded
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("--help", "--version", "compare --help", "run --help", "diagnose --help"),
+        *("check --help", "report --help", "bench --help", "reproduce --help"),
+        *("federate --help", "federate server --help", "federate site --help"),
+    ],
+)
+def test_help_loads_nothing_heavy(command):
+    out, loaded = heavy_modules(*command.split())
+    assert out
+    assert not loaded
+
+
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [
+        ("trimtab ", {"compare", "run", "diagnose", "check", "federate"}),
+        ("trimtab run --et", {"--eta-l", "--eta", "--eta-g"}),
+        ("trimtab compare --al", {"--algorithms"}),
+        ("trimtab federate ", {"server", "site", "status"}),
+        ("trimtab run sca", {"scaffold"}),
+        ("trimtab run sgd dig", {"digits"}),
+        ("trimtab compare --algorithms sgd,sca", {"sgd,scaffold"}),
+        ("trimtab reproduce table", {"table3", "table4", "table5"}),
+    ],
+)
+def test_completion_loads_nothing_heavy(typed, offers):
+    words = typed.split(" ")
+    out, loaded = heavy_modules(
+        _TRIMTAB_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
+    )
+    assert offers <= {line.partition(",")[2] for line in out.splitlines()}
+    assert not loaded
+
+
+def test_the_names_that_are_offered_are_those_there_are():
+    assert tuple(PROBLEMS) == completion.PROBLEMS
+    assert tuple(REPRODUCTIONS) == completion.REPRODUCTIONS
+
+
+def test_import_trimtab_loads_nothing_heavy():
+    code = "import sys, trimtab; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
