@@ -3,13 +3,12 @@
 import sys
 import traceback
 import warnings
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from trimtab._version import __version__
-from trimtab.cli.starting import uninterrupted
+from trimtab.cli.group import LazyGroup
 from trimtab.errors import BadArgument
 
 COMMANDS = {
@@ -24,25 +23,12 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    """A group that knows its commands by name and loads one when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        with uninterrupted():
-            command: click.Command = getattr(import_module(f"trimtab.cli.{name}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    helps=COMMANDS,
+    homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:

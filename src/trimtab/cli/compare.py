@@ -1,13 +1,12 @@
 """`trimtab compare`."""
 
 import json
-from pathlib import Path
 
 import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
-from trimtab.cli.options import Numbers, run_options
+from trimtab.cli.options import Numbers, RunOptions, run_options
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
@@ -29,15 +28,7 @@ def compare(
     algorithms: str | None,
     K: list[int] | None,
     base: str | None,
-    S: int | float | None,
-    batch: int | float | None,
-    R: int,
-    target: float | None,
-    seed: int,
-    data: Path | None,
-    out: Path | None,
-    resume: bool,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     """Tune algorithms on PROBLEM, run them side by side, and say which to use.
 
@@ -48,25 +39,26 @@ def compare(
     from trimtab.report import write_page
     from trimtab.studies.compare import compare as compare_algorithms
 
-    folder = output_folder(out, f"compare-{short_name(problem)}", resume)
+    folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
+    loading = {"batch": options.batch, "data": options.data, "seed": options.seed}
     with users_output():
-        made, suggested = load_problem(problem, batch=batch, data=data, seed=seed)
+        made, suggested = load_problem(problem, **loading)
         work = compare_algorithms.start(
             made,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
-            target=suggested if target is None else target,
+            target=suggested if options.target is None else options.target,
             K=K,
-            S=S,
-            R=R,
-            seed=seed,
+            S=options.S,
+            R=options.R,
+            seed=options.seed,
             base=base,
             name=problem,
             out=folder,
-            resume=resume,
+            resume=options.resume,
         )
         result = follow(work, folder)
     result.page = write_page(result, folder / "report.html")
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         show(result)

@@ -1,6 +1,8 @@
 """Options that several commands take, and what they stand for."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,23 +50,45 @@ class Numbers(click.ParamType[list[int]]):
             self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What all runs are told besides the problem and the algorithms."""
+
+    S: int | float | None
+    batch: int | float | None
+    R: int
+    target: float | None
+    seed: int
+    data: Path | None
+    out: Path | None
+    resume: bool
+    as_json: bool
+
+
+_RUN_OPTIONS = (
+    click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
+    click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
+    click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
+    click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
+    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
+    click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
+    click.option("--resume", is_flag=True, help="Continue an interrupted run."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
+)
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that all runs take."""
-    for option in reversed(
-        (
-            click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
-            click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
-            click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
-            click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
-            click.option("--seed", type=int, default=0, show_default=True),
-            click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
-            click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
-            click.option("--resume", is_flag=True, help="Continue an interrupted run."),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-        )
-    ):
-        command = option(command)
-    return command
+    """Give a command the options that all runs take, gathered as `options`."""
+
+    @wraps(command)
+    def gathered(**words: Any) -> Any:
+        options = RunOptions(**{f.name: words.pop(f.name) for f in fields(RunOptions)})
+        return command(options=options, **words)
+
+    for option in reversed(_RUN_OPTIONS):
+        gathered = option(gathered)
+    return gathered
 
 
 def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,13 +1,19 @@
 """`trimtab run`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from trimtab.cli import completion
-from trimtab.cli.options import OWN, WithOwnOptions, algorithm_of, hyper_options, run_options
+from trimtab.cli.options import (
+    OWN,
+    RunOptions,
+    WithOwnOptions,
+    algorithm_of,
+    hyper_options,
+    run_options,
+)
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
@@ -22,15 +28,7 @@ from trimtab.cli.starting import needs
 def run(
     algorithm: str,
     problem: str,
-    S: int | float | None,
-    batch: int | float | None,
-    R: int,
-    target: float | None,
-    seed: int,
-    data: Path | None,
-    out: Path | None,
-    resume: bool,
-    as_json: bool,
+    options: RunOptions,
     **hyper: Any,
 ) -> None:
     """Run one ALGORITHM on PROBLEM and leave its model.
@@ -44,18 +42,29 @@ def run(
     from trimtab.studies.run import run as run_algorithm
 
     own = click.get_current_context().meta[OWN]
-    options: dict[str, Any] = {"S": S, "R": R, "target": target, "seed": seed, "resume": resume}
+    loading = {"batch": options.batch, "data": options.data, "seed": options.seed}
     with users_output():
         chosen = None if ".py" in problem else algorithm_of(algorithm, hyper, own)
-        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+        made, _ = load_problem(problem, **loading)
         if chosen is None:  # a file may register algorithms, and so it is read first
             chosen = algorithm_of(algorithm, hyper, own)
-        folder = output_folder(out, f"{kind(chosen).name}-{short_name(problem)}", resume)
-        work = run_algorithm.start(chosen, made, name=problem, out=folder, **options)
+        name = f"{kind(chosen).name}-{short_name(problem)}"
+        folder = output_folder(options.out, name, options.resume)
+        work = run_algorithm.start(
+            chosen,
+            made,
+            S=options.S,
+            R=options.R,
+            target=options.target,
+            seed=options.seed,
+            name=problem,
+            out=folder,
+            resume=options.resume,
+        )
         result = follow(work, folder)
     result.page = write_page(result, folder / "report.html")
-    if as_json:
-        only = {"problem": result.problem, "target": target, **result.entries[0].to_json()}
+    if options.as_json:
+        only = {"problem": result.problem, "target": options.target, **result.entries[0].to_json()}
         only |= {"page": str(result.page), "model": str(folder / "model.safetensors")}
         only |= {"best_model": str(folder / "best.safetensors")}
         click.echo(json.dumps(only, indent=2))

@@ -1,7 +1,7 @@
 """Rounds of an algorithm on a problem, in this process."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, isfinite, nan
@@ -16,23 +16,20 @@ from trimtab.compute.lazy import LazyVector, NotLazyError, eager, lazy
 from trimtab.compute.tape import Tapes
 from trimtab.core import (
     Algorithm,
-    Program,
     State,
     Vector,
     leaves,
     map_leaves,
-    nbytes,
     plain_number,
 )
-from trimtab.core.oracle import draws_of_server
-from trimtab.core.replies import Tally
 from trimtab.core.threads import one_thread
 from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
+from trimtab.simulation.cohort import Cohort, NobodyAnsweredError, all_finite
 from trimtab.simulation.divergence import Moves, explain
-from trimtab.simulation.executors import Exchange, Executor, executor_of, known
-from trimtab.simulation.sampling import answering, checked_cohort, cohort_size, sampled
+from trimtab.simulation.executors import Executor, executor_of, known
+from trimtab.simulation.sampling import checked_cohort, cohort_size, sampled
 
 
 @dataclass(frozen=True)
@@ -54,34 +51,13 @@ class Round:
 class Simulation(Iterator[Round]):
     """An iterator of rounds; made by `simulate` or `Simulation.load`."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        problem: Problem,
-        *,
-        S: int | float | None = None,
-        seed: int = 0,
-        x: Vector | None = None,
-        cohorts: Iterable[Sequence[int]] | None = None,
-        lost: float = 0.0,
-        executor: str | Executor = "auto",
-        memory: int | None = None,
-    ) -> None:
-        _check_kinds(algorithm, problem)
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-            raise ValueError(f"seed={seed!r}; pass a whole number.")
-        seed, lost = index(seed), plain_number(lost)
-        if not isinstance(lost, int | float) or not 0 <= lost < 1:
-            raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
-        self.problem, self.seed, self.lost = problem, seed, float(lost)
-        self.S = cohort_size(S, problem.N)
-        self.cohorts = None if cohorts is None else [checked_cohort(c, problem.N) for c in cohorts]
-        self.runs_on = executor_of(executor, problem, self.S)
+    def __init__(self, algorithm: Algorithm, problem: Problem, settings: "_Settings") -> None:
+        self.problem, self.seed, self.lost = problem, settings.seed, settings.lost
+        self.S, self.cohorts, self.runs_on = settings.S, settings.cohorts, settings.runs_on
         self.r = 0
-        start = _start(problem, seed, x)
-        self.server = algorithm.init_server(start)
-        leaves((self.server, algorithm.init_client(start)))  # refuses what is no state
-        self.states = self.runs_on.states(memory)
+        self.server = algorithm.init_server(settings.start)
+        leaves((self.server, algorithm.init_client(settings.start)))  # refuses what is no state
+        self.states = self.runs_on.states(settings.memory)
         self.changes: list[tuple[int, str]] = []
         self.tapes = Tapes()
         self._moves: deque[Moves] = deque(maxlen=2)  # of the last rounds, should one diverge
@@ -121,13 +97,13 @@ class Simulation(Iterator[Round]):
     def _round(self) -> Round:
         started, r = perf_counter(), self.r + 1
         asked = self._asked(r)
-        clients = _Cohort(self, r, asked)
+        clients = Cohort(self, r, asked)
         try:
             server = self._next_server(clients)
-            if not (_finite(server) and clients.finite()):
+            if not (all_finite(server) and clients.finite()):
                 raise Diverged(self._algorithm, r, self._why(clients.alive))
             self.states.commit(clients.alive)
-        except _NobodyAnsweredError:
+        except NobodyAnsweredError:
             server = self.server
         finally:
             self.states.discard()
@@ -154,7 +130,7 @@ class Simulation(Iterator[Round]):
             return self.cohorts[r - 1]
         return sampled(self.problem.N, self.S, self.seed, r)
 
-    def _next_server(self, clients: "_Cohort") -> State:
+    def _next_server(self, clients: Cohort) -> State:
         """Run the round; its vectors at the server are lazy where those of the clients are."""
         if self.runs_on.lazy_server:
             clients.vector = LazyVector.of
@@ -215,7 +191,7 @@ class Simulation(Iterator[Round]):
                 _path=path,
                 _name=settings["executor"],
             )
-        sim = cls(
+        sim = simulate(
             algorithm,
             problem,
             S=settings["S"],
@@ -258,84 +234,35 @@ def simulate(
     >>> round.r
     12
     """
-    return Simulation(
-        algorithm,
-        problem,
-        S=S,
+    _check_kinds(algorithm, problem)
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ValueError(f"seed={seed!r}; pass a whole number.")
+    seed, lost, size = index(seed), plain_number(lost), cohort_size(S, problem.N)
+    if not isinstance(lost, int | float) or not 0 <= lost < 1:
+        raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
+    settings = _Settings(
+        S=size,
         seed=seed,
-        x=x,
-        cohorts=cohorts,
-        lost=lost,
-        executor=executor,
+        start=_start(problem, seed, x),
+        cohorts=None if cohorts is None else [checked_cohort(c, problem.N) for c in cohorts],
+        lost=float(lost),
+        runs_on=executor_of(executor, problem, size),
         memory=memory,
     )
+    return Simulation(algorithm, problem, settings)
 
 
-class _NobodyAnsweredError(Exception):
-    pass
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of `simulate`, checked."""
 
-
-class _Cohort:
-    """The clients of one round. What they learn counts only once the round is over."""
-
-    def __init__(self, sim: Simulation, r: int, asked: list[int]) -> None:
-        self.sim, self.r, self.asked = sim, r, asked
-        self.start_again()
-
-    def start_again(self) -> None:
-        """Forget what was done in this round."""
-        self.alive = self.asked
-        self.bytes_down = self.bytes_up = self.exchanges = 0
-        self.last: Tally | None = None
-        self.vector: Callable[[Vector], Any] | None = None
-        self.draws = draws_of_server(self.sim.seed, self.r)
-
-    def run(self, program: Program, *broadcast: Any) -> Tally:
-        """Reach those that answered every exchange of this round so far."""
-        sim, broadcast = self.sim, eager(broadcast)
-        self.bytes_down += len(self.alive) * nbytes(broadcast)
-        self.exchanges += 1
-        self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
-        if not self.alive:
-            raise _NobodyAnsweredError
-        states = sim.states
-        exchange = Exchange(
-            sim.problem,
-            program,
-            broadcast,
-            self._state,
-            states.stage,
-            states.room,
-            sim.seed,
-            self.r,
-            self.exchanges,
-            sim.tapes,
-        )
-        self.last = sim.runs_on.run(exchange, self.alive)
-        if self.vector is not None:
-            self.last.vector = self.vector
-        self.bytes_up += self.last.bytes_sent(program)
-        return self.last
-
-    def normal(self, like: Any) -> Any:
-        """Return standard normal numbers of the server's own."""
-        return self._lazily(self.draws("normal", eager(like)))
-
-    def uniform(self, like: Any) -> Any:
-        """Return uniform numbers of the server's own."""
-        return self._lazily(self.draws("uniform", eager(like)))
-
-    def _lazily(self, drawn: Vector) -> Any:
-        return drawn if self.vector is None else self.vector(drawn)
-
-    def _state(self, i: int) -> State:
-        state = self.sim.states.latest(i)
-        return self.sim.algorithm.init_client(self.sim.server.x) if state is None else state
-
-    def finite(self) -> bool:
-        """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
-        doubt = self.last is not None and not isfinite(self.last.spread)
-        return not doubt or all(_finite(self._state(i)) for i in self.alive)
+    S: int
+    seed: int
+    start: Vector
+    cohorts: list[list[int]] | None
+    lost: float
+    runs_on: Executor
+    memory: int | None
 
 
 def _check_kinds(algorithm: Any, problem: Any) -> None:
@@ -361,11 +288,6 @@ def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
     if not x0.is_floating_point() or not bool(torch.isfinite(x0).all()):
         raise ValueError("x must hold finite floating-point numbers.")
     return x0
-
-
-def _finite(state: State) -> bool:
-    """Tell whether all numbers are finite: those of a finite sum are; else look at each."""
-    return all(isfinite(leaf.sum()) or bool(torch.isfinite(leaf).all()) for leaf in leaves(state))
 
 
 def _shape(state: State) -> Any:

@@ -4,12 +4,12 @@ Its commands are loaded when they are used: help, completion and `status` need n
 Flower, and trimtab works where Flower is not installed.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+
+from trimtab.cli.group import LazyGroup
 
 COMMANDS = {
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
@@ -32,33 +32,8 @@ _HOMES = {
 }
 
 
-class _Federate(click.Group):
-    """Loads a command when it is used; refuses with one sentence where Flower is not installed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command: click.Command = getattr(
-            import_module(f"trimtab.cli.federate.{_HOMES[name]}"), name
-        )
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        limit = formatter.width - 6 - max(map(len, COMMANDS))
-        rows = [
-            (name, click.Command(name, help=text).get_short_help_str(limit))
-            for name, text in COMMANDS.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        names = [name for name in COMMANDS if name.startswith(incomplete)]
-        options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=COMMANDS[name]) for name in names), *options]
+class _Federate(LazyGroup):
+    """Refuses with one sentence where Flower is not installed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         if find_spec("cryptography") is None or find_spec("flwr") is None:
@@ -68,6 +43,10 @@ class _Federate(click.Group):
         return super().invoke(ctx)
 
 
-@click.group(cls=_Federate)
+@click.group(
+    cls=_Federate,
+    helps=COMMANDS,
+    homes={name: f"trimtab.cli.federate.{home}" for name, home in _HOMES.items()},
+)
 def federate() -> None:
     """Train over real sites: an operator's server, and sites with data, keys and disks."""
