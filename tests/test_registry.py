@@ -19,6 +19,7 @@ from trimtab.cli.options import PARAMETERS
 from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.simulation import Executor, Simulation
+from trimtab.testing import check_algorithm
 
 MINE = '''
 from dataclasses import dataclass
@@ -121,6 +122,11 @@ def test_every_algorithm_can_be_built_and_described_by_its_name():
         assert kind(algorithm) == kind(name) == kind(type(algorithm))
         assert decode(json.loads(json.dumps(encode(algorithm)))) == algorithm
         assert trimtab.ALGORITHMS[name] is kind(name).cls
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_every_algorithm_by_name_keeps_the_contract(name):
+    check_algorithm(registry.trial_of(kind(name)))
 
 
 def test_kinds_say_what_they_are():

@@ -1,5 +1,6 @@
 """What stands between client and server: a client keeps what it sent, and randomness replays."""
 
+import json
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 
 from trimtab import FedAvg, Mime, Momentum, Scaffold, Simulation, simulate
 from trimtab.algorithms.registry import decode, encode
-from trimtab.algorithms.stages import Rounding
+from trimtab.algorithms.stages import STAGES, Rounding
 from trimtab.algorithms.through import Through
 from trimtab.core import map_leaves
 from trimtab.problems.catalogue import quadratic_problem
@@ -70,9 +71,10 @@ def last(algorithm, R=30, **options):
     return sim, done
 
 
+@pytest.mark.parametrize("stage", [*STAGES, Rounding(0.05)], ids=repr)
 @pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
-def test_the_controls_average_to_c_whatever_is_rounded(algorithm):
-    sim, _ = last(Through(algorithm, (Rounding(0.05),)))
+def test_the_controls_average_to_c_whatever_stands_between(algorithm, stage):
+    sim, _ = last(Through(algorithm, (stage,)))
     assert sim.audit() < 1e-12
     assert float(sim.server.c.norm()) > 0.01
 
@@ -154,6 +156,14 @@ def test_a_run_with_noise_goes_on_bit_for_bit(tmp_path):
     loaded = Simulation.load(tmp_path / "sim", noisy, quadratic_problem())
     for ours, theirs in zip(islice(sim, 3), islice(loaded, 3), strict=True):
         assert torch.equal(ours.x, theirs.x)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=repr)
+def test_every_stage_can_be_described_and_counts_its_bytes(stage):
+    algorithm = Through(FedAvg(eta_l=0.1, K=3), (stage,))
+    assert decode(json.loads(json.dumps(encode(algorithm)))) == algorithm
+    _, done = last(algorithm, R=1)
+    assert done.bytes_up > 0
 
 
 def test_the_contract_holds_behind_stages():

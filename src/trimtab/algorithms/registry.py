@@ -34,7 +34,6 @@ _TITLES = {  # class, title and colour by name
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
 BASE_NAMES = ("momentum", "adam", "yogi", "adagrad")
-_PARTS = {"through": ("through", "Through"), "rounding": ("stages", "Rounding")}.items()
 GROUP = "trimtab.algorithms"  # of entry points
 _OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
 
@@ -315,13 +314,20 @@ def decode(description: Any) -> Any:
 
 def _admitted() -> dict[str, type[Any]]:
     own = {name: k.cls for name, k in _own.items()}
-    parts = {n: getattr(import_module(f"trimtab.algorithms.{home}"), c) for n, (home, c) in _PARTS}
-    return {name: _builtin(name).cls for name in NAMES} | dict(bases()) | parts | own
+    return {name: _builtin(name).cls for name in NAMES} | _parts() | own
+
+
+def _parts() -> dict[str, type[Any]]:
+    """Return what algorithms are made of, or wrapped in, by name."""
+    from trimtab.algorithms.stages import STAGES
+    from trimtab.algorithms.through import Through
+
+    parts = {type(part).__name__.lower(): type(part) for part in STAGES}
+    return dict(bases()) | parts | {"through": Through}
 
 
 def _listed(admitted: Iterable[str]) -> str:
-    parts = {*BASE_NAMES, *dict(_PARTS)}
-    return ", ".join(name for name in admitted if name not in parts)
+    return ", ".join(name for name in admitted if name not in _parts())
 
 
 def _digest(cls: type[Any]) -> str:
