@@ -27,6 +27,7 @@ from trimtab.simulation import executors
 from trimtab.simulation.executors import batched
 from trimtab.simulation.executors.threads import Threads
 
+OTHERS = [name for name in executors.EXECUTORS if name != "loop"]
 SIZES = (7, 12, 5, 9, 20, 6, 11, 8, 14, 10, 13, 6)
 
 
@@ -81,7 +82,7 @@ def after(algorithm, problem, executor, rounds=20, **options):
     return sim, done
 
 
-@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
+@pytest.mark.parametrize("executor", OTHERS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_it_gives_the_loops_result(algorithm, problem, executor):
@@ -99,7 +100,7 @@ def test_it_gives_the_loops_result(algorithm, problem, executor):
         assert a == pytest.approx(b, rel=1e-6, abs=1e-7, nan_ok=True)
 
 
-@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
+@pytest.mark.parametrize("executor", OTHERS)
 @pytest.mark.parametrize("problem", ["linear", "mlp", "autograd"])
 def test_float32_stays_near_for_small_steps(problem, executor):
     made = PROBLEMS[problem](dtype=torch.float32)
@@ -384,7 +385,7 @@ class Constant(Signs):
         return fedopt.Upload(-0.1 * torch.ones(x.shape, dtype=x.dtype)), m + 1
 
 
-@pytest.mark.parametrize("executor", ["batched", "threads", "fused"])
+@pytest.mark.parametrize("executor", OTHERS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("algorithm", [Signs, Clipped, Sorted, Constant])
 def test_an_algorithm_may_do_what_it_likes_with_its_vectors(algorithm, problem, executor):
