@@ -260,7 +260,7 @@ def _constants(case: Case, measured: Measured) -> theory.Constants | None:
     needed = (hessians.delta, hessians.mu, B, sigma)
     if hessians.rough or not all(map(isfinite, needed)) or not hessians.L > 0:
         return None
-    return theory.Constants(
+    constants = theory.Constants(
         L=hessians.L,
         mu=hessians.mu,
         delta=hessians.delta,
@@ -273,3 +273,4 @@ def _constants(case: Case, measured: Measured) -> theory.Constants | None:
         D=float((case.start - case.best).norm()),
         F=max(case.f0 - case.least, case.eps),
     )
+    return constants if constants.usable else None

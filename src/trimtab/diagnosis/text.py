@@ -90,7 +90,8 @@ def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
 def _convexity(diagnosis: "Diagnosis") -> str:
     if abs(diagnosis.mu) <= FLAT * diagnosis.L:
         return "no strong convexity"
-    return "strong convexity" if diagnosis.mu > 0 else "least eigenvalue of Hess: not convex there"
+    below_zero = isfinite(diagnosis.mu) and diagnosis.mu < 0
+    return "least eigenvalue of Hess: not convex there" if below_zero else "strong convexity"
 
 
 # -- predicted

@@ -23,6 +23,9 @@ Rate = dict[str, float]
 """The terms of a rate by name; they add up to rounds."""
 
 
+_HUGE = 1e75  # rates are computed of numbers < 1e75, whose fourth powers are finite
+
+
 @dataclass(frozen=True)
 class Constants:
     """What the rates depend on; `F` = f(x0) - f(x*) and `D` = |x0 - x*| where mu is not positive.
@@ -42,6 +45,16 @@ class Constants:
     eps: float
     D: float = 1.0
     F: float = 1.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether rates can be computed: where f falls for ever, F and B grow without bound.
+
+        >>> Constants(L=1, mu=-1, delta=1, G=1, B=1e200, sigma=0, N=2, S=2, eps=1).usable
+        False
+        """
+        sizes = (self.L, self.mu, self.delta, self.G, self.B, self.sigma, self.D, self.F)
+        return all(abs(size) < _HUGE for size in sizes) and self.eps > 1 / _HUGE
 
     @property
     def convexity(self) -> str:
