@@ -106,8 +106,8 @@ def kind(what: Any) -> Kind:
 
 def known() -> list[str]:
     """Return the names that may be typed."""
-    found = (*NAMES, *_own, *(point.name.lower() for point in entry_points(group=GROUP)))
-    return list(dict.fromkeys(found))
+    names = (*NAMES, *_own, *(point.name.lower() for point in entry_points(group=GROUP)))
+    return list(dict.fromkeys(names))
 
 
 def _named(name: str) -> Kind:

@@ -30,16 +30,16 @@ def check(algorithm: str, as_json: bool, **hyper: Any) -> None:
     given = {word: value for word, value in hyper.items() if value is not None}
     own = converted(chosen, click.get_current_context().meta[OWN])
     instance = trial_of(chosen, **given | own)
-    found = list(verdicts(instance))
-    broken = [verdict for verdict in found if verdict.broken]
+    judged = list(verdicts(instance))
+    broken = [verdict for verdict in judged if verdict.broken]
     if as_json:
-        rules = {v.rule: v.broken or "kept" for v in found}
+        rules = {v.rule: v.broken or "kept" for v in judged}
         click.echo(json.dumps({"algorithm": repr(instance), "rules": rules}, indent=2))
     else:
-        for verdict in found:
+        for verdict in judged:
             click.echo(f"{'broken' if verdict.broken else 'kept  '}  {verdict.says}")
             if verdict.broken:
                 click.echo(f"        {verdict.broken}")
-        kept = f"{len(found) - len(broken)} of {len(found)} rules"
+        kept = f"{len(judged) - len(broken)} of {len(judged)} rules"
         click.echo(f"{instance} keeps {'all ' * (not broken)}{kept}.")
     sys.exit(1 if broken else 0)

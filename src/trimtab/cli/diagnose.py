@@ -55,13 +55,13 @@ def diagnose(
         work = diagnose_problem.start(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
-        found = replace(watch(work), name=problem)
+        diagnosis = replace(watch(work), name=problem)
     folder.mkdir(parents=True, exist_ok=True)
-    page = write_diagnosis(found, folder / "report.html")
-    content = {"problem": problem, "page": str(page), **found.to_json()}
+    page = write_diagnosis(diagnosis, folder / "report.html")
+    content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
     write_json(folder / "diagnosis.json", content)
     if as_json:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        click.echo(found)
+        click.echo(diagnosis)
         click.echo(f"Page: {page}")

@@ -55,9 +55,9 @@ def reproduce(
                     console.print(f"{name} {event.name}: {event.seconds:.1f} s")
                 else:
                     status.update(event.what)
-    found = listing(folder, names or tuple(REPRODUCTIONS))
+    listed = listing(folder, names or tuple(REPRODUCTIONS))
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
     elif names:
         for name in names:
             click.echo(f"\n{name}: {REPRODUCTIONS[name].source}\n")
@@ -66,4 +66,4 @@ def reproduce(
             for claim in REPRODUCTIONS[name].claims(records):
                 click.echo(f"\n{claim.verdict}: {claim.sentence} {claim.numbers}")
     else:
-        Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(found))
+        Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(listed))

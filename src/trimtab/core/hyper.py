@@ -70,10 +70,10 @@ def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
     >>> [parameter.name for parameter in parameters_of(RichardsonRomberg)]
     ['eta_l', 'K', 'eta_g']
     """
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     for parameter in own_parameters(cls):
-        found += (parameter,) if parameter.wraps is None else parameters_of(parameter.wraps)
-    return tuple(found)
+        parameters += (parameter,) if parameter.wraps is None else parameters_of(parameter.wraps)
+    return tuple(parameters)
 
 
 def own_parameters(cls: type[Any]) -> tuple[Parameter, ...]:

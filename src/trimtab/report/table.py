@@ -45,12 +45,12 @@ def winners(result: Comparison) -> dict[int, set[int]]:
         5: [e.seconds for e in result.entries],
         6: [None if e.best is None else (-e.best if higher else e.best) for e in result.entries],
     }
-    found: dict[int, set[int]] = {}
+    best: dict[int, set[int]] = {}
     for column, numbers in values.items():
         known = [n for n in numbers if n is not None]
         if len(numbers) > 1 and known:
-            found[column] = {row for row, n in enumerate(numbers) if n == min(known)}
-    return found
+            best[column] = {row for row, n in enumerate(numbers) if n == min(known)}
+    return best
 
 
 def terminal_table(result: Comparison) -> Table:
@@ -88,14 +88,14 @@ def bench_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def reproduction_table(found: list[dict[str, Any]]) -> Table:
+def reproduction_table(reproductions: list[dict[str, Any]]) -> Table:
     """Return the list of the reproductions."""
     table = Table("name", "shows", "minutes", "record", "claims", title_justify="left")
-    for one in found:
-        verdicts = list(one["claims"].values())
+    for row in reproductions:
+        verdicts = list(row["claims"].values())
         counts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
-        minutes = f"{one['minutes']:g}"
-        table.add_row(one["name"], one["shows"], minutes, one["record"] or "", ", ".join(counts))
+        minutes = f"{row['minutes']:g}"
+        table.add_row(row["name"], row["shows"], minutes, row["record"] or "", ", ".join(counts))
     return table
 
 

@@ -63,31 +63,31 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
     """Return the settings in a file, if they are those of this algorithm and this problem."""
     try:
         with safe_open(path, framework="pt") as file:
-            found: dict[str, Any] = json.loads((file.metadata() or {})["trimtab"])
-            missing = {"algorithm", "problem", "server.0", *_SETTINGS} - {*found, *file.keys()}
+            saved: dict[str, Any] = json.loads((file.metadata() or {})["trimtab"])
+            missing = {"algorithm", "problem", "server.0", *_SETTINGS} - {*saved, *file.keys()}
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file; pass one that sim.save wrote.") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise _damaged(path, str(error)) from None
-    if found.get("format") != FORMAT:
+    if saved.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has format {found.get('format')}, this version of trimtab reads {FORMAT}; "
+            f"{path} has format {saved.get('format')}, this version of trimtab reads {FORMAT}; "
             "continue it with the version that wrote it."
         )
     if missing:
         raise _damaged(path, f"it has no {min(missing)}")
-    if found.get("results", 1) != RESULTS:
+    if saved.get("results", 1) != RESULTS:
         warnings.warn(
             f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
             "rounds to come are not those that it would have run.",
             stacklevel=3,
         )
-    if found["algorithm"] != repr(algorithm):
+    if saved["algorithm"] != repr(algorithm):
         raise ValueError(
-            f"{path} was saved with {found['algorithm']}, not {algorithm}; load it with that, "
+            f"{path} was saved with {saved['algorithm']}, not {algorithm}; load it with that, "
             "then replace sim.algorithm."
         )
-    alike = same_problem(problem, found["problem"])
+    alike = same_problem(problem, saved["problem"])
     if alike.differs:
         raise ValueError(
             f"{path} was saved with another problem: {', '.join(alike.differs)}; pass the problem "
@@ -95,7 +95,7 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         )
     if alike.warning:
         warnings.warn(f"{path}: {alike.warning}", stacklevel=3)
-    return found
+    return saved
 
 
 def _damaged(path: Path, why: str) -> ValueError:

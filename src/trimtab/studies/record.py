@@ -152,28 +152,28 @@ def open_folder(
             folder=folder,
             what=kind,
         )
-    found = read_json(path)
-    if found.get("results", 1) != RESULTS or found.get("format") != FORMAT:
+    saved = read_json(path)
+    if saved.get("results", 1) != RESULTS or saved.get("format") != FORMAT:
         raise BadArgument(
             "out",
             "{folder} was written by trimtab {theirs}, whose numbers are not those of this one, "
             "{ours}; continue it with that version, or start anew with another {out}.",
             folder=folder,
-            theirs=found.get("versions", {}).get("trimtab", "?"),
+            theirs=saved.get("versions", {}).get("trimtab", "?"),
             ours=__version__,
         )
     if problem is not None:
-        _check_problem(folder, problem, found["settings"].get("fingerprint", ""))
+        _check_problem(folder, problem, saved["settings"].get("fingerprint", ""))
         del plainly["fingerprint"]
     for name, value in plainly.items():
-        if found["settings"].get(name) != value:
+        if saved["settings"].get(name) != value:
             raise BadArgument(
                 name,
                 "{folder} was made with {setting}={theirs!r}, not {ours!r}; repeat its settings to "
                 "resume it, or pass another {out}.",
                 folder=folder,
                 setting=name,
-                theirs=found["settings"].get(name),
+                theirs=saved["settings"].get(name),
                 ours=value,
             )
     return True

@@ -61,7 +61,7 @@ def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) ->
     like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
     try:
-        found = can.play(
+        played = can.play(
             tape,
             clients,
             e.seed,
@@ -71,9 +71,9 @@ def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) ->
         )
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
-    if found is None:
+    if played is None:
         return None
-    sums, squares = found
+    sums, squares = played
     moves = numbers(getattr(tape.upload, "dx", ()))
     tally = Tally()
     tally.add_sums(
@@ -121,8 +121,8 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
     g = lazily(_oracle(e, can, clients), LazyRows)
-    found = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
-    if any(leaf.shape != (s, d) for leaf in leaves(found)):
+    replies = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
+    if any(leaf.shape != (s, d) for leaf in leaves(replies)):
         raise NotAlikeError("a tensor that is the same for all clients")
     return uploads, new
 
