@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from trimtab import Scaffold, Supervised
 from trimtab._files import write_json
-from trimtab.bench import ETA, WORKLOADS, Workload, _bare, _simulated, machine
+from trimtab.bench import ETA, WORKLOADS, Workload, bare_products, machine, simulated
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
@@ -56,7 +56,7 @@ def _problem(work: Workload) -> Supervised:
 
 def profile(work: Workload) -> dict[str, float]:
     """Return the milliseconds of a round's parts."""
-    sim = _simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    sim = simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
     best: dict[str, float] = {}
     calls: list[tuple[Any, ...]] = []
     run = native.run
@@ -93,7 +93,9 @@ def profile(work: Workload) -> dict[str, float]:
     native.run = run
     known = sum(best.values()) - best["whole round"]
     best["server step, states, the rest of Python"] = best["whole round"] - known
-    return best | {"bare products, for comparison": 1000 * min(_bare(work) for _ in range(REPEATS))}
+    return best | {
+        "bare products, for comparison": 1000 * min(bare_products(work) for _ in range(REPEATS))
+    }
 
 
 def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
@@ -113,7 +115,7 @@ def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
 
 
 def _round(work: Workload) -> float:
-    sim = _simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    sim = simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
     return min(_seconds(lambda: next(sim)) for _ in range(REPEATS))
 
 

@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from trimtab.report.plots import STYLE
+from trimtab.report.style import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = {"pfl": "pfl", "fedjax": "FedJAX", "fluke": "fluke", "fedlab": "FedLab", "flwr": "Flower"}
@@ -185,7 +185,7 @@ def _scale(cases: list[dict[str, Any]]) -> Iterable[list[str]]:
 def peers_figure(results: list[dict[str, Any]]) -> Figure:
     """Return bars: milliseconds a round of each framework, a panel for each workload."""
     works = list(dict.fromkeys(r["workload"] for r in results))
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         figure = Figure(figsize=(10, 5.2), layout="constrained")
         panels: Any = figure.subplots(2, len(works), squeeze=False)
         for row, algorithm in zip(panels, ("fedavg", "scaffold"), strict=True):
@@ -214,7 +214,7 @@ def peers_figure(results: list[dict[str, Any]]) -> Figure:
 
 def growth_figure(growth: dict[str, list[list[float]]]) -> Figure:
     """Return three panels: milliseconds a round against S, K and d, with a line through them."""
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         figure = Figure(figsize=(9, 2.8), layout="constrained")
         panels: Any = figure.subplots(1, 3)
         for axes, (name, points) in zip(panels, growth.items(), strict=True):
@@ -236,7 +236,7 @@ def main() -> None:
     """Write the page and its plots."""
     found = records()
     (ROOT / "docs" / "performance.md").write_text(page(found), encoding="utf-8")
-    with rc_context(STYLE):
+    with rc_context(PLOTS):
         for name, figure in (
             ("peers", peers_figure(found["peers"]["results"])),
             ("growth", growth_figure(found["details"]["growth"])),

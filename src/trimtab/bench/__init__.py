@@ -6,9 +6,6 @@ Workloads, the plain loop, and the measurement. It may import everything but cli
 from trimtab.bench.measurement import Row, bare_products, machine, measure, simulated
 from trimtab.bench.workloads import ETA, WORKLOADS, Workload
 
-# `benchmarks/details.py` knows the two by these names.
-_bare, _simulated = bare_products, simulated
-
 __all__ = [
     "ETA",
     "WORKLOADS",
