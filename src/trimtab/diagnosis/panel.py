@@ -132,7 +132,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
     for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
         some = Data(data.X[:few], data.y[:few])
         started = budget.spent
-        problem._gradient(x, some, training=False)
+        problem.sample_gradient(x, some)
         took = budget.spent - started
         each = took / len(some) if few <= FEW else min(each, took / len(some))
         if took > TIMING * budget.seconds:

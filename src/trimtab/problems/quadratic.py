@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.problems.fingerprint import hashed_tensors, line
+from trimtab.problems.fingerprint import line
+from trimtab.problems.hashing import hashed_tensors
 from trimtab.problems.problem import normalised
 
 
