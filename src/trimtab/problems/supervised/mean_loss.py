@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab._importing import told
-from trimtab.compute import kernel
+from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
@@ -88,7 +88,7 @@ class MeanLoss:
                 return own(x, piece.X)
 
         with _Naming(data.who):
-            return torch.cat(list(pool(kernel.cores()).map(of_piece, self.pieces(data))))
+            return torch.cat(list(pool(library.cores()).map(of_piece, self.pieces(data))))
 
     def of_outputs(self, output: Tensor, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
