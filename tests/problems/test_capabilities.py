@@ -7,6 +7,7 @@ import torch
 
 from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Sgd, compare, diagnose, simulate
 from trimtab.problems.capabilities import capabilities
+from trimtab.studies.run import run
 
 D = 3
 CENTRES = torch.tensor([[1.0, 0.0, 2.0], [0.0, 2.0, -1.0], [-2.0, 1.0, 1.0]]).double()
@@ -100,6 +101,11 @@ def test_six_things_suffice_to_compare():
             for e in (entry, expected)
         )
         assert falls == pytest.approx(expected_falls)
+
+
+def test_six_things_suffice_for_a_recorded_run(tmp_path):
+    done = run(Sgd(eta=0.5), Six(), R=5, name="six", out=tmp_path / "run")
+    assert len(done.entries[0].curve) == 5
 
 
 @pytest.mark.parametrize("kind", [Six, WithClientLoss])

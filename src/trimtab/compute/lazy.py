@@ -67,7 +67,7 @@ class LazyVector(Leaf):
     """
 
     __slots__ = ("_given", "_tensor", "_terms")
-    __array_priority__ = 1000  # numpy's numbers leave operators to it, as they do to tensors
+    __array_priority__ = 1000  # NumPy's numbers leave operators to it, as they do to tensors.
 
     def __init__(self, terms: list[Term]) -> None:
         self._terms = terms
@@ -147,7 +147,8 @@ class LazyVector(Leaf):
                     break
             else:
                 terms.append((sign * a, tensor, version))
-        terms = [term for term in terms if term[0]] or terms[:1]  # what cancels is not read
+        # What cancels is not read.
+        terms = [term for term in terms if term[0]] or terms[:1]
         combination = type(self)(terms)
         if len(terms) > _MOST_TERMS:
             symbols = [value for _, value, _ in terms if isinstance(value, Symbol)]
@@ -262,7 +263,7 @@ for _name in SPECIAL_METHODS_IN_PLACE:
 
 def as_tensor(value: Any) -> Any:
     """Return a lazy vector as its tensor, also inside a list or tuple; all else as it is."""
-    if isinstance(value, list | tuple):  # as torch.stack takes them
+    if isinstance(value, list | tuple):  # torch.stack takes vectors like this.
         return type(value)(map(as_tensor, value)) if type(value) in (list, tuple) else value
     return value.tensor() if isinstance(value, LazyVector) else value
 

@@ -33,9 +33,11 @@ _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-_OURS = {"torch", "numpy", "trimtab"}  # known by name; so is the standard library
+# What these and the standard library define is known by its name.
+_KNOWN = {"torch", "numpy", "trimtab"}
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_NO_STATE = {  # attributes that change no result
+# These attributes change no result.
+_NO_STATE = {
     *("training", "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
     *("__annotations__", "__annotate__", "__abstractmethods__", "_abc_impl", "__parameters__"),
     *("__orig_bases__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"),
@@ -73,7 +75,7 @@ def hashed_code(thing: Any, *, values: bool = True) -> str:
     walk = _Walk(values)
     try:
         walk.visit(thing)
-    except Exception:  # an object that cannot be looked into
+    except Exception:  # This object cannot be looked into.
         return "?"
     mark = f"{_PYTHON}:" if walk.has_code else ""
     return f"{mark}{walk.digest.hexdigest()[:16]}{'' if walk.complete else '?'}"
@@ -91,19 +93,19 @@ class _Walk:
         self.complete, self.has_code = True, False
         self._met: dict[int, tuple[int, Any]] = {}
 
-    def say(self, *words: object) -> None:
+    def add(self, *words: object) -> None:
         self.digest.update(repr(words).encode())
 
     def visit(self, thing: Any) -> None:
         if isinstance(thing, _PLAIN):
-            self.say(type(thing).__name__, thing)
+            self.add(type(thing).__name__, thing)
             return
         if id(thing) in self._met:
-            self.say("again", self._met[id(thing)][0])
+            self.add("again", self._met[id(thing)][0])
             return
         self._met[id(thing)] = len(self._met), thing
         if _installed(thing):
-            self.say(getattr(thing, "__module__", ""), thing.__qualname__)
+            self.add(getattr(thing, "__module__", ""), thing.__qualname__)
         else:
             self._open(thing)
 
@@ -112,27 +114,27 @@ class _Walk:
             self._tensor(thing)
         elif isinstance(thing, numpy.ndarray | numpy.generic):
             array = numpy.asarray(thing)
-            self.say("array", str(array.dtype), array.shape, array.tobytes())
+            self.add("array", str(array.dtype), array.shape, array.tobytes())
             self.complete &= not array.dtype.hasobject
         elif isinstance(thing, Mapping | MappingProxyType):
-            self.say("mapping", len(thing))
+            self.add("mapping", len(thing))
             for key, value in thing.items():
                 self.visit(key)
                 self.visit(value)
         elif isinstance(thing, list | tuple):
-            self.say(type(thing).__name__, len(thing))
+            self.add(type(thing).__name__, len(thing))
             for value in thing:
                 self.visit(value)
         elif isinstance(thing, Set):
-            self.say("set", sorted(map(repr, thing)))
+            self.add("set", sorted(map(repr, thing)))
         elif isinstance(thing, ModuleType):
-            self.say("module", thing.__name__)
+            self.add("module", thing.__name__)
         elif isinstance(thing, partial):
-            self.say("partial")
+            self.add("partial")
             for part in (thing.func, thing.args, thing.keywords):
                 self.visit(part)
         elif isinstance(thing, MethodType):
-            self.say("method", thing.__func__.__name__)
+            self.add("method", thing.__func__.__name__)
             self.visit(thing.__func__)
             self.visit(thing.__self__)
         elif isinstance(thing, FunctionType):
@@ -140,20 +142,20 @@ class _Walk:
         elif isinstance(thing, type):
             self._class(thing)
         elif isinstance(thing, Enum):
-            self.say("enum", type(thing).__qualname__, thing.name)
+            self.add("enum", type(thing).__qualname__, thing.name)
         elif isinstance(thing, _BY_REPR):
-            self.say(repr(thing))
+            self.add(repr(thing))
         else:
             self._object(thing)
 
     def _tensor(self, t: Tensor) -> None:
-        self.say("tensor", str(t.dtype), tuple(t.shape), t.requires_grad)
+        self.add("tensor", str(t.dtype), tuple(t.shape), t.requires_grad)
         if self.values or not isinstance(t, nn.Parameter):
             update(self.digest, t)
         self.visit(list((t._backward_hooks or {}).values()))
 
     def _function(self, f: FunctionType) -> None:
-        self.say("function")
+        self.add("function")
         self._code(f.__code__)
         self.visit(f.__defaults__)
         self.visit(f.__kwdefaults__)
@@ -161,12 +163,12 @@ class _Walk:
             self.visit(_content(cell))
         for name in sorted(_names(f.__code__)):
             if name in f.__globals__:
-                self.say("global", name)
+                self.add("global", name)
                 self.visit(f.__globals__[name])
 
     def _code(self, code: CodeType) -> None:
         self.has_code = True
-        self.say("code", code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount)
+        self.add("code", code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount)
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self._code(constant)
@@ -174,28 +176,30 @@ class _Walk:
                 self.visit(constant)
 
     def _class(self, cls: type) -> None:
-        self.say("class", cls.__name__)
+        self.add("class", cls.__name__)
         for base in cls.__bases__:
             self.visit(base)
         for name, value in sorted(vars(cls).items()):
             if name not in _NO_STATE:
-                self.say(name)
+                self.add(name)
                 for part in _inside(value):
                     self.visit(part)
 
     def _object(self, thing: Any) -> None:
-        self.say("object")
+        self.add("object")
         self.visit(type(thing))
         slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
         state = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
         state |= getattr(thing, "__dict__", {})
         if _of_python(type(thing)) or not (state or hasattr(thing, "__dict__")):
-            self.complete = False  # a logger, a lock, a generator: what is inside says nothing
+            # What is inside a logger, a lock or a generator says nothing.
+            self.complete = False
             return
         for name, value in state.items():
             if name not in _NO_STATE:
-                self.say(name)
-                hooks = "_hooks" in name and isinstance(value, Mapping)  # numbered by the process
+                self.add(name)
+                # The keys of hooks are numbered by the process.
+                hooks = "_hooks" in name and isinstance(value, Mapping)
                 self.visit(list(value.values()) if hooks else value)
 
 
@@ -232,7 +236,7 @@ def _installed(thing: Any) -> bool:
         module = str(thing.__globals__.get("__name__"))
     else:
         module = thing.__module__
-    if module.partition(".")[0] in _OURS or _is_python(module):
+    if module.partition(".")[0] in _KNOWN or _is_python(module):
         return True
     path = getattr(sys.modules.get(module), "__file__", None) or ""
     return path.startswith(_INSTALLED)

@@ -55,9 +55,9 @@ def _users_function(spec: str) -> Callable[..., Any]:
     module = load(path)
     function = getattr(module, name, None)
     if not callable(function):
-        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
-        own = [n for n in own if vars(module)[n].__module__ == module.__name__]
-        has = f"it has {', '.join(own)}" if own else "it has no functions"
+        functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"}
+        defined = [n for n, f in functions.items() if f.__module__ == module.__name__]
+        has = f"it has {', '.join(defined)}" if defined else "it has no functions"
         raise ValueError(f"{path} has no function {name!r}; {has}.")
     return function  # type: ignore[no-any-return]
 

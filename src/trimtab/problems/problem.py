@@ -93,7 +93,8 @@ def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
     [0.25, 0.75]
     """
     if weights is None:
-        return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)  # N numbers, one in memory
+        # These are N numbers, of which one is in memory.
+        return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)
     p = torch.as_tensor(weights, dtype=torch.float64).cpu()
     if p.shape != (N,) or not bool(((p > 0) & torch.isfinite(p)).all()):
         raise ValueError(f"weights must be N={N} positive numbers, one a client; got {_short(p)}.")

@@ -116,7 +116,8 @@ def verdicts(algorithm: Any) -> Iterator[Verdict]:
     for number, check in enumerate(CHECKS):
         verdict = _verdict(check, algorithm)
         yield verdict
-        if verdict.broken and number < 2:  # without tensors as states nothing can be run
+        # Without tensors as states nothing can be run.
+        if verdict.broken and number < 2:
             return
     server = algorithm.init_server(_trials.start())
     for check in CONTROL_CHECKS if hasattr(server, "c") else ():

@@ -145,11 +145,11 @@ def runs_alike_in_every_executor(algorithm: Any) -> None:
         ("a tape", "batched", _trials.Taped),
     ):
         try:
-            found = after_three_rounds(executor, _trials.quadratic(kind))
+            states = after_three_rounds(executor, _trials.quadratic(kind))
         except Exception as error:
             require(False, algorithm, f"with {name} it fails ({first_line(error)})", advice)
         what = f"with {name} it gives another result than with tensors"
-        require(_trials.close(found, expected), algorithm, what, advice)
+        require(_trials.close(states, expected), algorithm, what, advice)
 
 
 def survives_lost_replies(algorithm: Any) -> None:

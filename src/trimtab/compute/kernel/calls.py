@@ -52,9 +52,9 @@ def run(
     check_vectors(layers, dtype, outputs, s, m)
     check_data(layers, dtype, data, rows)
     sizes = [
-        len(y) if some is None else len(some)
+        len(y) if indices is None else len(indices)
         for (_, y), row in zip(data, rows, strict=True)
-        for some in row
+        for indices in row
     ]
     steps, numbers, ends = code.encoded
     arrays: list[array[Any]] = [
@@ -63,7 +63,7 @@ def run(
         addresses(X for X, _ in data),
         addresses(y for _, y in data),
         longs(len(y) for _, y in data),
-        addresses(some for row in rows for some in row),
+        addresses(indices for row in rows for indices in row),
         longs(sizes),
         addresses(vector for row in inputs for vector in row),
         addresses(vector for row in outputs for vector in row),

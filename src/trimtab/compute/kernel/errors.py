@@ -78,8 +78,10 @@ def check_data(
                 f"inputs of shape {tuple(X.shape)} and targets of shape {tuple(y.shape)}, "
                 f"{X.dtype} and {y.dtype}",
             )
-        for some in row:
-            if not (n if some is None else len(some)):
+        for indices in row:
+            if not (n if indices is None else len(indices)):
                 raise BadDataError(place, "no samples for a mini-batch")
-            if some is not None and (some.dtype != torch.int64 or not some.is_contiguous()):
-                raise BadDataError(place, f"a mini-batch of {some.dtype}")
+            if indices is not None and (
+                indices.dtype != torch.int64 or not indices.is_contiguous()
+            ):
+                raise BadDataError(place, f"a mini-batch of {indices.dtype}")

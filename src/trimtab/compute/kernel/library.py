@@ -56,17 +56,19 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
     Traceback (most recent call last):
     ValueError: TRIMTAB_NATIVE=avx512, but there is no such kernel here; pass 0, any or avx2.
     """
-    here = LEVELS[: 0 if widest is None else widest + 1]
+    available = LEVELS[: 0 if widest is None else widest + 1]
     if wanted == "0":
         return None
     if wanted == "":
         return widest
-    if wanted not in here:
-        others = " or ".join(filter(None, (", ".join(("0", *here)[:-1]), ("0", *here)[-1])))
+    if wanted not in available:
+        others = " or ".join(
+            filter(None, (", ".join(("0", *available)[:-1]), ("0", *available)[-1]))
+        )
         raise ValueError(
             f"TRIMTAB_NATIVE={wanted}, but there is no such kernel here; pass {others}."
         )
-    return here.index(wanted)
+    return available.index(wanted)
 
 
 def cores() -> int:

@@ -22,7 +22,7 @@ def batch_size(batch: int | float | None, n: int) -> int:
     if batch is None:
         return n
     if isinstance(batch, float):
-        return max(1, ceil(batch * n - 1e-9))  # 0.2 * 15 is a little more than 3
+        return max(1, ceil(batch * n - 1e-9))  # In floats, 0.2 * 15 is a little more than 3.
     return min(n, batch)
 
 
@@ -50,7 +50,7 @@ class Batches:
     ) -> None:
         self.data, self.sampling, self.key = data, sampling, key
         self.n, self.b = len(data), batch_size(batch, len(data))
-        self.steps = ceil(self.n / self.b)  # in one pass
+        self.steps = ceil(self.n / self.b)  # mini-batches in one pass
         self.whole = batch is None or (sampling == "reshuffle" and self.b == self.n)
         self._pass, self._order = -1, tuple[Tensor, ...]()
 
@@ -72,8 +72,8 @@ class Batches:
         if rows is None:
             return self.data
         X, y = self.data.X, self.data.y
-        part = X.index_select(0, rows), y.index_select(0, rows)  # 5 x as fast as X[rows]
-        return Data(*part, self.data.who)
+        # index_select is about 5 x as fast as X[rows].
+        return Data(X.index_select(0, rows), y.index_select(0, rows), self.data.who)
 
     def _stream(self, number: int) -> torch.Generator:
         seed, i, r = self.key

@@ -31,7 +31,7 @@ class ClientData:
         self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
         self.in_memory = isinstance(clients, list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
-        self._lock = Lock()  # executors read from several threads
+        self._lock = Lock()  # Executors read from several threads.
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -43,7 +43,7 @@ class ClientData:
         try:
             return size(self.clients[i])
         except TypeError:
-            return len(self[i])  # which says what is wrong with it
+            return len(self[i])  # Reading it says what is wrong with it.
 
     def __getitem__(self, i: int) -> Data:
         with self._lock:

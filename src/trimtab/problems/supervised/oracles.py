@@ -70,8 +70,8 @@ class Oracles:
 
         def g(y: Vector, k: int | None = None) -> Vector:
             rows = [None if k is None else batches.rows(k) for batches in cut]
-            now = [(each.X, each.y, some) for each, some in zip(data, rows, strict=True)]
-            gradients = form.gradients(y, now)
+            parts = [(each.X, each.y, part) for each, part in zip(data, rows, strict=True)]
+            gradients = form.gradients(y, parts)
             return gradients + self.l2 * y if self.l2 else gradients
 
         return g
