@@ -21,7 +21,7 @@ from trimtab.bench import ETA, WORKLOADS, Workload, bare_products, machine, simu
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
-from trimtab.problems.supervised.samples import Batches
+from trimtab.problems.supervised.batches import Batches
 
 REPEATS = 7
 

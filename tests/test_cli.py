@@ -242,7 +242,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.problems.catalogue.load_problem", broken)
+    monkeypatch.setattr("trimtab.problems.loading.load_problem", broken)
     monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[1])
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

@@ -12,7 +12,7 @@ import trimtab
 from quadratics_pair import pair
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.core.hyper import settings_of
-from trimtab.problems.catalogue import load_problem
+from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY, LOSS
 from trimtab.report import write_page
 from trimtab.studies.comparison import Entry, advise, read_comparison

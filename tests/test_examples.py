@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trimtab.problems.catalogue import load_problem
+from trimtab.problems.loading import load_problem
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")

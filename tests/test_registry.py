@@ -18,6 +18,7 @@ from trimtab.cli import main
 from trimtab.cli.options import PARAMETERS
 from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
+from trimtab.problems.loading import load_problem
 from trimtab.simulation import Executor, Simulation
 from trimtab.testing import check_algorithm
 
@@ -251,7 +252,7 @@ def test_what_is_no_algorithm_is_one_sentence(mine, capsys, what, sentence):
 
 
 def test_a_metric_of_ones_own_is_the_goal(mine):
-    problem = trimtab.problems.catalogue.load_problem("mine.py:problem")[0]
+    problem = load_problem("mine.py:problem")[0]
     found = trimtab.compare(problem, [Sgd(eta=0.5), Sgd(eta=0.1)], R=40, target=0.99)
     assert found.metric == "nearness"
     fast, slow = found.entries

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems.supervised import samples as clients_module
-from trimtab.problems.supervised.samples import batch_size
+from trimtab.problems.supervised import client_data
+from trimtab.problems.supervised.batches import batch_size
 
 # -- which samples
 
@@ -193,7 +193,7 @@ def test_only_sampled_clients_are_read():
 
 
 def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
-    monkeypatch.setattr(clients_module, "_KEPT", 3)
+    monkeypatch.setattr(client_data, "_KEPT", 3)
     lazy = Lazy(50)
     problem = Supervised(net(), F.cross_entropy, lazy)
     for i in range(20):
@@ -204,7 +204,7 @@ def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
 
 
 def test_a_client_that_was_dropped_is_read_again_and_is_the_same(monkeypatch):
-    monkeypatch.setattr(clients_module, "_KEPT", 1)
+    monkeypatch.setattr(client_data, "_KEPT", 1)
     problem = Supervised(net(), F.cross_entropy, Lazy(3), batch=2)
     x = problem.x0()
     first = problem.oracle(0, 0, 1)(x, 1)

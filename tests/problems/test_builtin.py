@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from trimtab import Quadratic, Supervised
-from trimtab.problems.catalogue import PROBLEMS, load_problem
+from trimtab.problems.catalogue import PROBLEMS
 from trimtab.problems.data.files import DataError
+from trimtab.problems.loading import load_problem
 
 FILE = """
 import torch

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from trimtab import FedAvg, Quadratic, Simulation, Supervised, simulate
-from trimtab.problems.fingerprint import hashed_code, hashed_tensors, likeness
+from trimtab.problems.fingerprint import likeness
+from trimtab.problems.hashing import hashed_code, hashed_tensors
 from trimtab.problems.problem import same_problem
 
 MODULE = net()

@@ -460,7 +460,7 @@ def test_an_evaluation_has_the_same_bits_on_any_number_of_cores(monkeypatch):
     assert choose(problem, S=2).name == "threads"
     found = []
     for cores in (1, 2, 3):
-        monkeypatch.setattr("trimtab.compute.kernel.cores", lambda cores=cores: cores)
+        monkeypatch.setattr("trimtab.compute.kernel.library.cores", lambda cores=cores: cores)
         found.append(problem.evaluate(problem.x0()))
     assert found[0] == found[1] == found[2]
     with torch.no_grad():

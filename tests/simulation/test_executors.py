@@ -152,7 +152,7 @@ def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
 
     problem = Supervised(build, F.cross_entropy, clients(features=100))
     for count in (1, 2, 64):
-        monkeypatch.setattr(native, "cores", lambda count=count: count)
+        monkeypatch.setattr(native.library, "cores", lambda count=count: count)
         monkeypatch.setattr("trimtab.simulation.executors.threads.cores", lambda count=count: count)
         assert executors.choose(problem, S=2).name == "threads"
         assert executors.choose(problem, S=1).name == "loop"
@@ -164,7 +164,7 @@ def test_only_fused_may_give_other_bits_on_other_cores(monkeypatch, problem, exe
     assert (executors.EXECUTORS[executor].threads == "all") == (executor == "fused")
     found = []
     for count in (1, 2, 3):
-        monkeypatch.setattr(native, "cores", lambda count=count: count)
+        monkeypatch.setattr(native.library, "cores", lambda count=count: count)
         monkeypatch.setattr("trimtab.simulation.executors.threads.cores", lambda count=count: count)
         made = PROBLEMS[problem]()
         sim, done = after(Scaffold(eta_l=0.1, K=3), made, executor, rounds=6)
@@ -197,7 +197,7 @@ def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
 def test_without_the_kernel_everything_is_the_same(monkeypatch):
     expected = after(Scaffold(eta_l=0.1, K=3), linear(), "batched")[1].x
     monkeypatch.setattr(native, "works", lambda dtype: False)
-    monkeypatch.setattr(native, "_function", lambda *arguments: None)
+    monkeypatch.setattr(native.library, "function", lambda *arguments: None)
     found = after(Scaffold(eta_l=0.1, K=3), linear(), "batched")[1].x
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 

@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Adam, FedAvg, Mime, Scaffold, Supervised, simulate
-from trimtab.compute import kernel as native
-from trimtab.compute.kernel import Code, Layers
+from trimtab.compute import kernel
+from trimtab.compute.kernel import Code, Layers, library
 from trimtab.problems.supervised.closed_form import closed_form
 
 pytestmark = pytest.mark.skipif(
-    native.level() is None, reason="no compiler was there at the installation"
+    kernel.level() is None, reason="no compiler was there at the installation"
 )
 DTYPES = [torch.float32, torch.float64]
 MODULES = {
@@ -31,10 +31,10 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=range(native.level() or 0, -1, -1), ids=lambda level: f"level {level}")
+@pytest.fixture(params=range(kernel.level() or 0, -1, -1), ids=lambda level: f"level {level}")
 def level(request, monkeypatch):
     """Every variant that this machine can run."""
-    monkeypatch.setattr(native, "level", lambda: request.param)
+    monkeypatch.setattr(library, "level", lambda: request.param)
     return request.param
 
 
@@ -64,7 +64,7 @@ def test_gradients_are_autograds(level, dtype, build, n, d, C):
     modules = [build(d, C).to(dtype) for _ in range(3)]
     layers = closed_form(modules[0], F.cross_entropy).layers
     batches = [(X, y, rows), (X, y, None), (X[:1], y[:1], None)]
-    found = native.gradients(layers, torch.stack([flat(m) for m in modules]), batches)
+    found = kernel.gradients(layers, torch.stack([flat(m) for m in modules]), batches)
     for row, module, (A, b, some) in zip(found, modules, batches, strict=True):
         close(row, autograd(module, *((A, b) if some is None else (A[some], b[some]))))
 
@@ -76,7 +76,7 @@ def test_outputs_are_the_modules(level, dtype, build, n):
     torch.manual_seed(n)
     module, X = build(20, 7).to(dtype), torch.randn(n, 20, dtype=dtype)
     layers = closed_form(module, F.cross_entropy).layers
-    close(native.outputs(layers, flat(module), X), module(X).detach())
+    close(kernel.outputs(layers, flat(module), X), module(X).detach())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -89,7 +89,7 @@ def test_what_is_not_finite_stays_so(level, bad, sizes):
     x[0] = bad
     layers = Layers(sizes, (True,) * (1 + hidden), (True, False)[1 - hidden :])
     code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
-    (sums, _) = native.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
+    (sums, _) = kernel.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
     assert not torch.isfinite(sums).all()
 
 
@@ -111,13 +111,13 @@ def test_a_program_does_what_it_says(level, dtype):
 
     def g(y, samples, some):
         A, b = samples if some is None else (samples[0][some], samples[1][some])
-        expected = native.gradients(layers, y, [(A, b, None)])[0]
+        expected = kernel.gradients(layers, y, [(A, b, None)])[0]
         return expected + l2 * y
 
     found = {}
     for block in (1, 2, 5):
         for threads in (1, 2, 3):
-            found[block, threads] = native.run(
+            found[block, threads] = kernel.run(
                 layers, l2, code, data, rows, [[c_i, x] for c_i in c], outputs, weights,
                 block=block, threads=threads,
             )  # fmt: skip
@@ -142,12 +142,12 @@ def test_combine_adds_up(level, dtype):
     vectors = [torch.randn(5000).to(dtype) for _ in range(4)]
     numbers = [0.5, -1.0, 2.0, 0.25]
     expected = sum(a * v for a, v in zip(numbers, vectors, strict=True))
-    found = native.combine(list(zip(numbers, vectors, strict=True)))
+    found = kernel.combine(list(zip(numbers, vectors, strict=True)))
     torch.testing.assert_close(found, expected, rtol=1e-2 if dtype == torch.float16 else 1e-5,
                                atol=1e-2 if dtype == torch.float16 else 1e-6)  # fmt: skip
     strided = [torch.randn(3, 4).T, torch.randn(4, 3)]
     torch.testing.assert_close(
-        native.combine([(1.0, strided[0]), (2.0, strided[1])]), strided[0] + 2 * strided[1]
+        kernel.combine([(1.0, strided[0]), (2.0, strided[1])]), strided[0] + 2 * strided[1]
     )
 
 
@@ -161,7 +161,7 @@ def test_the_bits_of_a_long_combination_do_not_depend_on_threads(d):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(native.combine(terms))
+            found.append(kernel.combine(terms))
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(found[0], expected)
@@ -175,9 +175,9 @@ def test_a_point_of_another_length_is_refused():
     X, y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
     for wrong in (torch.zeros(23), torch.zeros(25)):
         with pytest.raises(ValueError, match="length d=24"):
-            native.outputs(layers, wrong, X)
+            kernel.outputs(layers, wrong, X)
         with pytest.raises(ValueError, match="length d=24"):
-            native.gradients(layers, wrong, [(X, y, None)])
+            kernel.gradients(layers, wrong, [(X, y, None)])
 
 
 # -- what a kernel is given may have changed since it was checked
@@ -250,7 +250,7 @@ STEP = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
 def test_a_row_that_is_not_there_is_refused(level, refused, rows, threads):
     some = torch.tensor(rows)
     with refused("a client", f"no sample {rows[-1]} ", "but 5"):
-        native.run(LAYERS, 0.0, STEP, [(X, Y)] * 3, [[None], [some], [None]], [[POINT]] * 3,
+        kernel.run(LAYERS, 0.0, STEP, [(X, Y)] * 3, [[None], [some], [None]], [[POINT]] * 3,
                    [[None]] * 3, [1.0] * 3, threads=threads)  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def test_an_empty_mini_batch_is_refused(refused):
     none = torch.tensor([], dtype=torch.long)
     for data, rows in (((X, Y), none), ((X[:0], Y[:0]), None)):
         with refused("a client", "no samples"):
-            native.gradients(LAYERS, POINT, [(*data, rows)])
+            kernel.gradients(LAYERS, POINT, [(*data, rows)])
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_an_empty_mini_batch_is_refused(refused):
 )
 def test_a_program_that_reads_or_writes_what_is_not_there_is_refused(level, refused, code):
     with refused("program", "not there"):
-        native.run(LAYERS, 0.0, code, [(X, Y)], [[None]], [[POINT]], [[None]], [1.0])
+        kernel.run(LAYERS, 0.0, code, [(X, Y)], [[None]], [[POINT]], [[None]], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -303,13 +303,13 @@ def test_a_program_that_reads_or_writes_what_is_not_there_is_refused(level, refu
 )
 def test_vectors_of_another_kind_are_refused(refused, inputs, outputs, words):
     with refused(words):
-        native.run(LAYERS, 0.0, STEP, [(X, Y)], [[None]], inputs, outputs, [1.0])
+        kernel.run(LAYERS, 0.0, STEP, [(X, Y)], [[None]], inputs, outputs, [1.0])
 
 
 def test_other_inputs_of_an_evaluation_are_refused(refused):
     for wrong in (torch.ones(5, 2), torch.ones(5, 4), torch.ones(5, 3).double(), torch.ones(3)):
         with refused("X has shape", "rows of 3 numbers"):
-            native.outputs(LAYERS, POINT, wrong)
+            kernel.outputs(LAYERS, POINT, wrong)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_other_inputs_of_an_evaluation_are_refused(refused):
     [("", 2, 2), ("", None, None), ("0", 2, None), ("any", 2, 0), ("avx2", 2, 1), ("avx512", 2, 2)],
 )
 def test_the_instruction_set_can_be_chosen(wanted, widest, found):
-    assert native._chosen(wanted, widest) == found
+    assert library._chosen(wanted, widest) == found
 
 
 @pytest.mark.parametrize(
@@ -331,20 +331,20 @@ def test_the_instruction_set_can_be_chosen(wanted, widest, found):
 )
 def test_an_instruction_set_that_is_not_there_is_refused(refused, wanted, widest, others):
     with refused(f"TRIMTAB_NATIVE={wanted}", others):
-        native._chosen(wanted, widest)
+        library._chosen(wanted, widest)
 
 
-@pytest.mark.parametrize("wanted", ["0", *native.LEVELS[: (native.level() or 0) + 1]])
+@pytest.mark.parametrize("wanted", ["0", *kernel.LEVELS[: (kernel.level() or 0) + 1]])
 def test_the_environment_variable_chooses(wanted):
     code = (
-        "import torch; from trimtab.compute import kernel as native;"
-        "print(native.level(), native.works(torch.float32))"
+        "import torch; from trimtab.compute import kernel;"
+        "print(kernel.level(), kernel.works(torch.float32))"
     )
     environment = {**os.environ, "TRIMTAB_NATIVE": wanted}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    level = None if wanted == "0" else native.LEVELS.index(wanted)
+    level = None if wanted == "0" else kernel.LEVELS.index(wanted)
     assert done.stdout.split() == [str(level), str(level is not None)]
 
 
@@ -362,8 +362,8 @@ def autocast():
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, autocast, replaced])
 def test_the_self_check_looks_through_modes_and_replacements(mode):
-    native.works.cache_clear()
+    kernel.works.cache_clear()
     with mode():
-        found = [native.works(dtype) for dtype in (torch.float32, torch.float64)]
-    native.works.cache_clear()
-    assert found == [native.works(dtype) for dtype in (torch.float32, torch.float64)]
+        found = [kernel.works(dtype) for dtype in (torch.float32, torch.float64)]
+    kernel.works.cache_clear()
+    assert found == [kernel.works(dtype) for dtype in (torch.float32, torch.float64)]

@@ -14,7 +14,7 @@ from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
 from trimtab.compute.tape import Tapes, filled, trace
 from trimtab.core.oracle import ClientOracle
-from trimtab.testing import _trials as lab
+from trimtab.testing import _trials
 
 X = torch.zeros(3)
 
@@ -306,7 +306,7 @@ def test_what_reads_a_variable_is_traced_again(monkeypatch, kind):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_the_tapes_of_our_algorithms_are_kept(traced, algorithm):
-    sim = simulate(algorithm, lab.quadratic(lab.Taped), executor="batched")
+    sim = simulate(algorithm, _trials.quadratic(_trials.Taped), executor="batched")
     for _ in range(2):
         next(sim)
     programs = {program.__func__ for program in traced}
@@ -321,8 +321,8 @@ def test_few_tapes_are_kept(traced):
 
 
 def test_a_simulation_traces_once_and_again_when_its_algorithm_is_replaced(traced):
-    sim = simulate(Scaffold(eta_l=0.1, K=3), lab.quadratic(lab.Taped), executor="batched")
-    loop = simulate(Scaffold(eta_l=0.1, K=3), lab.quadratic(), executor="loop")
+    sim = simulate(Scaffold(eta_l=0.1, K=3), _trials.quadratic(_trials.Taped), executor="batched")
+    loop = simulate(Scaffold(eta_l=0.1, K=3), _trials.quadratic(), executor="loop")
     for eta_l in (0.1, 0.05, 0.1):
         sim.algorithm = loop.algorithm = Scaffold(eta_l=eta_l, K=3)
         for _ in range(3):

@@ -35,7 +35,7 @@ def compare(
     PROBLEM is file.py:function or a built-in name: digits, quadratic, emnist, cifar10, a9a, heart,
     concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
     """
-    from trimtab.problems.catalogue import load_problem
+    from trimtab.problems.loading import load_problem
     from trimtab.report import write_page
     from trimtab.studies.compare import compare as compare_algorithms
 

@@ -44,7 +44,7 @@ def diagnose(
     PROBLEM is a built-in name or file.py:function, as for compare.
     """
     from trimtab.diagnosis.diagnose import diagnose as diagnose_problem
-    from trimtab.problems.catalogue import load_problem
+    from trimtab.problems.loading import load_problem
     from trimtab.report import write_diagnosis
 
     folder = output_folder(out, f"diagnose-{short_name(problem)}", resume=False)

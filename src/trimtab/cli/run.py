@@ -37,7 +37,7 @@ def run(
     hyper-parameters are options too; --eta-l or --eta is its step size.
     """
     from trimtab.algorithms.registry import kind
-    from trimtab.problems.catalogue import load_problem
+    from trimtab.problems.loading import load_problem
     from trimtab.report import write_page
     from trimtab.studies.run import run as run_algorithm
 

@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 
 from trimtab.compute import kernel
+from trimtab.compute.tensor_methods import (
+    SHARES_MEMORY,
+    SPECIAL_METHODS,
+    SPECIAL_METHODS_IN_PLACE,
+    changes_in_place,
+)
 from trimtab.core import Leaf, State, map_leaves
 from trimtab.core.oracle import ClientOracle
 
-_MANY = 6  # a combination of more terms is settled
-_SHARING = "data grad numpy untyped_storage storage data_ptr set_ __array__ __dlpack__"
-_ONLY_TENSORS = frozenset(_SHARING.split())  # through these a change in place goes unnoticed
+_MOST_TERMS = 6  # a combination waits to be computed while it has <= 6 terms
 
 Term = tuple[float, Any, int]
 """A number, a tensor or symbol, and the tensor's version when it was taken down."""
@@ -63,7 +67,7 @@ class LazyVector(Leaf):
     """
 
     __slots__ = ("_given", "_tensor", "_terms")
-    __array_priority__ = 1000  # numpy's numbers leave operators to it, as they do to tensors
+    __array_priority__ = 1000  # NumPy's numbers leave operators to it, as they do to tensors.
 
     def __init__(self, terms: list[Term]) -> None:
         self._terms = terms
@@ -143,9 +147,10 @@ class LazyVector(Leaf):
                     break
             else:
                 terms.append((sign * a, tensor, version))
-        terms = [term for term in terms if term[0]] or terms[:1]  # what cancels is not read
+        # What cancels is not read.
+        terms = [term for term in terms if term[0]] or terms[:1]
         combination = type(self)(terms)
-        if len(terms) > _MANY:
+        if len(terms) > _MOST_TERMS:
             symbols = [value for _, value, _ in terms if isinstance(value, Symbol)]
             if symbols:
                 symbols[0].recorder.settled(combination)
@@ -159,47 +164,47 @@ class LazyVector(Leaf):
     def __add__(self, other: Any) -> Any:
         if self._fits(other):
             return self._plus(other, 1.0)
-        return self._beyond("add", torch.add, self, other)
+        return self._on_tensors("add", torch.add, self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if self._fits(other):
             return self._plus(other, -1.0)
-        return self._beyond("sub", torch.sub, self, other)
+        return self._on_tensors("sub", torch.sub, self, other)
 
     def __rsub__(self, other: Any) -> Any:
         if self._fits(other):
             return self._times(-1.0)._plus(other, 1.0)
-        return self._beyond("__rsub__", Tensor.__rsub__, self, other)
+        return self._on_tensors("__rsub__", Tensor.__rsub__, self, other)
 
     def __neg__(self) -> Any:
-        return self._times(-1.0) if self._is_linear() else self._beyond("neg", torch.neg, self)
+        return self._times(-1.0) if self._is_linear() else self._on_tensors("neg", torch.neg, self)
 
     def __mul__(self, number: Any) -> Any:
         if isinstance(number, int | float) and self._is_linear():
             return self._times(number)
-        return self._beyond("mul", torch.mul, self, number)
+        return self._on_tensors("mul", torch.mul, self, number)
 
     __rmul__ = __mul__
 
     def __truediv__(self, number: Any) -> Any:
         if isinstance(number, int | float) and number and self._is_linear():
             return type(self)([(a / number, value, version) for a, value, version in self._now()])
-        return self._beyond("div", torch.div, self, number)
+        return self._on_tensors("div", torch.div, self, number)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ONLY_TENSORS:
+        if name in SHARES_MEMORY:
             raise NotLazyError(name)
-        if _changes(name):
+        if changes_in_place(name):
             return partial(self._in_place, name)
         value = getattr(self.tensor(), name)
-        return partial(self._beyond, name, value) if callable(value) else value
+        return partial(self._on_tensors, name, value) if callable(value) else value
 
     def _in_place(self, name: str, *args: Any, **kwargs: Any) -> "LazyVector":
         """Change the tensor itself, unless it is somebody else's."""
         self._own()
-        self._beyond(name, getattr(Tensor, name), self, *args, **kwargs)
+        self._on_tensors(name, getattr(Tensor, name), self, *args, **kwargs)
         return self
 
     def _own(self) -> None:
@@ -222,17 +227,17 @@ class LazyVector(Leaf):
         cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        changed = args[:1] if _changes(function.__name__) or kwargs.get("inplace") else ()
+        changed = args[:1] if changes_in_place(function.__name__) or kwargs.get("inplace") else ()
         for vector in (*changed, kwargs.get("out")):
             if isinstance(vector, LazyVector):
                 vector._own()
-        return cls._beyond(function.__name__, function, *args, **kwargs)
+        return cls._on_tensors(function.__name__, function, *args, **kwargs)
 
     @classmethod
-    def _beyond(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_tensors(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Compute on the tensors, since it is not linear."""
-        plain = {key: _plain(value) for key, value in kwargs.items()}
-        return function(*map(_plain, args), **plain)
+        plain = {key: as_tensor(value) for key, value in kwargs.items()}
+        return function(*map(as_tensor, args), **plain)
 
 
 def _version(tensor: Tensor) -> int:
@@ -240,106 +245,26 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _changes(name: str) -> bool:
-    """Tell whether a function of this name changes its first argument."""
-    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-
-
 def _operator(name: str) -> Callable[..., Any]:
     function = getattr(Tensor, name)
-    return lambda self, *args: self._beyond(name, function, self, *args)
+    return lambda self, *args: self._on_tensors(name, function, self, *args)
 
 
 def _operator_in_place(name: str) -> Callable[..., Any]:
     return lambda self, *args: self._in_place(name, *args)
 
 
-_FUNCTIONS = """
-    add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg abs
-    sign sqrt rsqrt square reciprocal exp expm1 log log1p sin cos tanh sigmoid relu erf floor ceil
-    round trunc clamp clamp_min clamp_max clip maximum minimum where lerp addcmul addcdiv
-    lt le gt ge eq ne logical_and logical_or logical_not isfinite isnan nan_to_num
-    zeros_like ones_like full_like clone detach contiguous float double copy zero fill
-"""
-_OPERATORS = """
-    __abs__ __pos__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__ __rtruediv__ __pow__ __rpow__
-    __floordiv__ __rfloordiv__ __mod__ __rmod__ __invert__ __and__ __rand__ __or__ __ror__
-    __xor__ __rxor__ __lshift__ __rlshift__ __rshift__ __rrshift__
-"""
-_OPERATORS_IN_PLACE = """
-    __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__
-    __ixor__ __ilshift__ __irshift__
-"""
-_OTHERS = """
-    __bool__ __float__ __int__ __complex__ __index__ __len__ __iter__ __reversed__ __getitem__
-    __contains__ __matmul__ __rmatmul__ __format__
-"""
-_IN_PLACE = {*_OPERATORS_IN_PLACE.split(), "__setitem__"}
-_EACH_ALIKE = {*_FUNCTIONS.split(), *_OPERATORS.split(), *_OPERATORS_IN_PLACE.split()}
-_EACH_ALIKE |= {"__rsub__", "__rdiv__"}
-for _name in (_OPERATORS + _OTHERS).split():  # Python looks these up in the class itself
+# Python looks up operators in the class itself, never through __getattr__.
+for _name in SPECIAL_METHODS:
     setattr(LazyVector, _name, _operator(_name))
-for _name in _OPERATORS_IN_PLACE.split():
+for _name in SPECIAL_METHODS_IN_PLACE:
     setattr(LazyVector, _name, _operator_in_place(_name))
 
 
-class LazyRows(LazyVector):
-    """The vectors of several clients, one in each row.
-
-    It computes what treats every number alike, as most algorithms do. With a norm, an index or a
-    comparison of whole vectors it would mix clients: NotAlikeError, and they go one by one.
-
-    >>> import torch
-    >>> rows = LazyRows.of(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-    >>> torch.sqrt(1 - rows + rows**2).tensor()
-    tensor([[2.6458, 3.6056],
-            [1.0000, 1.0000]])
-    >>> rows / rows.norm()
-    Traceback (most recent call last):
-    trimtab.compute.lazy.NotAlikeError: norm
-    """
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        value = super().__getattr__(name)
-        if not callable(value) and name not in ("dtype", "device"):
-            raise NotAlikeError(name)
-        return value
-
-    def _fits(self, other: Any) -> bool:
-        return isinstance(other, LazyVector) and super()._fits(other)
-
-    @classmethod
-    def _beyond(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        known = name if name.endswith("__") else name.removesuffix("_")
-        changed = [
-            *(args[:1] if _changes(name) else ()),
-            *(v for k, v in kwargs.items() if k == "out"),
-        ]
-        tables = any(_is_table(value) for value in (*args, *kwargs.values()))
-        if known not in _EACH_ALIKE or tables or not all(isinstance(v, cls) for v in changed):
-            raise NotAlikeError(name)
-        found = super()._beyond(name, function, *args, **kwargs)
-        if not isinstance(found, Tensor):
-            raise NotAlikeError(name)
-        shared = {_place(value) for value in args if isinstance(value, Tensor | LazyVector)}
-        return cls.of(found, given=_place(found) in shared)
-
-
-def _is_table(value: Any) -> bool:
-    """Tell whether this is a tensor of several rows that are not those of the clients."""
-    return isinstance(value, Tensor) and value.dim() > 1
-
-
-def _place(tensor: Tensor | LazyVector) -> int:
-    place: int = _plain(tensor).untyped_storage().data_ptr()
-    return place
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):  # as torch.stack takes them
-        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+def as_tensor(value: Any) -> Any:
+    """Return a lazy vector as its tensor, also inside a list or tuple; all else as it is."""
+    if isinstance(value, list | tuple):  # torch.stack takes vectors like this.
+        return type(value)(map(as_tensor, value)) if type(value) in (list, tuple) else value
     return value.tensor() if isinstance(value, LazyVector) else value
 
 
@@ -354,16 +279,16 @@ def lazy(tree: State, kind: type[LazyVector] = LazyVector) -> State:
 
 def eager(tree: State) -> State:
     """Return a state or upload with its combinations as tensors."""
-    return map_leaves(_plain, tree)
+    return map_leaves(as_tensor, tree)
 
 
 def lazily(g: ClientOracle, kind: type[LazyVector] = LazyVector) -> ClientOracle:
     """Return an oracle that takes and gives lazy vectors."""
 
     def gradient(y: Any, k: int | None = None) -> Any:
-        return kind.of(g.gradient(_plain(y), k), given=False)
+        return kind.of(g.gradient(as_tensor(y), k), given=False)
 
     def draw(what: Any, like: Any) -> Any:
-        return kind.of(g.draw(what, _plain(like)), given=False)
+        return kind.of(g.draw(what, as_tensor(like)), given=False)
 
     return replace(g, gradient=gradient, draw=draw)

@@ -54,8 +54,8 @@ def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) ->
     """
     recorder = _Recorder(d)
     try:
-        own, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
-        upload, new = program(recorder.oracle(), own, *sent)
+        client_state, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
+        upload, new = program(recorder.oracle(), client_state, *sent)
         trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
     except NotLazyError:
         return None
@@ -76,7 +76,7 @@ class Tapes:
     what changes, and is traced again.
     """
 
-    MOST = 8  # A round has fewer exchanges.
+    MOST = 8  # <= 8 tapes are kept; a round has fewer exchanges
 
     def __init__(self) -> None:
         self._tapes: OrderedDict[Any, Tape | None] = OrderedDict()
@@ -104,7 +104,7 @@ def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int
         return None
     try:
         algorithm = pickle.dumps(program.__self__)  # type: ignore[attr-defined]
-    except Exception:  # whatever is wrong with somebody's class
+    except Exception:  # Somebody's class may raise anything.
         return None
     return function, kind, algorithm, _form(state), _form(broadcast), d
 
@@ -120,11 +120,12 @@ def _reads_variables(function: FunctionType, kind: Any) -> bool:
         f = waiting.pop()
         seen.add(f)
         names = _names(f.__code__)
-        found = [f.__globals__[name] for name in names if name in f.__globals__]
-        of_closure = set(f.__code__.co_freevars) - {"__class__"}  # which super() needs
-        if of_closure or not all(isinstance(value, _UNCHANGING) for value in found):
+        variables = [f.__globals__[name] for name in names if name in f.__globals__]
+        # super() needs __class__, which does not change.
+        of_closure = set(f.__code__.co_freevars) - {"__class__"}
+        if of_closure or not all(isinstance(value, _UNCHANGING) for value in variables):
             return True
-        called = [g for g in found if getattr(g, "__module__", None) == f.__module__]
+        called = [g for g in variables if getattr(g, "__module__", None) == f.__module__]
         called += [vars(c)[name] for c in kind.__mro__ for name in names if name in vars(c)]
         waiting += [g for g in called if isinstance(g, FunctionType) and g not in seen]
     return False
@@ -168,7 +169,7 @@ class _Recorder:
     def input(self, leaf: Any) -> LazyVector:
         """Return a symbol for a vector."""
         if leaf.shape != (self.d,) or not leaf.is_floating_point():
-            raise NotLinearError  # a number may differ from client to client
+            raise NotLinearError  # A single number may differ from client to client.
         self.given.append(Symbol(self))
         return LazyVector.symbol(self.given[-1])
 
@@ -214,7 +215,7 @@ class _Recorder:
             ends -= set(range(inputs))
             if id(symbol) not in place:
                 if batch is None and ends:
-                    place[id(symbol)] = ends.pop()  # in place
+                    place[id(symbol)] = ends.pop()  # It is computed in place.
                 elif free:
                     place[id(symbol)] = free.pop()
                 else:
@@ -230,10 +231,10 @@ class _Recorder:
 
     def _hoisted(self) -> list[Step]:
         """Return the steps; what several of them add up of the inputs is added up once, before."""
-        own = {id(symbol) for symbol in self.given}
+        inputs = {id(symbol) for symbol in self.given}
 
         def constant(terms: Terms) -> tuple[tuple[float, int], ...]:
-            return tuple((number, id(value)) for number, value in terms if id(value) in own)
+            return tuple((number, id(value)) for number, value in terms if id(value) in inputs)
 
         times = Counter(constant(terms) for _, terms, batch in self.steps if batch is None)
         sums: dict[Any, Step] = {}
@@ -241,9 +242,9 @@ class _Recorder:
         for symbol, terms, batch in self.steps:
             key = constant(terms)
             if batch is None and len(key) > 1 and times[key] > 2:
-                given = [(number, value) for number, value in terms if id(value) in own]
+                given = [(number, value) for number, value in terms if id(value) in inputs]
                 before = sums.setdefault(key, (Symbol(self), given, None))
-                rest = [(number, value) for number, value in terms if id(value) not in own]
+                rest = [(number, value) for number, value in terms if id(value) not in inputs]
                 terms = [*rest, (1.0, before[0])]
             steps.append((symbol, terms, batch))
         return [*sums.values(), *steps]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -27,10 +28,36 @@ class Abilities:
         """Its own (i, x, V) -> Hess_i at x times each row of V (or times V)."""
         return capabilities(self.problem).hessian_products
 
-    @property
-    def client_loss(self) -> Callable[[int, Vector], float] | None:
-        """Its own (i, x) -> f_i(x)."""
-        return capabilities(self.problem).client_loss
+    @cached_property
+    def loss(self) -> Callable[[Vector], float]:
+        """x -> f(x): its own, the mean of its clients', or else the loss that it evaluates."""
+        return capabilities(self.problem).loss or (lambda x: self._evaluated(x, None))
+
+    @cached_property
+    def client_loss(self) -> Callable[[int, Vector], float]:
+        """(i, x) -> f_i(x): its own, or else the loss that it evaluates for a client."""
+        return capabilities(self.problem).client_loss or (lambda i, x: self._evaluated(x, i))
+
+    def _evaluated(self, x: Vector, client: int | None) -> float:
+        """Return the loss among the metrics at x, and refuse a problem that has none."""
+        evaluate = self.problem.evaluate
+        metrics = evaluate(x) if client is None else evaluate(x, client=client)
+        if "loss" not in metrics:
+            raise ValueError(
+                f"a diagnosis needs f itself, and {type(self.problem).__name__} has no loss; give "
+                "it loss(x) or client_loss(i, x), or let evaluate(x) return a 'loss'."
+            )
+        return float(metrics["loss"])
+
+    @cached_property
+    def gradient(self) -> Callable[[Vector], Vector]:
+        """x -> grad f(x), on all data."""
+        return capabilities(self.problem).gradient
+
+    @cached_property
+    def client_gradient(self) -> Callable[[int, Vector], Vector]:
+        """(i, x) -> grad f_i(x), on all data."""
+        return capabilities(self.problem).client_gradient
 
     @property
     def optimum(self) -> Vector | None:

@@ -92,7 +92,7 @@ def begin(
     cross_device: bool = False,
 ) -> Case:
     """Return what is known at the start."""
-    f0 = panel.problem.loss(x0)
+    f0 = panel.can.loss(x0)
     return Case(problem, panel, budget, S, seed, x0, f0, eps, cross_device, x0, x0, f0)
 
 
@@ -100,7 +100,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     """Find the optimum, or the point to measure at where there is none."""
     search = optimum.best_point(case.panel, case.x0, case.budget, out_of_time)
     best, reached = search.x, search.reached
-    least = case.panel.problem.loss(best)
+    least = case.panel.can.loss(best)
     case.aim_below(least)
     if not out_of_time() and case.panel.can.optimum is None and _flat(case, best, out_of_time):
         best = next((x for x, f in search.way if f - least <= NEAR * case.eps), best)

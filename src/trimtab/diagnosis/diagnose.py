@@ -30,7 +30,7 @@ from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
-from trimtab.problems.catalogue import load_problem
+from trimtab.problems.loading import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 

@@ -11,8 +11,9 @@ from trimtab.diagnosis.measure import noise_sample
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
 from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.samples import Data, batch_size
+from trimtab.problems.supervised.samples import Data
 
 SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
 TAIL = 0.02  # D3f[V] may leave out <= 0.02 x the trace of V
@@ -71,7 +72,7 @@ def _of_samples(
     rows = []
     for j in order.tolist():
         sample = Data(data.X[j : j + 1], data.y[j : j + 1])
-        rows.append(problem._gradient(x, sample, training=False).detach().double().cpu())
+        rows.append(problem.sample_gradient(x, sample).detach().double().cpu())
         if out_of_time():
             return None
     each = torch.stack(rows)

@@ -50,7 +50,7 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
     if size == 0:
         return Spectrum((0.0,), (1.0,), error=inf, products=1)
     h = torch.finfo(x.dtype).eps ** 0.5 * (1 + float(x.norm())) / size
-    change = panel.problem.gradient(x + h * gradient).detach() - gradient
+    change = panel.can.gradient(x + h * gradient).detach() - gradient
     return Spectrum((float(change.norm()) / (h * size),), (1.0,), error=inf, products=1)
 
 
@@ -77,9 +77,10 @@ def descend(
 
     A search along a line may take many gradients, so each of them asks for the time.
     """
-    known = Abilities(problem).optimum
+    can = Abilities(problem)
+    known = can.optimum
     if known is not None:
-        yield known, float(problem.gradient(known).norm())
+        yield known, float(can.gradient(known).norm())
         return
     search = _Search(problem, x, out_of_time)
     least = search.least
@@ -90,19 +91,19 @@ def descend(
             if search.least < least:
                 yield search.best, search.slope
             return
-        loss = problem.loss(here)
+        loss = can.loss(here)
         if not loss < least:  # f is NaN, or falls no further within rounding.
             return
         least = loss
-        yield here, float(problem.gradient(here).norm())
+        yield here, float(can.gradient(here).norm())
 
 
 class _Search:
     """L-BFGS from x; remembers the best of all points at which it looked."""
 
     def __init__(self, problem: Problem, x: Vector, out_of_time: OutOfTime) -> None:
-        self.problem, self.out_of_time = problem, out_of_time
-        self.best, self.least, self.slope = x, problem.loss(x), inf
+        self.can, self.out_of_time = Abilities(problem), out_of_time
+        self.best, self.least, self.slope = x, self.can.loss(x), inf
         self.leaf = x.detach().clone().requires_grad_()
         large = problem.d > LARGE
         self.optimiser = torch.optim.LBFGS(
@@ -124,8 +125,8 @@ class _Search:
         if self.out_of_time():
             raise _OutOfTimeError
         here = self.leaf.detach()
-        self.leaf.grad = self.problem.gradient(here).detach().clone()
-        loss = self.problem.loss(here)
+        self.leaf.grad = self.can.gradient(here).detach().clone()
+        loss = self.can.loss(here)
         if loss < self.least:
             self.best, self.least, self.slope = here.clone(), loss, float(self.leaf.grad.norm())
         return loss
@@ -142,15 +143,15 @@ class BestPoint:
 
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
-    problem = panel.problem
-    start = float(problem.gradient(x).norm())
-    best, slope, way = x, start, [(x, problem.loss(x))]
+    problem, can = panel.problem, panel.can
+    start = float(can.gradient(x).norm())
+    best, slope, way = x, start, [(x, can.loss(x))]
     for best, slope in descend(problem, x, out_of_time):
         if len(way) * problem.d < REMEMBERED:
-            way.append((best, problem.loss(best)))
+            way.append((best, can.loss(best)))
         if slope <= CLOSE * start or out_of_time():
             break
-    reached = slope <= REACHED * start or panel.can.optimum is not None
+    reached = slope <= REACHED * start or can.optimum is not None
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
     return BestPoint(best, reached, way)

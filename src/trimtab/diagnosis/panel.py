@@ -71,7 +71,8 @@ class Panel:
 
 def gradients(problem: Problem, x: Vector) -> Tensor:
     """Return the gradients of all clients, one in each row."""
-    return torch.stack([problem.client_gradient(i, x).detach() for i in range(problem.N)])
+    gradient = Abilities(problem).client_gradient
+    return torch.stack([gradient(i, x).detach() for i in range(problem.N)])
 
 
 def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
@@ -80,12 +81,13 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
     By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
     by differences of its gradient.
     """
-    own = Abilities(problem).hessian_products
-    if own is not None:
-        return own(i, x, V).detach()
+    can = Abilities(problem)
+    products = can.hessian_products
+    if products is not None:
+        return products(i, x, V).detach()
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        gradient = problem.client_gradient(i, leaf)
+        gradient = can.client_gradient(i, leaf)
         rows = V.reshape(-1, problem.d)
         if gradient.requires_grad:
             parts = [
@@ -93,16 +95,16 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
                 for v in rows
             ]
             return torch.stack(parts).view(V.shape)
-    return torch.stack([_difference(problem, i, x, v) for v in rows]).view(V.shape)
+    return torch.stack([_difference(can, i, x, v) for v in rows]).view(V.shape)
 
 
-def _difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vector:
+def _difference(can: Abilities, i: int, x: Vector, v: Vector) -> Vector:
     """Return Hess_i at x times v, by a central difference of the gradient."""
     size = float(v.norm())
     if size == 0:
         return torch.zeros_like(v)
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
-    ahead, behind = (problem.client_gradient(i, x + sign * h * v) for sign in (1, -1))
+    ahead, behind = (can.client_gradient(i, x + sign * h * v) for sign in (1, -1))
     difference: Tensor = (ahead - behind) / (2 * h)
     return difference
 
@@ -132,7 +134,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
     for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
         some = Data(data.X[:few], data.y[:few])
         started = budget.spent
-        problem._gradient(x, some, training=False)
+        problem.sample_gradient(x, some)
         took = budget.spent - started
         each = took / len(some) if few <= FEW else min(each, took / len(some))
         if took > TIMING * budget.seconds:
@@ -169,11 +171,11 @@ class _Some:
     """Some clients of a problem as a problem."""
 
     def __init__(self, problem: Problem, clients: Sequence[int]) -> None:
-        self.whole, self.clients = problem, list(clients)
+        self.whole, self.clients, self.can = problem, list(clients), Abilities(problem)
         self.N, self.d = len(clients), problem.d
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
-        products = Abilities(problem).hessian_products
+        products = self.can.hessian_products
         if products is not None:
             self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)
 
@@ -184,23 +186,12 @@ class _Some:
         return self.whole.oracle(self.clients[i], seed, r)
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
-        return self.whole.client_gradient(self.clients[i], x)
+        return self.can.client_gradient(self.clients[i], x)
 
-    def gradient(self, x: Vector) -> Vector:
-        total = torch.zeros_like(x)
-        for i in range(self.N):
-            total.add_(self.client_gradient(i, x), alpha=float(self.weights[i]))
-        return total
-
-    def loss(self, x: Vector) -> float:
-        own = Abilities(self.whole).client_loss
-        losses = (
-            self.whole.evaluate(x, client=i)["loss"] if own is None else own(i, x)
-            for i in self.clients
-        )
-        return sum(float(p) * loss for p, loss in zip(self.weights, losses, strict=True))
+    def client_loss(self, i: int, x: Vector) -> float:
+        return self.can.client_loss(self.clients[i], x)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
         if client is not None:
             return self.whole.evaluate(x, self.clients[client])
-        return {"loss": self.loss(x)}
+        return {"loss": Abilities(self).loss(x)}

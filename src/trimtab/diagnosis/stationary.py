@@ -174,6 +174,6 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
             if out_of_time():
                 case.budget.note("The average drift is that of the first-order formula.")
                 return float(eta * (K - 1) / 2 * pull.norm())
-            y = y - eta * panel.problem.client_gradient(i, y).detach()
+            y = y - eta * panel.can.client_gradient(i, y).detach()
         mean.add_(y, alpha=float(panel.p[i]))
     return float((x - mean).norm()) / (eta * K)

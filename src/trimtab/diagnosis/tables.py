@@ -43,9 +43,9 @@ def of_points(
             on_the_way = measure.at_point(panel, x)
             B = measure.ratio(panel.p, on_the_way, here)
             where = f"after {optimum.ROUNDS} rounds of FedAvg"
-            rows.append(_row(where, problem.loss(x), on_the_way, B, None))
+            rows.append(_row(where, panel.can.loss(x), on_the_way, B, None))
             ratios.append(B)
-    rows.append(_row(case.where, problem.loss(case.best), here, None, best))
+    rows.append(_row(case.where, panel.can.loss(case.best), here, None, best))
     exact = panel.can.closed_forms if case.budget.decomposes(problem.d, until) else None
     return Points(tuple(rows), max(ratios) if exact is None else exact.B)
 

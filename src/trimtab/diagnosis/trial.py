@@ -71,7 +71,7 @@ class Trial:
         self.goal = case.least + case.eps if explored else -inf
         over = 1 - case.budget.seconds_until(1.0) / case.budget.seconds
         self.race_until = over + RACE * (until - over)
-        self.f_start = case.f0 if case.start is case.x0 else case.panel.problem.loss(case.start)
+        self.f_start = case.f0 if case.start is case.x0 else case.panel.can.loss(case.start)
 
     def race(
         self, lanes: Sequence[Lane], most: int, until: float
@@ -124,7 +124,7 @@ class Trial:
         try:
             x = next(lane.sim).x
             case.step_seconds = min(case.step_seconds, (case.budget.spent - started) / lane.K)
-            lane.losses.append(problem.loss(x))
+            lane.losses.append(case.panel.can.loss(x))
         except Diverged:
             lane.losses.append(inf)
         lane.slowest = max(lane.slowest, case.budget.spent - started)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
@@ -12,10 +13,16 @@ from trimtab.problems.metric import Metric
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What this instance can do; None: it cannot. It depends on the instance, and on when."""
+    """What this instance can do; None: it cannot. It depends on the instance, and on when.
 
+    Gradients on all data always exist, since an oracle without k gives them.
+    """
+
+    client_gradient: Callable[[int, Vector], Vector]  # of f_i, on all its data
+    gradient: Callable[[Vector], Vector]  # of f
+    loss: Callable[[Vector], float] | None = None  # f itself
+    client_loss: Callable[[int, Vector], float] | None = None  # f_i
     metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-    client_loss: Callable[[int, Vector], float] | None = None
     hessian_products: Callable[[int, Vector, Tensor], Tensor] | None = None  # Hess_i V'
     chunk_oracle: Callable[[Sequence[int], int, int], Gradient] | None = None  # of several clients
     play: Callable[..., Any] | None = None  # runs a tape for several clients, by a kernel
@@ -30,21 +37,29 @@ class Capabilities:
 def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
-    A problem says so by having `metric`, `client_loss`, `client_hvp`, `chunk_oracle`, `kernel` and
-    `play`, `threads`, `steps`, `sampling`, `x_star`, `constant_hessians` or `unflatten`.
+    A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
+    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `threads`, `steps`, `sampling`, `x_star`,
+    `constant_hessians` or `unflatten`. Where it has no gradients of its own, they come from its
+    oracles; where it has no loss but the clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
-    >>> found = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
-    >>> found.constant_hessians, found.state_dict
+    >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
+    >>> can.constant_hessians, can.state_dict
     (True, None)
     """
 
     def has(name: str) -> Any:
         return getattr(problem, name, None)
 
+    client_gradient = has("client_gradient") or _client_gradient(problem)
+    client_loss = has("client_loss")
+    mean_loss = None if client_loss is None else _mean_loss(problem, client_loss)
     return Capabilities(
+        client_gradient=client_gradient,
+        gradient=has("gradient") or _mean_gradient(problem, client_gradient),
+        loss=has("loss") or mean_loss,
+        client_loss=client_loss,
         metric=_metric(problem),
-        client_loss=has("client_loss"),
         hessian_products=has("client_hvp"),
         chunk_oracle=has("chunk_oracle"),
         play=has("play") if has("kernel") is not None else None,
@@ -55,6 +70,53 @@ def capabilities(problem: Any) -> Capabilities:
         constant_hessians=bool(has("constant_hessians")),
         state_dict=has("unflatten"),
     )
+
+
+def fingerprint_of(problem: Any) -> str | None:
+    """Return the problem's own fingerprint, if it has one; it may be computed only now."""
+    own: str | None = getattr(problem, "fingerprint", None)
+    return own
+
+
+def old_fingerprint_of(problem: Any) -> str | None:
+    """Return the fingerprint that version 0.1.0 wrote, if the problem can still tell."""
+    old: Callable[[], str] | None = getattr(problem, "old_fingerprint", None)
+    return None if old is None else old()
+
+
+def _client_gradient(problem: Any) -> Callable[[int, Vector], Vector]:
+    """Return (i, x) -> grad f_i(x) by the oracle, which gives it in any round if there is no k."""
+
+    def client_gradient(i: int, x: Vector) -> Vector:
+        gradient: Vector = problem.oracle(i, 0, 1)(x)
+        return gradient
+
+    return client_gradient
+
+
+def _mean_gradient(
+    problem: Any, client_gradient: Callable[[int, Vector], Vector]
+) -> Callable[[Vector], Vector]:
+    """Return x -> sum p_i grad f_i(x)."""
+
+    def gradient(x: Vector) -> Vector:
+        total = torch.zeros_like(x)
+        for i in range(problem.N):
+            total.add_(client_gradient(i, x), alpha=float(problem.weights[i]))
+        return total
+
+    return gradient
+
+
+def _mean_loss(
+    problem: Any, client_loss: Callable[[int, Vector], float]
+) -> Callable[[Vector], float]:
+    """Return x -> sum p_i f_i(x)."""
+
+    def loss(x: Vector) -> float:
+        return sum(float(problem.weights[i]) * float(client_loss(i, x)) for i in range(problem.N))
+
+    return loss
 
 
 def _metric(problem: Any) -> Metric | None:

@@ -1,18 +1,14 @@
-"""Problems by name: those that come with trimtab, and functions in the user's files."""
+"""The problems that come with trimtab, by name."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab._importing import load, place_of, told
-from trimtab.core.streams import PROBLEM, mix, seeded, stream
-from trimtab.errors import BadArgument
+from trimtab.core.streams import stream
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.data.concrete import concrete
@@ -154,59 +150,3 @@ PROBLEMS = {
     ),
     "shakespeare": Builtin(shakespeare_problem, "the next character, over 50 speakers"),
 }
-
-
-def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
-    """Return the problem of a name or of `file.py:function`, and the target it suggests.
-
-    Options that are None are left to the problem; a function gets those it has a parameter for.
-    """
-    options = {name: value for name, value in options.items() if value is not None}
-    if spec in PROBLEMS:
-        builtin = PROBLEMS[spec]
-        return _call(spec, builtin.make, options), builtin.target
-    if ".py:" not in spec and not spec.endswith(".py"):
-        raise ValueError(
-            f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
-        )
-    return _call(spec, _function(spec), options), None
-
-
-def _function(spec: str) -> Callable[..., Any]:
-    name, _, function = spec.partition(".py:")
-    path = Path(spec if spec.endswith(".py") else f"{name}.py")
-    if not function:
-        raise ValueError(f"{spec!r} names no function; pass {path}:function.")
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file; pass file.py:function.")
-    module = load(path)
-    found = getattr(module, function, None)
-    if not callable(found):
-        own = [n for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"]
-        own = [n for n in own if vars(module)[n].__module__ == module.__name__]
-        has = f"it has {', '.join(own)}" if own else "it has no functions"
-        raise ValueError(f"{path} has no function {function!r}; {has}.")
-    return found  # type: ignore[no-any-return]
-
-
-def _call(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
-    parameters = inspect.signature(make).parameters
-    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    taken = {k: v for k, v in options.items() if anything or k in parameters}
-    try:
-        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
-            problem = make(**taken)  # a module that is built in there is the same at a resume
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and place_of(error) is None:
-            raise
-        raise ValueError(f"{spec} failed ({told(error)}); mend it.") from error
-    if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
-        raise ValueError(
-            f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
-            "trimtab.Supervised(…)."
-        )
-    if "batch" in options and "batch" not in taken:
-        if not isinstance(problem, Supervised):
-            raise BadArgument("batch", "{spec} has no mini-batches; drop {batch}.", spec=spec)
-        problem = problem.replace(batch=options["batch"])
-    return problem  # type: ignore[no-any-return]

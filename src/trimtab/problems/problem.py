@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.capabilities import capabilities, fingerprint_of, old_fingerprint_of
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
 
 
 class Problem(Protocol):
-    """N clients with losses f_i on R^d, and f(x) = sum of p_i f_i(x)."""
+    """N clients with losses f_i on R^d, and f(x) = sum of p_i f_i(x).
+
+    This is all that a problem must have; what it may have besides, for speed or for a diagnosis,
+    is listed in `trimtab.problems.capabilities`.
+    """
 
     @property
     def N(self) -> int:
@@ -35,19 +39,10 @@ class Problem(Protocol):
         ...
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
-        """Return g_i for round r; mini-batches depend on (seed, i, r, k) alone."""
-        ...
+        """Return g_i for round r; mini-batches depend on (seed, i, r, k) alone.
 
-    def loss(self, x: Vector) -> float:
-        """Return f(x)."""
-        ...
-
-    def gradient(self, x: Vector) -> Vector:
-        """Return the gradient of f at x."""
-        ...
-
-    def client_gradient(self, i: int, x: Vector) -> Vector:
-        """Return the gradient of f_i at x, on all its data."""
+        g_i(y, k) is the gradient at y on mini-batch k, g_i(y) that of f_i, on all its data.
+        """
         ...
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
@@ -62,8 +57,7 @@ def metric_of(problem: Problem, measured: Mapping[str, float]) -> Metric:
 
 def fingerprint(problem: Problem) -> str:
     """Return a line that tells problems apart; their own, or their sizes."""
-    own: str | None = getattr(problem, "fingerprint", None)
-    return own or f"{type(problem).__name__} N={problem.N} d={problem.d}"
+    return fingerprint_of(problem) or f"{type(problem).__name__} N={problem.N} d={problem.d}"
 
 
 def same_problem(problem: Problem, stored: str) -> Likeness:
@@ -71,14 +65,14 @@ def same_problem(problem: Problem, stored: str) -> Likeness:
     now = fingerprint(problem)
     if is_line(stored) and is_line(now):
         return likeness(stored, now)
-    old = getattr(problem, "old_fingerprint", None)
-    if old is not None and not is_line(stored):
-        now = old()
+    old = None if is_line(stored) else old_fingerprint_of(problem)
+    if old is not None:
+        now = old
         if now.endswith("?") and stored.rpartition(" ")[0] == now.rpartition(" ")[0]:
             return Likeness(unknown=("the loss and the data",))
     if stored != now:
         return Likeness((f"it was {stored}, is now {now}",))
-    known = old is not None or getattr(problem, "fingerprint", None)
+    known = old is not None or fingerprint_of(problem)
     return Likeness() if known else Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
@@ -99,7 +93,8 @@ def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
     [0.25, 0.75]
     """
     if weights is None:
-        return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)  # N numbers, one in memory
+        # These are N numbers, of which one is in memory.
+        return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)
     p = torch.as_tensor(weights, dtype=torch.float64).cpu()
     if p.shape != (N,) or not bool(((p > 0) & torch.isfinite(p)).all()):
         raise ValueError(f"weights must be N={N} positive numbers, one a client; got {_short(p)}.")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.problems.fingerprint import hashed_tensors, line
+from trimtab.problems.fingerprint import line
+from trimtab.problems.hashing import hashed_tensors
 from trimtab.problems.problem import normalised
 
 
@@ -91,7 +92,8 @@ class Quadratic:
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return A_i x - b_i."""
-        return x @ self.A[i] - self.b[i]  # A_i is symmetric; also right for x of shape (s, d)
+        # A_i is symmetric, so this holds for x of shape (d,) and (s, d).
+        return x @ self.A[i] - self.b[i]
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return A_i v for each row v of V."""
@@ -110,7 +112,7 @@ class Quadratic:
         if client is not None:
             return {"loss": self.client_loss(client, x)}
         e = x - self.x_star
-        gap = float(e @ self.H @ e / 2)  # as a square, so that it does not drown in rounding
+        gap = float(e @ self.H @ e / 2)  # A difference of losses would drown in rounding.
         return {"loss": self.loss(x), "gap": gap, "distance": float(e.norm())}
 
     @cached_property

@@ -24,6 +24,7 @@ from trimtab.core import (
 )
 from trimtab.core.threads import one_thread
 from trimtab.errors import BadArgument, Diverged
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.cohort import Cohort, NobodyAnsweredError, all_finite
@@ -144,7 +145,8 @@ class Simulation(Iterator[Round]):
         def worst() -> int:
             """Return the client with the largest gradient at the last x that was finite."""
             x = self.server.x  # so large that squares may overflow
-            sizes = {i: float(self.problem.client_gradient(i, x).abs().max()) for i in cohort}
+            gradient = capabilities(self.problem).client_gradient
+            sizes = {i: float(gradient(i, x).abs().max()) for i in cohort}
             return max(cohort, key=lambda i: sizes[i] if isfinite(sizes[i]) else inf)
 
         return explain(self._algorithm, self._moves, worst)

@@ -13,7 +13,7 @@ from trimtab.core import Algorithm, Vector
 from trimtab.core.hyper import step_size
 from trimtab.core.task import task
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.catalogue import load_problem
+from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size

@@ -15,7 +15,7 @@ from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
 
 N, D = 6, 4
-SOME = (1, 3, 5)  # a cohort; as a chunk it is not as long as a vector
+SOME = (1, 3, 5)  # a cohort of fewer clients than a vector has numbers, so that shapes differ
 
 
 class Still(Quadratic):
@@ -42,12 +42,12 @@ class Taped(Quadratic):
     ) -> tuple[Tensor, list[list[float]]]:
         """Return the sum of p_i times each output, (outputs, d), and each client's |output|^2."""
         oracles = (self.oracle(i, seed, r) for i in clients)
-        found = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
-        for places, vectors in zip(outputs, found, strict=True):
+        results = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
+        for places, vectors in zip(outputs, results, strict=True):
             for place, vector in zip(places, vectors, strict=True):
                 if place is not None:
                     place.copy_(vector)
-        stacked = torch.stack([torch.stack(vectors) for vectors in found])
+        stacked = torch.stack([torch.stack(vectors) for vectors in results])
         weights = self.weights[list(clients)].to(stacked)
         return torch.tensordot(weights, stacked, dims=1), stacked.square().sum(-1).tolist()
 

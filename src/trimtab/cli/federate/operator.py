@@ -52,7 +52,7 @@ def init(
 ) -> None:
     """Make keys, certificates, the operator's folder DIR, and an archive for each site."""
     from trimtab.federation.setup.operator_folder import create
-    from trimtab.problems.supervised.samples import check_batch
+    from trimtab.problems.supervised.batches import check_batch
 
     check_batch(batch)
     federation = create(

@@ -10,7 +10,7 @@ from trimtab.problems.data.split import Pair, Scale, Split, named, scaled
 
 _TRAIN = tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6))
 _TEST = "cifar-10-batches-bin/test_batch.bin"
-_RECORD = 1 + 3 * 32 * 32  # bytes: the label, then red, green, blue by rows
+_RECORD = 1 + 3 * 32 * 32  # A record holds the label, then red, green and blue by rows.
 
 CIFAR10 = Source(
     "cifar10",

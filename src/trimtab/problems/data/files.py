@@ -30,8 +30,8 @@ from trimtab.errors import DataError
 
 Folder = str | os.PathLike[str] | None
 
-_TIMEOUT = 30.0  # seconds without an answer
-_CHUNK = 1 << 20
+_TIMEOUT = 30.0  # a server answers within <= 30 seconds
+_CHUNK = 1 << 20  # <= 2^20 bytes are read at once
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ def _download(source: Source, name: str, data: Folder) -> Path:
             f"get {source.url} by hand and {what} in {folder}."
         ) from None
     if source.digest is None:
-        _say(f"no digest of {source.url} is published; the SHA-256 of {folder / name} is noted")
+        _print_note(
+            f"no digest of {source.url} is published; the SHA-256 of {folder / name} is noted"
+        )
     return folder / name
 
 
@@ -140,7 +142,7 @@ def _get(source: Source, path: Path) -> None:
     request = Request(source.url, headers={"User-Agent": "trimtab"})
     with urlopen(request, timeout=_TIMEOUT) as answer, path.open("wb") as file:
         length = int(answer.headers.get("Content-Length") or 0)
-        _say(f"downloading {source.url}" + (f" ({length / 1e6:.1f} MB)" if length else ""))
+        _print_note(f"downloading {source.url}" + (f" ({length / 1e6:.1f} MB)" if length else ""))
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
             if file.tell() > source.most:
@@ -151,9 +153,9 @@ def _get(source: Source, path: Path) -> None:
             raise OSError(f"only {file.tell()} of {length} bytes came")
     if source.digest is not None:
         kind, published = source.digest.split(":")
-        found = _digest(path, kind)
-        if found != published:
-            raise OSError(f"its {kind} is {found}, published is {published}")
+        digest = _digest(path, kind)
+        if digest != published:
+            raise OSError(f"its {kind} is {digest}, published is {published}")
 
 
 def _unpacked(source: Source, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
@@ -184,11 +186,11 @@ def _member(file: str, names: list[str]) -> str:
 
 def _check_note(path: Path, source: Source) -> None:
     """Refuse a cached file that has changed; make a note of one seen for the first time."""
-    found, note = _digest(path, "sha256"), _note(path)
+    digest, note = _digest(path, "sha256"), _note(path)
     if not note.exists():
-        write_whole(note, f"{found}  {path.name}\n")
-        _say(f"{path} is used for the first time; its SHA-256 is noted in {note}")
-    elif note.read_text().split()[:1] != [found]:
+        write_whole(note, f"{digest}  {path.name}\n")
+        _print_note(f"{path} is used for the first time; its SHA-256 is noted in {note}")
+    elif note.read_text().split()[:1] != [digest]:
         raise DataError(
             f"{path} has changed since its SHA-256 was noted in {note.name} beside it; "
             f"delete both, and it comes anew from {source.url} when next needed."
@@ -204,7 +206,7 @@ def _digest(path: Path, kind: str) -> str:
         return hashlib.file_digest(file, kind).hexdigest()
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(f"trimtab: {text}.", file=sys.stderr)
 
 

@@ -48,12 +48,12 @@ def heart_disease(data: Folder = None) -> dict[str, Split]:
     known = torch.cat([_features(r[~_is_test(r)]) for r in rows.values()])
     mean = known.nanmean(0)
     deviation = (known - mean).square().nanmean(0).sqrt()
-    found = {}
+    splits = {}
     for hospital, r in rows.items():
         X = ((_features(r) - mean) / deviation).nan_to_num(0, 0, 0).float()
         y, test = (r[:, 13] > 0).long(), _is_test(r)
-        found[hospital] = named(hospital, (X[~test], y[~test]), (X[test], y[test]))
-    return found
+        splits[hospital] = named(hospital, (X[~test], y[~test]), (X[test], y[test]))
+    return splits
 
 
 def _is_test(rows: Tensor) -> Tensor:
@@ -70,12 +70,12 @@ def _rows(source: Source, data: Folder) -> Tensor:
 
 def _features(rows: Tensor) -> Tensor:
     """Return what a logistic regression can use: numbers, and kinds as columns of 0 and 1."""
-    found = []
+    columns = []
     for name, column in zip(COLUMNS, rows[:, :13].T, strict=True):
         if name in KINDS:
             is_kind = column[:, None] == torch.tensor(KINDS[name])
-            found.append(torch.where(column.isnan()[:, None], nan, is_kind.to(column)))
+            columns.append(torch.where(column.isnan()[:, None], nan, is_kind.to(column)))
         else:
             missing = (column == 0) & (name in ("trestbps", "chol"))
-            found.append(torch.where(missing, nan, column)[:, None])
-    return torch.cat(found, 1)
+            columns.append(torch.where(missing, nan, column)[:, None])
+    return torch.cat(columns, 1)

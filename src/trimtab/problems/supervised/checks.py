@@ -19,7 +19,7 @@ from trimtab.problems.supervised.losses import Loss, ignored_label, recognise
 from trimtab.problems.supervised.samples import Data
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_SAME = 1e-4  # outputs are the same if they differ by at most this part of their size
+_SAME = 1e-4  # outputs are the same if they differ by <= 1e-4 x their size
 
 
 def check_fit(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
@@ -55,14 +55,14 @@ def check_fit(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
 def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
     """Refuse, once for each problem, a loss that is no mean, has no gradient or changes data."""
     few, before = _few(data), _few(data)
-    found: list[tuple[Tensor, Tensor]] = []
+    results: list[tuple[Tensor, Tensor]] = []
 
     def trial() -> None:
         for training in (False, True):
             model.mode(training)
             with torch.enable_grad(), seeded(0, model.device):
                 output = model(model.start, few.X)
-                found.append((output, _value(who, loss, output, few.y)))
+                results.append((output, _value(who, loss, output, few.y)))
 
     changed = model.changed_buffers(trial)
     if changed:
@@ -71,7 +71,7 @@ def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
         raise ValueError(changes_inputs("the module"))
     if not torch.equal(few.y, before.y):
         raise ValueError(changes_targets("the loss"))
-    output, value = found[-1]
+    output, value = results[-1]
     if not output.requires_grad:
         raise ValueError(
             "the module's outputs do not depend on its trainable parameters; look for detach() or "
@@ -104,15 +104,15 @@ def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
 def _leaves(value: Tensor) -> set[int]:
     """Return the identities of the trainable tensors that a value was computed from."""
     waiting: list[Any] = [] if value.grad_fn is None else [value.grad_fn]
-    seen, found = set(waiting), set[int]()
+    seen, trainable = set(waiting), set[int]()
     while waiting:
         node = waiting.pop()
         if hasattr(node, "variable"):
-            found.add(id(node.variable))
+            trainable.add(id(node.variable))
         new = {inner for inner, _ in node.next_functions if inner is not None} - seen
         seen |= new
         waiting += new
-    return found
+    return trainable
 
 
 def _is_sum(loss: Loss, output: Tensor, y: Tensor, once: float) -> bool:
@@ -120,7 +120,7 @@ def _is_sum(loss: Loss, output: Tensor, y: Tensor, once: float) -> bool:
     try:
         values = [float(loss(torch.cat([output] * t), torch.cat([y] * t))) for t in (2, 3)]
     except (RuntimeError, IndexError, TypeError, ValueError):
-        return False  # this loss takes batches of one size only
+        return False  # This loss takes batches of one size only.
     near = [abs(value - t * once) <= _SAME * abs(once) for t, value in enumerate(values, start=2)]
     return once != 0 and all(near)
 
@@ -170,15 +170,15 @@ def _value(who: str, loss: Loss, output: Any, y: Tensor) -> Tensor:
     shapes = f"outputs of shape {tuple(output.shape)}, targets of {who} of shape {tuple(y.shape)}"
     before = version(y)
     try:
-        known = recognise(loss) is not None  # whose shapes have been looked at
-        value, said = (loss(output, y), []) if known else _heard(lambda: loss(output, y))
+        known = recognise(loss) is not None  # The shapes of such a loss were checked before.
+        value, messages = (loss(output, y), []) if known else _heard(lambda: loss(output, y))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise ValueError(
             f"the loss cannot take {shapes} and {y.dtype} ({first_line(error)}); make the two fit."
         ) from error
     if version(y) != before:
         raise ValueError(changes_targets("the loss"))
-    if any("target size" in text for text in said) or _broadcasts(loss, output, y, value):
+    if any("target size" in text for text in messages) or _broadcasts(loss, output, y, value):
         raise ValueError(
             f"the loss compares {shapes}, which PyTorch broadcasts; give both the same shape, "
             "e.g. with y.view_as(output)."
@@ -205,22 +205,22 @@ def _broadcasts(loss: Loss, output: Tensor, y: Tensor, value: Any) -> bool:
         other = float(loss(output.detach(), y.clone().view_as(output)))
         return abs(other - float(value.detach())) > _SAME * abs(other)
     except (RuntimeError, IndexError, TypeError, ValueError):
-        return False  # this loss wants the shapes as they are
+        return False  # This loss wants the shapes as they are.
 
 
 def _heard(run: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Return what a function returns and the warnings it gives; pass those on."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = run()
-    said = [str(w.message) for w in caught]
+        value = run()
+    messages = [str(w.message) for w in caught]
     for w in caught:
         if "target size" not in str(w.message):
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    return found, said
+    return value, messages
 
 
-def _check_targets(who: str, loss: Loss, output: Any, few: Tensor, every: Tensor) -> None:
+def _check_targets(who: str, loss: Loss, output: Any, few: Tensor, targets: Tensor) -> None:
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the module returns a {type(output).__name__}; wrap it in one whose forward returns "
@@ -235,8 +235,8 @@ def _check_targets(who: str, loss: Loss, output: Any, few: Tensor, every: Tensor
             f"of shape {_shape(few)}; give both the same shape, e.g. with y.view(-1, 1) or "
             "y.flatten()."
         )
-    if known.takes_labels and not every.is_floating_point() and output.dim() >= 2:
-        _check_labels(who, loss, output, every)
+    if known.takes_labels and not targets.is_floating_point() and output.dim() >= 2:
+        _check_labels(who, loss, output, targets)
 
 
 def _check_labels(who: str, loss: Loss, output: Tensor, y: Tensor) -> None:

@@ -22,7 +22,7 @@ from trimtab.problems.supervised.untouched import nothing_global, ordinary, unto
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
     cls: cls.forward for cls in (nn.Linear, nn.ReLU, nn.Sequential)
 }
-_ROWS = 64  # samples on which a closed form is compared with autograd
+_ROWS = 64  # a closed form is compared with autograd on <= 64 samples
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ClosedForm:
         if self.layers is not None and x.device.type == "cpu" and kernel.works(dtype):
             return kernel.gradients(self.layers, x, batches)
         points = x.expand(len(batches), x.shape[-1])
-        rows = [(X, y) if some is None else (X[some], y[some]) for X, y, some in batches]
+        rows = [(X, y) if part is None else (X[part], y[part]) for X, y, part in batches]
         for place, (_, y) in enumerate(rows):
             self._check_labels(place, y)
         each = [self.gradient(point, *both) for point, both in zip(points, rows, strict=True)]
@@ -116,8 +116,8 @@ def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
     x, X, y = start.cpu().double() + 0.1 * noise, X[:_ROWS].cpu().double(), y[:_ROWS].cpu()
     with torch.enable_grad():
         expected = model.gradient(form.loss(model(x, X), y))
-    found = form.gradients(x, [(X, y, None)])[0]
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-300))
+    gradient = form.gradients(x, [(X, y, None)])[0]
+    return float((gradient - expected).norm() / expected.norm().clamp_min(1e-300))
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from trimtab.core import Vector
 
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
-_ROWS = 64  # Hessian-vector products at once
+_ROWS = 64  # <= 64 Hessian-vector products are computed at once
 
 
 class FlatModule:
@@ -82,7 +82,7 @@ class FlatModule:
         """Return the Hessian of a loss times each row of V, by differentiating its gradient."""
         first = torch.autograd.grad(loss, self.trainable, create_graph=True, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in first])
-        if not gradient.requires_grad:  # the loss is linear in x
+        if not gradient.requires_grad:  # The loss is linear in x.
             return torch.zeros_like(V)
 
         def second(v: Tensor, several: bool) -> Tensor:
@@ -94,12 +94,14 @@ class FlatModule:
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-            rows = v.shape[:-1]  # of zeros that torch fills in there is one row only
-            every = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
-            return torch.cat([part.reshape(*rows, -1) for part in every], -1)
+            # Of the zeros that torch fills in there is one row only.
+            rows = v.shape[:-1]
+            whole = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
+            return torch.cat([part.reshape(*rows, -1) for part in whole], -1)
 
-        if self._simple:  # for other layers torch's batched second derivatives are not reliable
-            return torch.cat([second(some, True) for some in torch.split(V, _ROWS)])
+        # For other layers torch's batched second derivatives are not reliable.
+        if self._simple:
+            return torch.cat([second(rows, True) for rows in torch.split(V, _ROWS)])
         return torch.stack([second(v, False) for v in V])
 
     @property

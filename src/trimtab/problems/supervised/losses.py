@@ -13,7 +13,8 @@ from trimtab.problems.supervised.untouched import nothing_global, untouched
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_ELEMENTWISE = {  # compare an output with a target of the same shape, number by number
+# These compare an output with a target of the same shape, number by number.
+_ELEMENTWISE = {
     "mse_loss": nn.MSELoss,
     "l1_loss": nn.L1Loss,
     "smooth_l1_loss": nn.SmoothL1Loss,
@@ -26,8 +27,10 @@ _ELEMENTWISE = {  # compare an output with a target of the same shape, number by
     "soft_margin_loss": nn.SoftMarginLoss,
     "hinge_embedding_loss": nn.HingeEmbeddingLoss,
 }
-_LABELS = {"cross_entropy": nn.CrossEntropyLoss, "nll_loss": nn.NLLLoss}  # weigh by the label
-_ROWS = {  # are a mean over samples, each of which counts once
+# These may weigh samples by their labels.
+_LABELS = {"cross_entropy": nn.CrossEntropyLoss, "nll_loss": nn.NLLLoss}
+# These are means over samples, each of which counts once.
+_ROWS = {
     "multi_margin_loss": nn.MultiMarginLoss,
     "multilabel_margin_loss": nn.MultiLabelMarginLoss,
     "multilabel_soft_margin_loss": nn.MultiLabelSoftMarginLoss,
@@ -97,7 +100,7 @@ class TorchLoss:
             return float(counted.numel() if weight is None else weight[counted].double().sum())
         tensors = [v for v in self.arguments.values() if isinstance(v, Tensor)]
         if self.elementwise and any(t.dim() >= y.dim() and t.numel() > 1 for t in tensors):
-            return None  # a weight for each sample
+            return None  # There is a weight for each sample.
         return float(len(y))
 
 
@@ -122,8 +125,7 @@ def recognise(loss: object) -> TorchLoss | None:
         return None
     if not (nothing_global() and untouched(loss, _FORWARDS[type(loss)])):
         return None
-    found = {a: getattr(loss, a) for a in _ARGUMENTS if hasattr(loss, a)}
-    return TorchLoss(name, found)
+    return TorchLoss(name, {a: getattr(loss, a) for a in _ARGUMENTS if hasattr(loss, a)})
 
 
 def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
@@ -173,5 +175,5 @@ def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
 def ignored_label(loss: object) -> int:
     """Return the label that a loss ignores, -100 unless it says otherwise."""
     known = recognise(loss)
-    found = getattr(loss, "ignore_index", -100) if known is None else known.ignore_index
-    return found if isinstance(found, int) else -100
+    label = getattr(loss, "ignore_index", -100) if known is None else known.ignore_index
+    return label if isinstance(label, int) else -100

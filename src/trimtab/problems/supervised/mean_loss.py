@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab._importing import told
-from trimtab.compute import kernel
+from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
@@ -21,8 +21,8 @@ from trimtab.problems.supervised.losses import Loss, shares
 from trimtab.problems.supervised.samples import Data
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
-_CHUNK = 1 << 22  # bytes of input in one piece of a full gradient or an evaluation
-_TOLERANCE = 1e-4  # a closed form is right if it differs by <= this part of the gradient
+_CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
+_TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradient
 
 
 class MeanLoss:
@@ -73,22 +73,22 @@ class MeanLoss:
 
     def outputs(self, x: Vector, data: Data, training: bool = False) -> Tensor:
         """Return the module's outputs for all samples."""
-        own = self._own
-        own.mode(training)
+        model = self._thread_model
+        model.mode(training)
         with _Naming(data.who):
-            return torch.cat([own(x, piece.X) for piece in self.pieces(data)])
+            return torch.cat([model(x, piece.X) for piece in self.pieces(data)])
 
     def outputs_on_threads(self, x: Vector, data: Data) -> Tensor:
         """Return the outputs without dropout, piece by piece on all cores: the same bits on any."""
 
         def of_piece(piece: Data) -> Tensor:
             with torch.no_grad(), self.precision(x):
-                own = self._own
-                own.mode(training=False)
-                return own(x, piece.X)
+                model = self._thread_model
+                model.mode(training=False)
+                return model(x, piece.X)
 
         with _Naming(data.who):
-            return torch.cat(list(pool(kernel.cores()).map(of_piece, self.pieces(data))))
+            return torch.cat(list(pool(library.cores()).map(of_piece, self.pieces(data))))
 
     def of_outputs(self, output: Tensor, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
@@ -116,9 +116,9 @@ class MeanLoss:
             form = self.closed_form
             if form is not None:
                 return form.gradients(x, [(data.X, data.y, None)])[0]
-        own = self._own
+        model = self._thread_model
         with torch.enable_grad():
-            return own.gradient(self._recorded(own, x, data, training))
+            return model.gradient(self._recorded(model, x, data, training))
 
     def full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the same, for large inputs piece by piece."""
@@ -126,8 +126,9 @@ class MeanLoss:
         if len(pieces) == 1:
             return self.gradient(x, data, training)
         parts = shares(self.loss, [piece.y for piece in pieces])
+        # A second pass would draw other random numbers.
         if parts is None and training and self.model.draws:
-            return self.gradient(x, data, training)  # a second pass would draw other numbers
+            return self.gradient(x, data, training)
         if parts is None:
             return self._through_outputs(x, data, pieces, training)
         total = torch.zeros_like(x)
@@ -142,26 +143,26 @@ class MeanLoss:
         parts = shares(self.loss, [piece.y for piece in pieces]) if len(pieces) > 1 else None
         if parts is None:
             pieces, parts = [data], [1.0]
-        own, total = self._own, torch.zeros_like(V)
+        model, total = self._thread_model, torch.zeros_like(V)
         with torch.enable_grad():
             for piece, share in zip(pieces, parts, strict=True):
                 if share:
-                    loss = self._recorded(own, x, piece, training=False)
-                    total.add_(own.hessian_products(loss, V), alpha=share)
+                    loss = self._recorded(model, x, piece, training=False)
+                    total.add_(model.hessian_products(loss, V), alpha=share)
         return total
 
-    def _recorded(self, own: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
+    def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
         """Return the loss as autograd records it."""
-        own.mode(training)
+        model.mode(training)
         with self.precision(x), _Naming(data.who):
-            return self._of_outputs(own(x, data.X), data.y)
+            return self._of_outputs(model(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
         """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
 
         Memory is needed for one piece only; the price is a second forward pass.
         """
-        own, total, start = self._own, torch.zeros_like(x), 0
+        model, total, start = self._thread_model, torch.zeros_like(x), 0
         with self.precision(x):
             with torch.no_grad():
                 outputs = self.outputs(x, data, training)
@@ -169,9 +170,9 @@ class MeanLoss:
                 outputs.requires_grad_()
                 (slope,) = torch.autograd.grad(self.of_outputs(outputs, data), outputs)
                 for piece in pieces:
-                    output = own(x, piece.X)
+                    output = model(x, piece.X)
                     part = slope[start : start + len(output)]
-                    total += own.gradient((output * part).sum())
+                    total += model.gradient((output * part).sum())
                     start += len(output)
         return total
 
@@ -185,21 +186,21 @@ class MeanLoss:
             return [data]
         if self._rowwise is None:
             with GENERATORS, seeded(0, self.model.device):
-                self._rowwise = rowwise(self._own, data.X[:64])
+                self._rowwise = rowwise(self._thread_model, data.X[:64])
         if not self._rowwise:
             return [data]
         parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
         return [Data(X, y, data.who) for X, y in parts]
 
     @property
-    def _own(self) -> FlatModule:
-        """The calling thread's own copy of the model, whose parameters change all the time."""
+    def _thread_model(self) -> FlatModule:
+        """The calling thread's model copy of the model, whose parameters change all the time."""
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):
             self._threads.model = self.model.twin()
-        own: FlatModule = self._threads.model
-        return own
+        model: FlatModule = self._threads.model
+        return model
 
 
 class _Naming:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from math import ceil
 from typing import Any, Literal
 
@@ -14,32 +13,22 @@ from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
-from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
-from trimtab.problems.fingerprint import hashed_code, hashed_tensors, line, update
 from trimtab.problems.metric import Metric
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.problems.supervised.closed_form import ClosedForm
-from trimtab.problems.supervised.flat import FlatModule, check_module, first_line, version
-from trimtab.problems.supervised.losses import Loss, check_loss, correct
-from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.samples import (
-    Batches,
+from trimtab.problems.supervised.batches import Sampling, batch_size, check_batch
+from trimtab.problems.supervised.client_data import (
     ClientData,
-    Data,
-    as_tensor,
-    batch_size,
-    check_batch,
     check_clients,
     check_data,
-    hashed_items,
     no_samples,
-    read,
-    size,
 )
-
-Measure = Callable[[Tensor, Tensor], Tensor | float]
-
-_BLOCKS = 24  # parts of a cohort that threads share out
+from trimtab.problems.supervised.evaluation import Evaluation, Measure, weighted_mean
+from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
+from trimtab.problems.supervised.flat import FlatModule, check_module, first_line
+from trimtab.problems.supervised.losses import Loss, check_loss
+from trimtab.problems.supervised.mean_loss import MeanLoss
+from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.samples import Data, read
 
 
 class Supervised:
@@ -70,7 +59,7 @@ class Supervised:
         test: Any = None,
         batch: int | float | None = None,
         weights: Sequence[float] | Tensor | Literal["samples"] | None = None,
-        sampling: Literal["reshuffle", "iid"] = "reshuffle",
+        sampling: Sampling = "reshuffle",
         l2: float = 0.0,
         metrics: Mapping[str, Measure] | None = None,
         autocast: torch.dtype | None = None,
@@ -90,7 +79,7 @@ class Supervised:
         check_module(first)
         self.model = FlatModule(first, _dtype(clients))
         self.batch, self.l2 = batch, float(l2)
-        self.sampling: Literal["reshuffle", "iid"] = sampling
+        self.sampling: Sampling = sampling
         self.metrics, self.autocast = dict(metrics or {}), autocast
         self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
         self.N, self.d = len(clients), self.model.d
@@ -105,13 +94,10 @@ class Supervised:
         self.weights = normalised(weights, self.N)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
         self._test = test
-        modes = [m.training for m in self.model.module.modules()]
+        self._oracles = Oracles(self._mean_loss, self.clients, batch, sampling, self.l2)
+        self._evaluation = Evaluation(self._mean_loss, self.metrics)
         # These are hashed now: what a function captured may be the record of its own calls.
-        self._code = {
-            "loss": hashed_code(loss),
-            "metrics": hashed_code(self.metrics),
-            "module": hashed_code((modes, self.model.module), values=False),
-        }
+        self._code = hashes_of_code(loss, self.metrics, self.model)
 
     threads = True  # oracles of several clients may be called at once
 
@@ -125,52 +111,32 @@ class Supervised:
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
-        data = self.clients[i]
-        form = self._mean_loss.closed_form if data.labelled else None
-        if form is not None:
-            chunk = self._direct(form, [i], [data], seed, r)
-            return lambda y, k=None: chunk(y, k)[0]
-        batches = Batches(data, self.batch, self.sampling, (seed, i, r))
+        return self._oracles.oracle(i, seed, r)
 
-        def g(y: Vector, k: int | None = None) -> Vector:
-            samples = data if k is None else batches[k]
-            if not self.model.draws:
-                return self._gradient(y, samples, whole=samples is data)
-            with (
-                GENERATORS,
-                seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), self.model.device),
-            ):
-                return self._gradient(y, samples, whole=samples is data)
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        """Return loss (without l2), accuracy for classifiers, and the user's metrics.
 
-        return g
+        On one client's data; or on the test data; or, where there is none, the mean over the
+        clients, weighted by p_i.
+        """
+        if client is not None:
+            return self._evaluation.on(self.clients[client], x, self.kernel)
+        if self._test is not None:
+            return self._evaluation.on(self.test, x, self.kernel)
+        rows = [self._evaluation.on(self.clients[i], x, self.kernel) for i in range(self.N)]
+        return weighted_mean(rows, self.weights.tolist())
+
+    # -- what it can do besides
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
-        every = [self.clients[i] for i in clients]
-        form = self._mean_loss.closed_form
-        if form is None or not all(data.labelled for data in every):
-            return side_by_side([self.oracle(i, seed, r) for i in clients])
-        return self._direct(form, clients, every, seed, r)
-
-    def _direct(
-        self, form: ClosedForm, clients: Sequence[int], every: list[Data], seed: int, r: int
-    ) -> Gradient:
-        cut = self._cut(clients, every, seed, r)
-
-        def g(y: Vector, k: int | None = None) -> Vector:
-            rows = [None if k is None else batches.rows(k) for batches in cut]
-            now = [(data.X, data.y, some) for data, some in zip(every, rows, strict=True)]
-            gradients = form.gradients(y, now)
-            return gradients + self.l2 * y if self.l2 else gradients
-
-        return g
+        at_once = self._oracles.chunk_oracle(clients, seed, r)
+        return at_once or side_by_side([self.oracle(i, seed, r) for i in clients])
 
     @property
     def kernel(self) -> kernel.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
-        form = self._mean_loss.closed_form
-        fits = self.model.device.type == "cpu" and kernel.works(self.model.dtype)
-        return form.layers if fits and form is not None else None
+        return self._oracles.layers()
 
     def play(
         self,
@@ -185,30 +151,8 @@ class Supervised:
 
         Returns the sum of p_i times each output, (outputs, d), and their |.|^2 for each client.
         """
-        every = [self.clients[i] for i in clients]
-        layers, like = self.kernel, self.model.start
-        vectors = (vector for row in inputs for vector in row)
-        plain = all(v.dtype == like.dtype and v.is_contiguous() and v.is_cpu for v in vectors)
-        if layers is None or not plain or not all(data.labelled for data in every):
-            return None
-        cut = self._cut(clients, every, seed, r)
-        return kernel.run(
-            layers,
-            self.l2,
-            tape.code,
-            [(data.X, data.y) for data in every],
-            [[None if k is None else batches.rows(k) for k in tape.batches] for batches in cut],
-            inputs,
-            outputs,
-            [float(self.weights[i]) for i in clients],
-            block=ceil(len(clients) / _BLOCKS),
-        )
-
-    def _cut(self, clients: Sequence[int], every: list[Data], seed: int, r: int) -> list[Batches]:
-        return [
-            Batches(data, self.batch, self.sampling, (seed, i, r))
-            for i, data in zip(clients, every, strict=True)
-        ]
+        p = [float(self.weights[i]) for i in clients]
+        return self._oracles.play(self.kernel, tape, clients, p, seed, r, inputs, outputs)
 
     @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
@@ -218,7 +162,7 @@ class Supervised:
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._gradient(x, self.clients[i], training=False, whole=True)
+        return self._oracles.gradient(x, self.clients[i], training=False, whole=True)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
@@ -237,24 +181,9 @@ class Supervised:
             total.add_(self.client_gradient(i, x), alpha=float(self.weights[i]))
         return total
 
-    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
-        """Return loss (without l2), accuracy for classifiers, and the user's metrics.
-
-        On one client's data; or on the test data; or, where there is none, the mean over the
-        clients, weighted by p_i.
-        """
-        if client is not None:
-            return self._measure(x, self.clients[client])
-        if self._test is not None:
-            return self._measure(x, self.test)
-        every = [self._measure(x, self.clients[i]) for i in range(self.N)]
-        p = self.weights.tolist()
-        return {
-            name: sum(p_i * row[name] for p_i, row in zip(p, every, strict=True))
-            for name in every[0]
-        }
-
-    # -- beyond the Problem
+    def sample_gradient(self, x: Vector, data: Data) -> Vector:
+        """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
+        return self._oracles.gradient(x, data, training=False)
 
     @cached_property
     def test(self) -> Data:
@@ -296,64 +225,23 @@ class Supervised:
     @cached_property
     def fingerprint(self) -> str:
         """Tell this problem from others in a saved run, part by part."""
-        settings = {
-            **{"N": self.N, "d": self.d, "batch": self.batch, "sampling": self.sampling},
-            **{"l2": self.l2, "autocast": self.autocast},
-        }
-        uniform = self.weights.stride() == (0,)
-        items = self.clients.clients if self.clients.in_memory else None
-        hashes = {
-            "start": hashed_tensors(list(self.model.state_dict(self.model.start).values())),
-            "weights": "uniform" if uniform else hashed_tensors([self.weights]),
-            "data": "?" if items is None else hashed_items(items),
-            "test": None if self._test is None else hashed_items([self._test]),
-        }
-        return line("Supervised", settings | self._code | hashes)
+        return self._identity().fingerprint()
 
     def old_fingerprint(self) -> str:
         """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
-        digest, loss = sha256(), _named(self.loss_function)
-        settings = (self.batch, self.sampling, self.l2, self.autocast, loss)
-        for text in (settings, self.model.module, self.weights.tolist() if self.N < 1e5 else ""):
-            digest.update(repr(text).encode())
-        for tensor in self.model.state_dict(self.model.start).values():
-            update(digest, tensor)
-        items = self.clients.clients if self.clients.in_memory else ()
-        for item in (*items, *(() if self._test is None else (self._test,))):
-            digest.update(repr(size(item)).encode())
-            for part in item if isinstance(item, tuple | list) else ():
-                update(digest, _as_0_1_0(part))
-        end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
-        return f"Supervised N={self.N} d={self.d} {end}"
+        return self._identity().old_fingerprint()
 
     # -- inside
 
-    def _gradient(
-        self, x: Vector, data: Data, training: bool = True, whole: bool = False
-    ) -> Vector:
-        """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
-        mean = self._mean_loss
-        gradient = (mean.full_gradient if whole else mean.gradient)(x, data, training)
-        return gradient + self.l2 * x if self.l2 else gradient
-
-    @torch.no_grad()
-    def _measure(self, x: Vector, data: Data) -> dict[str, float]:
-        mean, layers = self._mean_loss, self.kernel if data.labelled else None
-        large = layers is None and self.d >= KEEPS_CORES_BUSY
-        with mean.precision(x), one_thread(when=not large):
-            if layers is not None:
-                output = kernel.outputs(layers, x.to(data.X.dtype), data.X)
-            elif not large and self.d >= WORTH_A_THREAD and len(mean.pieces(data)) > 1:
-                output = mean.outputs_on_threads(x, data)
-            else:
-                output = mean.outputs(x, data)
-            found = {"loss": float(mean.of_outputs(output, data))}
-            right = correct(self.loss_function, output, data.y)
-            if right is not None:
-                found["accuracy"] = float(right.double().mean())
-            for name, metric in self.metrics.items():
-                found[name] = _measured(name, metric, output, data.y)
-            return found
+    def _identity(self) -> Identity:
+        settings = {
+            **{"batch": self.batch, "sampling": self.sampling},
+            **{"l2": self.l2, "autocast": self.autocast},
+        }
+        items = self.clients.clients if self.clients.in_memory else None
+        return Identity(
+            settings, self._code, self.model, self.loss_function, self.weights, items, self._test
+        )
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
@@ -384,36 +272,9 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     return module
 
 
-def _measured(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
-    """Return a metric of the user's as a number, and refuse one that changes the data."""
-    before = version(output), version(y)
-    value = metric(output, y)
-    if (version(output), version(y)) != before:
-        raise ValueError(
-            f"metric '{name}' changes outputs or targets in place; let it work on copies."
-        )
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"metric '{name}' returns no number ({first_line(error)}); return one."
-        ) from error
-
-
 def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
     """Return float64 if that is what the clients' tensors are; else leave it to the module."""
     first = clients[0] if isinstance(clients, list | tuple) else None
     first = first.tensors if isinstance(first, TensorDataset) else first
     X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
     return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None
-
-
-def _named(f: Any) -> str:
-    return getattr(f, "__qualname__", None) or repr(f)
-
-
-def _as_0_1_0(part: Any) -> Tensor:
-    """Return data as version 0.1.0 hashed them: lists of floats in the default dtype."""
-    found = as_tensor("the data", part)
-    narrow = isinstance(part, list | tuple) and found.dtype == torch.float64
-    return found.to(torch.get_default_dtype()) if narrow else found

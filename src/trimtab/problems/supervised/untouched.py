@@ -33,8 +33,8 @@ def nothing_global() -> bool:
     )
     if hooked:
         return False
-    for owner, name, own in _ORIGINALS:  # noqa: SIM110 (a loop takes half the time of all())
-        if getattr(owner, name) is not own:
+    for owner, name, original in _ORIGINALS:  # noqa: SIM110 (a loop takes half the time of all())
+        if getattr(owner, name) is not original:
             return False
     return True
 

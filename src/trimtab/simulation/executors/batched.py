@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from trimtab.compute.kernel import BadDataError
-from trimtab.compute.lazy import LazyRows, NotAlikeError, NotLazyError, eager, lazily, lazy
+from trimtab.compute.lazy import NotAlikeError, NotLazyError, eager, lazily, lazy
+from trimtab.compute.lazy_rows import LazyRows
 from trimtab.compute.tape import Tape, filled, numbers
 from trimtab.core import State, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle

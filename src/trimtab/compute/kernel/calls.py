@@ -1,0 +1,150 @@
+"""The calls of the kernels: programs for each client, gradients, outputs, linear combinations."""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.compute.kernel import library
+from trimtab.compute.kernel.errors import check_data, check_vectors, raise_trouble
+from trimtab.compute.kernel.program import (
+    Batch,
+    Clients,
+    Code,
+    Layers,
+    Program,
+    Terms,
+    Trouble,
+    addresses,
+    encoded_model,
+    longs,
+)
+
+_LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
+_ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
+
+
+def run(
+    layers: Layers,
+    l2: float,
+    code: Code,
+    data: Sequence[tuple[Tensor, Tensor]],
+    rows: Sequence[Sequence[Tensor | None]],
+    inputs: Sequence[Sequence[Tensor]],
+    outputs: Sequence[Sequence[Tensor | None]],
+    weights: Sequence[float] | None = None,
+    block: int = 1,
+    threads: int | None = None,
+) -> tuple[Tensor, list[list[float]]]:
+    """Run a program for each client, on all cores.
+
+    rows[i][j] are the samples of client i in batch j (None: all). Outputs are written where
+    outputs[i] says (None: nowhere). With weights, returns the sums over the clients of
+    weights[i] times output j, (outputs, d), and the |output|^2 of each client. Clients are added
+    up in blocks of `block`, so that the number of threads changes no bit.
+    """
+    dtype, d = inputs[0][0].dtype, layers.d
+    s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
+    check_vectors(layers, dtype, inputs, s, code.inputs)
+    check_vectors(layers, dtype, outputs, s, m)
+    check_data(layers, dtype, data, rows)
+    sizes = [
+        len(y) if indices is None else len(indices)
+        for (_, y), row in zip(data, rows, strict=True)
+        for indices in row
+    ]
+    steps, numbers, ends = code.encoded
+    arrays: list[array[Any]] = [
+        steps,
+        numbers,
+        addresses(X for X, _ in data),
+        addresses(y for _, y in data),
+        longs(len(y) for _, y in data),
+        addresses(indices for row in rows for indices in row),
+        longs(sizes),
+        addresses(vector for row in inputs for vector in row),
+        addresses(vector for row in outputs for vector in row),
+        array("d", weights or ()),
+    ]
+    at = [part.buffer_info()[0] for part in arrays]
+    model, _arrays = encoded_model(layers, l2)
+    program = Program(code.inputs, code.registers, m, *ends, *at[:2])
+    trouble = Trouble()
+    clients = Clients(s, len(rows[0]), *at[2:])
+    sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
+    squares = torch.empty((s, m), dtype=torch.float64)
+    library.function("run", dtype, library.level())(
+        ctypes.byref(model),
+        ctypes.byref(program),
+        ctypes.byref(clients),
+        d,
+        block,
+        sums.data_ptr() if weights else None,
+        squares.data_ptr(),
+        threads or min(blocks, library.cores()),
+        ctypes.byref(trouble),
+    )
+    raise_trouble(trouble, layers, data)
+    return (sums[0], squares.tolist()) if weights else (sums, [])
+
+
+def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
+    """Return the gradients of s mini-batches, (s, d), at x of shape (d,) or (s, d)."""
+    x = x.contiguous()
+    out = torch.empty((len(batches), x.shape[-1]), dtype=x.dtype)
+    points = x.expand(out.shape)
+    run(
+        layers,
+        0.0,
+        _ONE_GRADIENT,
+        [(X, y) for X, y, _ in batches],
+        [[rows] for _, _, rows in batches],
+        [[point] for point in points],
+        [[row] for row in out],
+    )
+    return out
+
+
+def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
+    """Return what a classifier says of each row of X, on all cores."""
+    layers.check(x)
+    if X.shape[1:] != (layers.sizes[0],) or x.dtype != X.dtype:
+        raise ValueError(
+            f"X has shape {tuple(X.shape)} and {X.dtype}; pass rows of {layers.sizes[0]} numbers "
+            f"of {x.dtype}."
+        )
+    out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
+    model, _arrays = encoded_model(layers)
+    function = library.function("outputs", X.dtype, library.level())
+    x, X = x.contiguous(), X.contiguous()
+    places = x.data_ptr(), X.data_ptr(), len(X), out.data_ptr()
+    if function(ctypes.byref(model), *places, library.cores()):
+        raise MemoryError("there is no memory left for an evaluation.")
+    return out
+
+
+def combine(terms: Terms) -> Tensor:
+    """Return the sum of the terms, in one pass where there is a kernel.
+
+    Long ones use as many threads as PyTorch would here.
+    """
+    first = terms[0][1]
+    kind = first.shape, first.dtype, first.device
+    alike = all((t.shape, t.dtype, t.device) == kind and t.is_contiguous() for _, t in terms)
+    function = None
+    if first.device.type == "cpu" and alike:
+        function = library.function("combination", first.dtype, library.level())
+    if function is None:
+        total = terms[0][0] * first
+        for a, tensor in terms[1:]:
+            total = total + a * tensor
+        return total
+    out = torch.empty_like(first)
+    numbers, tensors = array("d", (a for a, _ in terms)), addresses(t for _, t in terms)
+    places = numbers.buffer_info()[0], tensors.buffer_info()[0]
+    threads = torch.get_num_threads() if first.numel() >= _LONG_VECTOR else 1
+    function(*places, len(terms), first.numel(), out.data_ptr(), threads)
+    return out

@@ -1,0 +1,87 @@
+"""The compiled library: where it lies, whether it fits these sources, and its functions."""
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab.compute.kernel.program import Clients, Model, Program
+
+LEVELS = ("any", "avx2", "avx512")
+"""The instruction sets; what `level` returns is a place in this list."""
+
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+_ARGUMENTS = {
+    "run": [*[_POINTER] * 3, _LONG, _LONG, _POINTER, _POINTER, _INT, _POINTER],
+    "outputs": [*[_POINTER] * 3, _LONG, _POINTER, _INT],
+    "combination": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT],
+}
+
+
+@cache
+def _loaded() -> ctypes.CDLL | None:
+    """Load the kernels; not those that were built from other sources."""
+    sizes = (ctypes.sizeof(kind) for kind in (Model, Program, Clients))
+    layout = sum(size * 1000**place for place, size in enumerate(sizes))
+    for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
+        try:
+            library = ctypes.CDLL(str(path))
+            library.layout.restype = _LONG
+            if library.layout() == layout:
+                library.keep_memory()
+                return library
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@cache
+def level() -> int | None:
+    """Return which kernels are used, as a place in `LEVELS`; None for no kernel."""
+    library = _loaded()
+    widest = None if library is None else int(library.level())
+    return _chosen(os.environ.get("TRIMTAB_NATIVE", ""), widest)
+
+
+def _chosen(wanted: str, widest: int | None) -> int | None:
+    """Return the level that somebody wants, by default the widest that there is.
+
+    >>> _chosen("", 2), _chosen("avx2", 2), _chosen("0", 2)
+    (2, 1, None)
+    >>> _chosen("avx512", 1)
+    Traceback (most recent call last):
+    ValueError: TRIMTAB_NATIVE=avx512, but there is no such kernel here; pass 0, any or avx2.
+    """
+    available = LEVELS[: 0 if widest is None else widest + 1]
+    if wanted == "0":
+        return None
+    if wanted == "":
+        return widest
+    if wanted not in available:
+        others = " or ".join(
+            filter(None, (", ".join(("0", *available)[:-1]), ("0", *available)[-1]))
+        )
+        raise ValueError(
+            f"TRIMTAB_NATIVE={wanted}, but there is no such kernel here; pass {others}."
+        )
+    return available.index(wanted)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def function(name: str, dtype: torch.dtype, level: int | None) -> Any:
+    """Return a function of the library for a number type; None where there is none."""
+    library = _loaded()
+    if library is None or level is None or dtype not in _SUFFIX:
+        return None
+    compiled = getattr(library, f"{name}_{_SUFFIX[dtype]}_{level}")
+    compiled.argtypes, compiled.restype = _ARGUMENTS[name], _INT if name == "outputs" else None
+    return compiled

@@ -1,0 +1,138 @@
+"""What a kernel runs: a classifier's layers, a program, and both as the C code reads them."""
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+_POINTER, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
+_COMBINE, _GRADIENT = 0, 1
+
+Terms = Sequence[tuple[float, Tensor]]
+"""Numbers times tensors of one shape, to be added up."""
+
+Batch = tuple[Tensor, Tensor, Tensor | None]
+"""X, y, and which rows of them (None: all)."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A classifier: the sizes of its input and of each layer's output, and what layers have."""
+
+    sizes: tuple[int, ...]
+    biased: tuple[bool, ...]
+    relu: tuple[bool, ...]  # whether a ReLU follows
+
+    @cached_property
+    def d(self) -> int:
+        """How many parameters it has."""
+        pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
+        return sum((inside + biased) * outside for inside, outside, biased in pairs)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a point of another length: a kernel would read beyond it."""
+        if x.shape != (self.d,):
+            raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program on numbered values: its inputs, then registers.
+
+    steps: (dest, [(number, value), ...]) for a combination, whose first term alone may be dest
+    itself, and (dest, point, batch) for a gradient. outputs: the combinations it returns.
+    """
+
+    inputs: int
+    registers: int
+    steps: Sequence[tuple[int, list[tuple[float, int]]] | tuple[int, int, int]]
+    outputs: Sequence[list[tuple[float, int]]]
+
+    @cached_property
+    def encoded(self) -> "tuple[array[int], array[float], tuple[int, int, int, int]]":
+        """Steps and outputs as the kernels read them, and how long both are: steps, then all."""
+        steps: list[int] = []
+        numbers: list[float] = []
+        for step in self.steps:
+            if len(step) == 3:
+                steps += (_GRADIENT, *step)
+            else:
+                dest, terms = step
+                steps += (_COMBINE, dest, len(terms), *(value for _, value in terms))
+                numbers += (number for number, _ in terms)
+        ends = len(steps), len(numbers)
+        for terms in self.outputs:
+            steps += (len(terms), *(value for _, value in terms))
+            numbers += (number for number, _ in terms)
+        return longs(steps), array("d", numbers), (*ends, len(steps), len(numbers))
+
+
+class Model(ctypes.Structure):
+    """A classifier: `Layers` as the C code reads them."""
+
+    _fields_ = (
+        ("layers", _LONG),
+        ("sizes", _POINTER),
+        ("biased", _POINTER),
+        ("relu", _POINTER),
+        ("l2", _DOUBLE),
+    )
+
+
+class Program(ctypes.Structure):
+    """A program: `Code` as the C code reads it."""
+
+    _fields_ = (
+        ("inputs", _LONG),
+        ("registers", _LONG),
+        ("outputs", _LONG),
+        ("length", _LONG),
+        ("used", _LONG),
+        ("whole", _LONG),
+        ("count", _LONG),
+        ("code", _POINTER),
+        ("numbers", _POINTER),
+    )
+
+
+class Clients(ctypes.Structure):
+    """The data of several clients, their mini-batches, and their vectors."""
+
+    _fields_ = (
+        ("count", _LONG),
+        ("batches", _LONG),
+        ("X", _POINTER),
+        ("y", _POINTER),
+        ("lengths", _POINTER),
+        ("rows", _POINTER),
+        ("sizes", _POINTER),
+        ("inputs", _POINTER),
+        ("outputs", _POINTER),
+        ("weights", _POINTER),
+    )
+
+
+class Trouble(ctypes.Structure):
+    """What a kernel found wrong, and where."""
+
+    _fields_ = (("what", _LONG), ("client", _LONG), ("sample", _LONG), ("value", _LONG))
+
+
+def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[Model, Any]:
+    """Return a model for the kernels, and the arrays it points to, which must live as long."""
+    arrays = (longs(layers.sizes), array("i", layers.biased), array("i", layers.relu))
+    return Model(len(layers.biased), *(part.buffer_info()[0] for part in arrays), l2), arrays
+
+
+def longs(numbers: Iterable[int]) -> "array[int]":
+    """Return whole numbers as the kernels read them."""
+    return array("l", numbers)
+
+
+def addresses(tensors: Iterable[Tensor | None]) -> "array[int]":
+    """Return where tensors lie in memory; 0 for None."""
+    return array("Q", (0 if tensor is None else tensor.data_ptr() for tensor in tensors))

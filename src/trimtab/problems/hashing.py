@@ -1,0 +1,260 @@
+"""Hashes of what something computes: of tensors, and of functions, modules and all they hold.
+
+A function is hashed as its code, its defaults and whatever it captured, and not as where it lies
+in memory. A hash that ends with `?` covers only a part: nothing can be said of the rest.
+"""
+
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence, Set
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import partial
+from hashlib import sha256
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+_PYTHON = f"py{sys.version_info.major}{sys.version_info.minor}"
+_PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+# What these and the standard library define is known by its name.
+_KNOWN = {"torch", "numpy", "trimtab"}
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+# These attributes change no result.
+_NO_STATE = {
+    *("training", "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
+    *("__annotations__", "__annotate__", "__abstractmethods__", "_abc_impl", "__parameters__"),
+    *("__orig_bases__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+    *("__firstlineno__", "__static_attributes__", "__slots__"),
+}
+_BY_REPR = (range, slice, PurePath, Decimal, Fraction, date, time, timedelta)
+
+
+def hashed_tensors(tensors: Sequence[Tensor]) -> str:
+    """Return a hash of the numbers in tensors, their dtypes and shapes."""
+    digest = sha256()
+    for tensor in tensors:
+        update(digest, tensor)
+    return digest.hexdigest()[:16]
+
+
+def update(digest: Any, t: Tensor) -> None:
+    """Add dtype, shape and numbers of a tensor to a digest."""
+    t = t.detach().cpu()
+    digest.update(repr((t.dtype, tuple(t.shape))).encode())
+    flat = t.reshape(-1).resolve_conj().resolve_neg().contiguous()
+    digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+
+
+def hashed_code(thing: Any, *, values: bool = True) -> str:
+    """Return a hash of what a loss, a metric or a module computes.
+
+    Without `values`, parameters count by their shapes only.
+
+    >>> hashed_code(lambda x: x + 1) == hashed_code(lambda x: x + 1)
+    True
+    >>> hashed_code(lambda x: x + 1) == hashed_code(lambda x: x + 2)
+    False
+    """
+    walk = _Walk(values)
+    try:
+        walk.visit(thing)
+    except Exception:  # This object cannot be looked into.
+        return "?"
+    mark = f"{_PYTHON}:" if walk.has_code else ""
+    return f"{mark}{walk.digest.hexdigest()[:16]}{'' if walk.complete else '?'}"
+
+
+class _Walk:
+    """A walk through all that an object computes with, into a digest.
+
+    Every object gets a number when it is first met, so that a second meeting, or a circle, is a
+    reference to that number.
+    """
+
+    def __init__(self, values: bool) -> None:
+        self.values, self.digest = values, sha256()
+        self.complete, self.has_code = True, False
+        self._met: dict[int, tuple[int, Any]] = {}
+
+    def add(self, *words: object) -> None:
+        self.digest.update(repr(words).encode())
+
+    def visit(self, thing: Any) -> None:
+        if isinstance(thing, _PLAIN):
+            self.add(type(thing).__name__, thing)
+            return
+        if id(thing) in self._met:
+            self.add("again", self._met[id(thing)][0])
+            return
+        self._met[id(thing)] = len(self._met), thing
+        if _installed(thing):
+            self.add(getattr(thing, "__module__", ""), thing.__qualname__)
+        else:
+            self._open(thing)
+
+    def _open(self, thing: Any) -> None:
+        if isinstance(thing, Tensor):
+            self._tensor(thing)
+        elif isinstance(thing, numpy.ndarray | numpy.generic):
+            array = numpy.asarray(thing)
+            self.add("array", str(array.dtype), array.shape, array.tobytes())
+            self.complete &= not array.dtype.hasobject
+        elif isinstance(thing, Mapping | MappingProxyType):
+            self.add("mapping", len(thing))
+            for key, value in thing.items():
+                self.visit(key)
+                self.visit(value)
+        elif isinstance(thing, list | tuple):
+            self.add(type(thing).__name__, len(thing))
+            for value in thing:
+                self.visit(value)
+        elif isinstance(thing, Set):
+            self.add("set", sorted(map(repr, thing)))
+        elif isinstance(thing, ModuleType):
+            self.add("module", thing.__name__)
+        elif isinstance(thing, partial):
+            self.add("partial")
+            for part in (thing.func, thing.args, thing.keywords):
+                self.visit(part)
+        elif isinstance(thing, MethodType):
+            self.add("method", thing.__func__.__name__)
+            self.visit(thing.__func__)
+            self.visit(thing.__self__)
+        elif isinstance(thing, FunctionType):
+            self._function(thing)
+        elif isinstance(thing, type):
+            self._class(thing)
+        elif isinstance(thing, Enum):
+            self.add("enum", type(thing).__qualname__, thing.name)
+        elif isinstance(thing, _BY_REPR):
+            self.add(repr(thing))
+        else:
+            self._object(thing)
+
+    def _tensor(self, t: Tensor) -> None:
+        self.add("tensor", str(t.dtype), tuple(t.shape), t.requires_grad)
+        if self.values or not isinstance(t, nn.Parameter):
+            update(self.digest, t)
+        self.visit(list((t._backward_hooks or {}).values()))
+
+    def _function(self, f: FunctionType) -> None:
+        self.add("function")
+        self._code(f.__code__)
+        self.visit(f.__defaults__)
+        self.visit(f.__kwdefaults__)
+        for cell in f.__closure__ or ():
+            self.visit(_content(cell))
+        for name in sorted(_names(f.__code__)):
+            if name in f.__globals__:
+                self.add("global", name)
+                self.visit(f.__globals__[name])
+
+    def _code(self, code: CodeType) -> None:
+        self.has_code = True
+        self.add("code", code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._code(constant)
+            else:
+                self.visit(constant)
+
+    def _class(self, cls: type) -> None:
+        self.add("class", cls.__name__)
+        for base in cls.__bases__:
+            self.visit(base)
+        for name, value in sorted(vars(cls).items()):
+            if name not in _NO_STATE:
+                self.add(name)
+                for part in _inside(value):
+                    self.visit(part)
+
+    def _object(self, thing: Any) -> None:
+        self.add("object")
+        self.visit(type(thing))
+        slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
+        state = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+        state |= getattr(thing, "__dict__", {})
+        if _of_python(type(thing)) or not (state or hasattr(thing, "__dict__")):
+            # What is inside a logger, a lock or a generator says nothing.
+            self.complete = False
+            return
+        for name, value in state.items():
+            if name not in _NO_STATE:
+                self.add(name)
+                # The keys of hooks are numbered by the process.
+                hooks = "_hooks" in name and isinstance(value, Mapping)
+                self.visit(list(value.values()) if hooks else value)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "empty"
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code, and code inside it, may look up globally."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*(_names(constant) for constant in inner))
+
+
+def _inside(value: Any) -> tuple[Any, ...]:
+    """Return what a class attribute computes with."""
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset, value.fdel
+    return (value,)
+
+
+def _installed(thing: Any) -> bool:
+    """Tell whether this is a function or class of a library, which its name tells from others."""
+    if isinstance(thing, BuiltinFunctionType):
+        return isinstance(thing.__self__, ModuleType | type(None))
+    if not isinstance(thing, FunctionType | type) or "<" in thing.__qualname__:
+        return type(thing).__name__ in _DESCRIPTORS
+    # What functools.wraps wraps has the name of another function, but its own globals.
+    if isinstance(thing, FunctionType):
+        module = str(thing.__globals__.get("__name__"))
+    else:
+        module = thing.__module__
+    if module.partition(".")[0] in _KNOWN or _is_python(module):
+        return True
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
+    return path.startswith(_INSTALLED)
+
+
+def _of_python(cls: type) -> bool:
+    return _is_python(cls.__module__)
+
+
+def _is_python(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names and top != "__main__"
+
+
+_DESCRIPTORS = {
+    "method_descriptor",
+    "wrapper_descriptor",
+    "getset_descriptor",
+    "member_descriptor",
+    "builtin_function_or_method",
+}

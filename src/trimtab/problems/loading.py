@@ -1,0 +1,87 @@
+"""Problems by what users type: a name of the catalogue, or a function in a file of their own."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab._importing import load, place_of, told
+from trimtab.core.streams import PROBLEM, mix, seeded
+from trimtab.errors import BadArgument
+from trimtab.problems.catalogue import PROBLEMS
+from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.problem import Supervised
+
+
+def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
+    """Return the problem of a name or of `file.py:function`, and the target it suggests.
+
+    The names are those of `trimtab.problems.catalogue.PROBLEMS`; only they suggest targets, and
+    not all of them do. Of the options (N, batch, similarity, data, seed, ...) a function gets those
+    that it has a parameter for; one that is None is left to the function's default. A `batch` that
+    a function does not take is given to the Supervised that it returns. Global random numbers are
+    seeded by `seed` while the function runs, so that a module built there is the same each time.
+    Whatever is wrong with the name, the file or the function is a ValueError of one sentence.
+
+    >>> problem, target = load_problem("digits", N=5, batch=None)
+    >>> problem.N, target
+    (5, 0.95)
+    >>> load_problem("digit")
+    Traceback (most recent call last):
+    ValueError: 'digit' is no problem; pass one of digits, quadratic, emnist, cifar10, a9a, heart,\
+ concrete, shakespeare, or file.py:function.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if spec in PROBLEMS:
+        builtin = PROBLEMS[spec]
+        return _made(spec, builtin.make, options), builtin.target
+    if ".py:" not in spec and not spec.endswith(".py"):
+        raise ValueError(
+            f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+        )
+    return _made(spec, _users_function(spec), options), None
+
+
+def _users_function(spec: str) -> Callable[..., Any]:
+    """Import the file of `file.py:function` and return the function."""
+    stem, _, name = spec.partition(".py:")
+    path = Path(spec if spec.endswith(".py") else f"{stem}.py")
+    if not name:
+        raise ValueError(f"{spec!r} names no function; pass {path}:function.")
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file; pass file.py:function.")
+    module = load(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and n[0] != "_"}
+        defined = [n for n, f in functions.items() if f.__module__ == module.__name__]
+        has = f"it has {', '.join(defined)}" if defined else "it has no functions"
+        raise ValueError(f"{path} has no function {name!r}; {has}.")
+    return function  # type: ignore[no-any-return]
+
+
+def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
+    """Call a function with the options it takes, and return the problem that it makes."""
+    parameters = inspect.signature(make).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    taken = {name: value for name, value in options.items() if takes_all or name in parameters}
+    try:
+        # A module that is built in there is the same when a run is resumed.
+        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
+            problem = make(**taken)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and place_of(error) is None:
+            raise
+        raise ValueError(f"{spec} failed ({told(error)}); mend it.") from error
+    if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
+        raise ValueError(
+            f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
+            "trimtab.Supervised(…)."
+        )
+    if "batch" in options and "batch" not in taken:
+        if not isinstance(problem, Supervised):
+            raise BadArgument("batch", "{spec} has no mini-batches; drop {batch}.", spec=spec)
+        problem = problem.replace(batch=options["batch"])
+    return problem  # type: ignore[no-any-return]

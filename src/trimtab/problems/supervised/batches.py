@@ -1,0 +1,80 @@
+"""Mini-batches: how large they are, and which samples make up the k-th one of a round."""
+
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trimtab.core.streams import BATCH, stream
+from trimtab.problems.supervised.samples import Data
+
+Sampling = Literal["reshuffle", "iid"]
+"""A fresh order at each pass, or independent draws with replacement."""
+
+
+def batch_size(batch: int | float | None, n: int) -> int:
+    """Return the size of a mini-batch of n samples.
+
+    >>> batch_size(None, 15), batch_size(20, 15), batch_size(0.2, 15)
+    (15, 15, 3)
+    """
+    if batch is None:
+        return n
+    if isinstance(batch, float):
+        return max(1, ceil(batch * n - 1e-9))  # In floats, 0.2 * 15 is a little more than 3.
+    return min(n, batch)
+
+
+def check_batch(batch: int | float | None) -> None:
+    """Refuse a batch that is neither a size nor a fraction."""
+    if batch is None:
+        return
+    whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1
+    if not whole and not (isinstance(batch, float) and 0 < batch <= 1):
+        raise ValueError(
+            f"batch={batch!r}; pass a number of samples, a fraction of the local data such as "
+            "0.2, or None for all of it."
+        )
+
+
+class Batches:
+    """The mini-batches of one client in one round, a function of (seed, i, r, k) alone."""
+
+    def __init__(
+        self,
+        data: Data,
+        batch: int | float | None,
+        sampling: Sampling,
+        key: tuple[int, int, int],
+    ) -> None:
+        self.data, self.sampling, self.key = data, sampling, key
+        self.n, self.b = len(data), batch_size(batch, len(data))
+        self.steps = ceil(self.n / self.b)  # mini-batches in one pass
+        self.whole = batch is None or (sampling == "reshuffle" and self.b == self.n)
+        self._pass, self._order = -1, tuple[Tensor, ...]()
+
+    def rows(self, k: int) -> Tensor | None:
+        """Return which samples make up mini-batch k; None for all of them."""
+        if self.whole:
+            return None
+        device = self.data.X.device
+        if self.sampling == "iid":
+            return torch.randint(self.n, (self.b,), generator=self._stream(k)).to(device)
+        number, step = divmod(k, self.steps)
+        if number != self._pass:
+            order = torch.randperm(self.n, generator=self._stream(number))
+            self._pass, self._order = number, torch.split(order.to(device), self.b)
+        return self._order[step]
+
+    def __getitem__(self, k: int) -> Data:
+        rows = self.rows(k)
+        if rows is None:
+            return self.data
+        X, y = self.data.X, self.data.y
+        # index_select is about 5 x as fast as X[rows].
+        return Data(X.index_select(0, rows), y.index_select(0, rows), self.data.who)
+
+    def _stream(self, number: int) -> torch.Generator:
+        seed, i, r = self.key
+        return stream(seed, BATCH, i, r, number)

@@ -1,0 +1,106 @@
+"""The clients of Supervised: each is read when it is first sampled, and checked once."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from trimtab.problems.supervised.samples import Data, read, size
+
+_KEPT = 128  # of a lazy sequence, <= 128 clients stay in memory
+
+
+class ClientData:
+    """A sequence of clients, possibly lazy; `self[i]` is read, and passed to `check`, when needed.
+
+    What a list or tuple holds is kept once read; of another sequence, the last few clients used.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Any],
+        dtype: torch.dtype,
+        device: torch.device,
+        check: Callable[[str, Data], None],
+    ) -> None:
+        self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
+        self.in_memory = isinstance(clients, list | tuple)
+        self._read: OrderedDict[int, Data] = OrderedDict()
+        self._lock = Lock()  # Executors read from several threads.
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def size(self, i: int) -> int:
+        """Return the number of samples of client i."""
+        if i in self._read:
+            return len(self._read[i])
+        try:
+            return size(self.clients[i])
+        except TypeError:
+            return len(self[i])  # Reading it says what is wrong with it.
+
+    def __getitem__(self, i: int) -> Data:
+        with self._lock:
+            if i in self._read:
+                self._read.move_to_end(i)
+                return self._read[i]
+            data = read(f"client {i}", self.clients[i], self.dtype, self.device)
+            check_data(f"client {i}", data)
+            self.check(f"client {i}", data)
+            self._read[i] = data
+            if not self.in_memory and len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+            return data
+
+
+def check_clients(clients: Any) -> None:
+    """Refuse what is no sequence of clients."""
+    kind = type(clients).__name__
+    if isinstance(clients, Mapping):
+        raise ValueError(f"clients is a {kind}; pass a list, such as list(clients.values()).")
+    if isinstance(clients, DataLoader | Tensor | numpy.ndarray | str | TensorDataset):
+        raise ValueError(f"clients is a {kind}; pass a list with a pair (X, y) for each client.")
+    if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
+        raise ValueError(f"clients is a {kind}; pass a list, such as list(clients).")
+    if len(clients) == 0:
+        raise ValueError("Supervised: there are no clients; pass at least one.")
+    if not isinstance(clients, list | tuple):
+        return
+    for i, client in enumerate(clients):
+        if isinstance(client, Tensor | numpy.ndarray):
+            raise ValueError(
+                f"client {i} is a {type(client).__name__}, not a pair; pass a list with a pair "
+                "(X, y) for each client, [(X, y)] if there is one."
+            )
+
+
+def check_data(who: str, data: Data) -> None:
+    """Refuse what no model can learn from."""
+    X, y = data.X, data.y
+    if not X.dim():
+        raise ValueError(f"{who} has one number as its inputs; pass samples, one in each row.")
+    if not len(data):
+        raise no_samples(who)
+    if y.dim() == 0 or X.shape[0] != y.shape[0]:
+        raise ValueError(
+            f"{who} has {X.shape[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+            "pass as many of one as of the other."
+        )
+    for name, part in (("inputs", X), ("targets", y)):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+            row = int((~torch.isfinite(part.reshape(len(part), -1)).all(1)).nonzero()[0])
+            raise ValueError(
+                f"{who} has NaN or infinity in its {name} (first in sample {row}); "
+                "drop or fill in such samples."
+            )
+
+
+def no_samples(who: str) -> ValueError:
+    """Return the error that refuses an empty client."""
+    return ValueError(f"{who} has no samples; leave it out, or give it data.")

@@ -1,0 +1,97 @@
+"""What tells one Supervised from another in a saved run: its settings, code, numbers and data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from trimtab.problems.fingerprint import line
+from trimtab.problems.hashing import hashed_code, hashed_tensors, update
+from trimtab.problems.supervised.evaluation import Measure
+from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.losses import Loss
+from trimtab.problems.supervised.samples import as_tensor, collated, is_pair, size
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The parts of a Supervised that change its numbers."""
+
+    settings: Mapping[str, Any]  # batch, sampling, l2 and autocast
+    code: Mapping[str, str]  # the hashes of loss, metrics and module
+    model: FlatModule
+    loss: Loss
+    weights: Tensor
+    items: Sequence[Any] | None  # the clients; None if they are not in memory
+    test: Any
+
+    def fingerprint(self) -> str:
+        """Return a line with a value for each part."""
+        uniform = self.weights.stride() == (0,)
+        sizes = {"N": len(self.weights), "d": self.model.d}
+        hashes = {
+            "start": hashed_tensors(self._start()),
+            "weights": "uniform" if uniform else hashed_tensors([self.weights]),
+            "data": "?" if self.items is None else hashed_items(self.items),
+            "test": None if self.test is None else hashed_items([self.test]),
+        }
+        return line("Supervised", {**sizes, **self.settings, **self.code, **hashes})
+
+    def old_fingerprint(self) -> str:
+        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
+        N, digest, loss = len(self.weights), sha256(), _named(self.loss)
+        settings = (*self.settings.values(), loss)
+        for text in (settings, self.model.module, self.weights.tolist() if N < 1e5 else ""):
+            digest.update(repr(text).encode())
+        for tensor in self._start():
+            update(digest, tensor)
+        for item in (*(self.items or ()), *(() if self.test is None else (self.test,))):
+            digest.update(repr(size(item)).encode())
+            for part in item if isinstance(item, tuple | list) else ():
+                update(digest, _as_0_1_0(part))
+        end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
+        return f"Supervised N={N} d={self.model.d} {end}"
+
+    def _start(self) -> list[Tensor]:
+        """Return the parameters and buffers that a run starts with."""
+        return list(self.model.state_dict(self.model.start).values())
+
+
+def hashes_of_code(loss: Loss, metrics: Mapping[str, Measure], model: FlatModule) -> dict[str, str]:
+    """Return the hashes of what is called."""
+    modes = [m.training for m in model.module.modules()]
+    return {
+        "loss": hashed_code(loss),
+        "metrics": hashed_code(metrics),
+        "module": hashed_code((modes, model.module), values=False),
+    }
+
+
+def hashed_items(items: Iterable[Any]) -> str:
+    """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
+    digest, complete = sha256(), True
+    for item in items:
+        tensors = item.tensors if isinstance(item, TensorDataset) else item
+        if isinstance(tensors, tuple | list) and tensors:
+            whole = isinstance(item, TensorDataset) or is_pair(item)
+            for part in tensors if whole else collated("a client", tensors):
+                update(digest, as_tensor("the data", part))
+        else:
+            digest.update(repr(size(item)).encode())
+            complete = False
+    return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
+
+
+def _named(f: Any) -> str:
+    return getattr(f, "__qualname__", None) or repr(f)
+
+
+def _as_0_1_0(part: Any) -> Tensor:
+    """Return data as version 0.1.0 hashed them: lists of floats in the default dtype."""
+    tensor = as_tensor("the data", part)
+    narrow = isinstance(part, list | tuple) and tensor.dtype == torch.float64
+    return tensor.to(torch.get_default_dtype()) if narrow else tensor

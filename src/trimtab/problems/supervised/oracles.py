@@ -1,0 +1,121 @@
+"""The gradients of Supervised: oracles of one client and of several, and tapes for the kernel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from trimtab.compute import kernel
+from trimtab.compute.tape import Tape
+from trimtab.core import Gradient, Vector
+from trimtab.core.streams import FORWARD, mix, seeded
+from trimtab.problems.supervised.batches import Batches, Sampling
+from trimtab.problems.supervised.client_data import ClientData
+from trimtab.problems.supervised.closed_form import ClosedForm
+from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
+from trimtab.problems.supervised.samples import Data
+
+_BLOCKS = 24  # threads share out a cohort in <= 24 blocks
+
+
+@dataclass(frozen=True)
+class Oracles:
+    """What is differentiated, on which data, and how those are cut into mini-batches."""
+
+    mean_loss: MeanLoss
+    clients: ClientData
+    batch: int | float | None
+    sampling: Sampling
+    l2: float
+
+    def gradient(self, x: Vector, data: Data, training: bool = True, whole: bool = False) -> Vector:
+        """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
+        mean = self.mean_loss
+        gradient = (mean.full_gradient if whole else mean.gradient)(x, data, training)
+        return gradient + self.l2 * x if self.l2 else gradient
+
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
+        """Return g_i, by the closed form where there is one."""
+        data = self.clients[i]
+        form = self.mean_loss.closed_form if data.labelled else None
+        if form is not None:
+            chunk = self._by_closed_form(form, [i], [data], seed, r)
+            return lambda y, k=None: chunk(y, k)[0]
+        batches = Batches(data, self.batch, self.sampling, (seed, i, r))
+        model = self.mean_loss.model
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            samples = data if k is None else batches[k]
+            if not model.draws:
+                return self.gradient(y, samples, whole=samples is data)
+            with (
+                GENERATORS,
+                seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), model.device),
+            ):
+                return self.gradient(y, samples, whole=samples is data)
+
+        return g
+
+    def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient | None:
+        """Return the oracle of several clients by the closed form; None where there is none."""
+        data = [self.clients[i] for i in clients]
+        form = self.mean_loss.closed_form
+        if form is None or not all(each.labelled for each in data):
+            return None
+        return self._by_closed_form(form, clients, data, seed, r)
+
+    def _by_closed_form(
+        self, form: ClosedForm, clients: Sequence[int], data: list[Data], seed: int, r: int
+    ) -> Gradient:
+        cut = self._cut(clients, data, seed, r)
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            rows = [None if k is None else batches.rows(k) for batches in cut]
+            parts = [(each.X, each.y, part) for each, part in zip(data, rows, strict=True)]
+            gradients = form.gradients(y, parts)
+            return gradients + self.l2 * y if self.l2 else gradients
+
+        return g
+
+    def layers(self) -> kernel.Layers | None:
+        """Return what a compiled kernel needs to know of the module; None if it cannot run it."""
+        form, model = self.mean_loss.closed_form, self.mean_loss.model
+        fits = model.device.type == "cpu" and kernel.works(model.dtype)
+        return form.layers if fits and form is not None else None
+
+    def play(
+        self,
+        layers: kernel.Layers | None,
+        tape: Tape,
+        clients: Sequence[int],
+        weights: Sequence[float],
+        seed: int,
+        r: int,
+        inputs: Sequence[Sequence[Vector]],
+        outputs: Sequence[Sequence[Vector | None]],
+    ) -> tuple[Vector, list[list[float]]] | None:
+        """Run a tape for some clients through the kernel, if vectors and data suit it."""
+        data = [self.clients[i] for i in clients]
+        dtype = self.mean_loss.model.dtype
+        vectors = (vector for row in inputs for vector in row)
+        plain = all(v.dtype == dtype and v.is_contiguous() and v.is_cpu for v in vectors)
+        if layers is None or not plain or not all(each.labelled for each in data):
+            return None
+        cut = self._cut(clients, data, seed, r)
+        return kernel.run(
+            layers,
+            self.l2,
+            tape.code,
+            [(each.X, each.y) for each in data],
+            [[None if k is None else batches.rows(k) for k in tape.batches] for batches in cut],
+            inputs,
+            outputs,
+            weights,
+            block=ceil(len(clients) / _BLOCKS),
+        )
+
+    def _cut(self, clients: Sequence[int], data: list[Data], seed: int, r: int) -> list[Batches]:
+        """Return the mini-batches of each client in round r."""
+        return [
+            Batches(each, self.batch, self.sampling, (seed, i, r))
+            for i, each in zip(clients, data, strict=True)
+        ]

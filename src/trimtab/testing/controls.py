@@ -1,0 +1,107 @@
+"""What algorithms with control variates c and c_i keep besides."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+import torch
+
+from trimtab.algorithms.stages import Rounding
+from trimtab.algorithms.through import Through
+from trimtab.core import State
+from trimtab.simulation import Diverged, Simulation, simulate
+from trimtab.testing import _trials
+from trimtab.testing.errors import require
+
+
+def control_is_the_mean_gradient(algorithm: Any) -> None:
+    """After a round c_i is the mean of the raw gradients of its steps; with option I, g(x)."""
+    server, states = _with_controls(algorithm, c=1.0, c_i=2.0)
+    _, clients = _trials.run_round(algorithm, server, states)
+    for i in _trials.SOME:
+        what, c_i = "the mean of its raw gradients", torch.stack(clients.gradients[i]).mean(0)
+        if getattr(algorithm, "option", "II") == "I":
+            what, c_i = "its full gradient g(x)", _trials.quadratic().client_gradient(i, server.x)
+        same = _trials.close(clients.states[i], c_i)
+        require(same, algorithm, f"c_i is not {what} after a round", "look at line 12 (i), (ii)")
+
+
+def correction_matters(algorithm: Any) -> None:
+    """c and c_i each change the steps of the clients."""
+    x = _trials.run_round(algorithm, *_with_controls(algorithm))[0].x
+    for name in ("c", "c_i"):
+        y = _trials.run_round(algorithm, *_with_controls(algorithm, **{name: 100.0}))[0].x
+        what = f"{name} = 100 does not change the steps"
+        require(
+            not _trials.close(x, y), algorithm, what, "add c - c_i to the gradient at every step"
+        )
+
+
+def controls_average_to_c(algorithm: Any) -> None:
+    """After every round c = sum p_i c_i, with sampling, weights and lost replies."""
+    _with_controls(algorithm)
+    sim = simulate(algorithm, _trials.quadratic(), S=4, lost=0.3, x=_trials.start())
+    _audit(sim, 20, "start at zero, and add to c the share times the mean of c_i_new - c_i")
+
+
+def keeps_what_it_sent(algorithm: Any) -> None:
+    """c = sum p_i c_i also when uploads are rounded on their way."""
+    _with_controls(algorithm)
+    rounded = Through(algorithm, (Rounding(0.05),))
+    sim = simulate(rounded, _trials.quadratic(), S=4, x=_trials.start())
+    advice = "compute the client's new state from what g.sent(upload) returns, and upload that"
+    _audit(sim, 5, advice, algorithm)
+
+
+def includes_late_clients(algorithm: Any) -> None:
+    """c = sum p_i c_i also when clients join late."""
+    _with_controls(algorithm)
+    cohorts = [[0, 1], [0, 1], [0, 5], [2, 3, 4]]
+    sim = simulate(algorithm, _trials.quadratic(), cohorts=cohorts, x=_trials.start())
+    _audit(sim, len(cohorts), "start a client's c_i in one way, however late it joins")
+
+
+def reaches_the_weighted_optimum(algorithm: Any) -> None:
+    """With half of the clients a round, and no noise, x goes to the minimum of sum p_i f_i."""
+    _with_controls(algorithm)
+    sim = simulate(algorithm, _trials.quadratic(sigma=0.0), S=_trials.N // 2, x=_trials.start())
+    before, gap = inf, _trials.distance(sim)
+    with suppress(Diverged):
+        while 1e-6 < gap < before / 2:
+            before, gap = gap, _trials.distance(_trials.advance(sim, 100))
+    what = (
+        f"|x - x*| is {gap:.1g} after {sim.r} rounds with {_trials.N // 2} of {_trials.N} clients"
+    )
+    require(gap <= 1e-6, algorithm, what, "look at lines 10, 12 and 17, or at the step size")
+
+
+def _audit(sim: Simulation, rounds: int, advice: str, algorithm: Any = None) -> None:
+    """Require c = sum p_i c_i after each of some rounds."""
+    for _ in range(rounds):
+        gap = _trials.advance(sim, 1).audit()
+        what = f"c differs from the sum of p_i c_i by {gap:.1g} after round {sim.r}"
+        what += "" if algorithm is None else " when uploads are rounded"
+        require(gap < 1e-8, algorithm or sim.algorithm, what, advice)
+
+
+def _with_controls(
+    algorithm: Any, c: float = 0.0, c_i: float = 0.0
+) -> tuple[State, dict[int, State]]:
+    """Return states of server and clients with these controls."""
+    server, client = algorithm.init_server(_trials.start()), algorithm.init_client(_trials.start())
+    has_controls = hasattr(server, "c") and _trials.shapes(server.c) == _trials.shapes(client)
+    what = "it has no c in the server's state, or the client's state is not c_i"
+    require(has_controls, algorithm, what, "use check_algorithm alone")
+    states = {i: torch.full_like(client, c_i) for i in range(_trials.N)}
+    return server._replace(c=torch.full_like(client, c)), states
+
+
+CONTROL_CHECKS: tuple[Callable[[Any], None], ...] = (
+    control_is_the_mean_gradient,
+    correction_matters,
+    controls_average_to_c,
+    keeps_what_it_sent,
+    includes_late_clients,
+    reaches_the_weighted_optimum,
+)

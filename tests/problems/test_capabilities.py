@@ -1,0 +1,120 @@
+"""What a problem must have suffices; what it may have besides is asked for in one place."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Sgd, compare, diagnose, simulate
+from trimtab.problems.capabilities import capabilities
+from trimtab.studies.run import run
+
+D = 3
+CENTRES = torch.tensor([[1.0, 0.0, 2.0], [0.0, 2.0, -1.0], [-2.0, 1.0, 1.0]]).double()
+SCALES = torch.tensor([1.0, 0.5, 0.25]).double()
+
+
+class Six:
+    """f_i(x) = scale_i / 2 |x - centre_i|^2, with no more than every problem must have."""
+
+    N, d = len(CENTRES), D
+    weights = torch.tensor([0.5, 0.3, 0.2]).double()
+
+    def x0(self, seed=0):
+        return torch.zeros(D, dtype=torch.float64)
+
+    def oracle(self, i, seed, r):
+        return lambda y, k=None: SCALES[i] * (y - CENTRES[i])
+
+    def evaluate(self, x, client=None):
+        losses = SCALES / 2 * (x - CENTRES).square().sum(1)
+        return {"loss": float(self.weights @ losses if client is None else losses[client])}
+
+
+class WithClientLoss(Six):
+    def client_loss(self, i, x):
+        return super().evaluate(x, client=i)["loss"]
+
+    def evaluate(self, x, client=None):
+        return {"score": -float(x.norm())}
+
+
+class Lossless(Six):
+    def evaluate(self, x, client=None):
+        return {"accuracy": 1 / (1 + float(x.norm()))}
+
+
+def same():
+    """Return the same losses as a Quadratic, which has everything."""
+    A = SCALES[:, None, None] * torch.eye(D, dtype=torch.float64)
+    return Quadratic(A, SCALES[:, None] * CENTRES, weights=Six.weights)
+
+
+def test_gradients_come_from_the_oracle_where_a_problem_has_none_of_its_own():
+    can, all_of_it = capabilities(Six()), same()
+    x = torch.tensor([0.3, -1.0, 2.0]).double()
+    for i in range(3):
+        torch.testing.assert_close(can.client_gradient(i, x), all_of_it.client_gradient(i, x))
+    torch.testing.assert_close(can.gradient(x), all_of_it.gradient(x))
+
+
+def test_the_loss_is_the_mean_of_the_clients_where_a_problem_has_none_of_its_own():
+    x = torch.tensor([0.3, -1.0, 2.0]).double()
+    assert capabilities(WithClientLoss()).loss(x) == pytest.approx(Six().evaluate(x)["loss"])
+    assert capabilities(Six()).loss is None
+
+
+def test_its_own_functions_go_first():
+    own = same()
+    can = capabilities(own)
+    assert (can.loss, can.gradient) == (own.loss, own.gradient)
+    assert (can.client_loss, can.client_gradient) == (own.client_loss, own.client_gradient)
+
+
+def test_six_things_suffice_to_simulate():
+    few, all_of_it = (
+        list(islice(simulate(Scaffold(eta_l=0.2, K=3), problem, S=2), 30))
+        for problem in (Six(), same())
+    )
+    torch.testing.assert_close(few[-1].x, all_of_it[-1].x)
+
+
+class Outlier(Six):
+    def oracle(self, i, seed, r):
+        g = super().oracle(i, seed, r)
+        return lambda y, k=None: g(y, k) * (1e4 if i == 1 else 1.0)
+
+
+def test_six_things_suffice_to_say_who_made_a_run_diverge():
+    with pytest.raises(Diverged, match="client 1 moves nearly alone"):
+        list(islice(simulate(FedAvg(eta_l=0.2, K=2), Outlier()), 200))
+
+
+def test_six_things_suffice_to_compare():
+    few, all_of_it = (
+        compare(problem, [Sgd(eta=0.5), Sgd(eta=0.1)], R=20) for problem in (Six(), same())
+    )
+    assert few.metric == "loss"
+    for entry, expected in zip(few.entries, all_of_it.entries, strict=True):
+        falls, expected_falls = (
+            [later.metrics["loss"] - e.curve[0].metrics["loss"] for later in e.curve]
+            for e in (entry, expected)
+        )
+        assert falls == pytest.approx(expected_falls)
+
+
+def test_six_things_suffice_for_a_recorded_run(tmp_path):
+    done = run(Sgd(eta=0.5), Six(), R=5, name="six", out=tmp_path / "run")
+    assert len(done.entries[0].curve) == 5
+
+
+@pytest.mark.parametrize("kind", [Six, WithClientLoss])
+def test_six_things_and_some_loss_suffice_for_a_diagnosis(kind):
+    few, all_of_it = diagnose(kind(), minutes=0.05), diagnose(same(), minutes=0.05)
+    assert few.algorithm is not None
+    assert few.points[0].zeta == pytest.approx(all_of_it.points[0].zeta)
+
+
+def test_a_diagnosis_without_any_loss_is_refused(refused):
+    with refused("a diagnosis needs f itself", "Lossless has no loss", "client_loss(i, x)"):
+        diagnose(Lossless(), minutes=0.05)
