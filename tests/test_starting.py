@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from trimtab.cli import completion
-from trimtab.problems.catalogue import PROBLEMS
 from trimtab.reproduce import REPRODUCTIONS
 
 MOST = 1.0  # seconds of processor time; it takes < 0.3 s on a common machine, but machines differ
@@ -75,8 +74,7 @@ def test_completion_loads_nothing_heavy(typed, offers):
     assert not loaded
 
 
-def test_the_names_that_are_offered_are_those_there_are():
-    assert tuple(PROBLEMS) == completion.PROBLEMS
+def test_the_reproductions_that_are_offered_are_those_there_are():
     assert tuple(REPRODUCTIONS) == completion.REPRODUCTIONS
 
 

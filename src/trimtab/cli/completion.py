@@ -1,16 +1,14 @@
-"""What a shell offers when a name is being typed. The names stand here, so that none is imported.
+"""What a shell offers when a name is being typed; nothing heavy is imported for it.
 
-A test holds them equal to those of the catalogue and of the reproductions.
+The names of the reproductions stand here; a test holds them equal to those there are.
 """
 
 import click
 from click.shell_completion import CompletionItem
 
 from trimtab.algorithms.registry import NAMES
+from trimtab.problems.names import PROBLEMS
 
-PROBLEMS = (
-    *("digits", "quadratic", "emnist", "cifar10", "a9a", "heart", "concrete", "shakespeare"),
-)
 REPRODUCTIONS = (
     *("figure3", "theorem2", "table3", "table4", "table5", "concrete", "emnist400", "clients"),
     *("mime", "bias", "speedup", "local-steps"),

@@ -1,12 +1,30 @@
 """What is optimised: quadratics with closed forms, and any nn.Module on clients' data.
 
-`problem` says what a problem must have, `capabilities` what it may have besides, `catalogue` and
-`loading` find problems by name. Imports compute, core, errors, _files and _importing.
+`problem` says what a problem must have, `capabilities` what it may have besides; `names`,
+`catalogue` and `loading` find problems by name. Imports compute, core, errors, _files and
+_importing. Names are found on first use.
 """
 
-from trimtab.problems.catalogue import digits_problem
-from trimtab.problems.problem import Problem
-from trimtab.problems.quadratic import Quadratic
-from trimtab.problems.supervised.problem import Supervised
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.problems.catalogue import digits_problem
+    from trimtab.problems.problem import Problem
+    from trimtab.problems.quadratic import Quadratic
+    from trimtab.problems.supervised.problem import Supervised
+
+_HOMES = {
+    "Problem": "problem",
+    "Quadratic": "quadratic",
+    "Supervised": "supervised.problem",
+    "digits_problem": "catalogue",
+}
 
 __all__ = ["Problem", "Quadratic", "Supervised", "digits_problem"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trimtab.problems' has no attribute {name!r}")
+    return getattr(import_module(f"trimtab.problems.{_HOMES[name]}"), name)

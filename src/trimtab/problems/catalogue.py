@@ -1,7 +1,6 @@
 """The problems that come with trimtab, by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,18 +19,8 @@ from trimtab.problems.data.shakespeare import joined, shakespeare
 from trimtab.problems.data.split import Pair, Scale
 from trimtab.problems.models import logistic, resnet18
 from trimtab.problems.partition import by_similarity, split
-from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
-
-
-@dataclass(frozen=True)
-class Builtin:
-    """A problem that has a name."""
-
-    make: Callable[..., Problem]
-    shows: str
-    target: float | None = None
 
 
 def digits_problem(
@@ -134,19 +123,3 @@ def _reader(length: int, classes: int, size: int = 16, hidden: int = 128) -> nn.
         nn.ReLU(),
         nn.Linear(hidden, classes),
     )
-
-
-PROBLEMS = {
-    "digits": Builtin(
-        digits_problem, "scikit-learn's digits, sorted by label over 10 clients", target=0.95
-    ),
-    "quadratic": Builtin(quadratic_problem, "10 quadratics in 20 dimensions, no noise"),
-    "emnist": Builtin(emnist_problem, "EMNIST, sorted by label over 100 clients", target=0.5),
-    "cifar10": Builtin(cifar10_problem, "CIFAR-10 with ResNet-18 over 10 clients"),
-    "a9a": Builtin(a9a_problem, "census data a9a, sorted by label over 10 clients", target=0.84),
-    "heart": Builtin(heart_problem, "heart disease in four hospitals", target=0.75),
-    "concrete": Builtin(
-        concrete_problem, "strength of concrete, sorted over 10 clients", target=0.39
-    ),
-    "shakespeare": Builtin(shakespeare_problem, "the next character, over 50 speakers"),
-}

@@ -10,7 +10,8 @@ import torch
 from trimtab._importing import load, place_of, told
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
-from trimtab.problems.catalogue import PROBLEMS
+from trimtab.problems import catalogue
+from trimtab.problems.names import PROBLEMS
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 
@@ -18,7 +19,7 @@ from trimtab.problems.supervised.problem import Supervised
 def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
     """Return the problem of a name or of `file.py:function`, and the target it suggests.
 
-    The names are those of `trimtab.problems.catalogue.PROBLEMS`; only they suggest targets, and
+    The names are those of `trimtab.problems.names.PROBLEMS`; only they suggest targets, and
     not all of them do. Of the options (N, batch, similarity, data, seed, ...) a function gets those
     that it has a parameter for; one that is None is left to the function's default. A `batch` that
     a function does not take is given to the Supervised that it returns. Global random numbers are
@@ -36,7 +37,7 @@ def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
     options = {name: value for name, value in options.items() if value is not None}
     if spec in PROBLEMS:
         builtin = PROBLEMS[spec]
-        return _made(spec, builtin.make, options), builtin.target
+        return _made(spec, getattr(catalogue, builtin.make), options), builtin.target
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
             f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
