@@ -94,8 +94,6 @@ class Supervised:
         self.weights = normalised(weights, self.N)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
         self._test = test
-        self._oracles = Oracles(self._mean_loss, self.clients, batch, sampling, self.l2)
-        self._evaluation = Evaluation(self._mean_loss, self.metrics)
         # These are hashed now: what a function captured may be the record of its own calls.
         self._code = hashes_of_code(loss, self.metrics, self.model)
 
@@ -232,6 +230,16 @@ class Supervised:
         return self._identity().old_fingerprint()
 
     # -- inside
+
+    @property
+    def _oracles(self) -> Oracles:
+        """Its gradients, with the settings that it has now."""
+        return Oracles(self._mean_loss, self.clients, self.batch, self.sampling, self.l2)
+
+    @property
+    def _evaluation(self) -> Evaluation:
+        """What it measures, with the metrics that it has now."""
+        return Evaluation(self._mean_loss, self.metrics)
 
     def _identity(self) -> Identity:
         settings = {
