@@ -128,7 +128,7 @@ def test_clients_of_unequal_sizes_take_equally_many_steps():
 # -- where the data come from
 
 
-class LazyRows(Dataset):
+class Rows(Dataset):
     """A map-style Dataset of single samples, as numbers and numpy arrays."""
 
     def __init__(self, X, y):
@@ -144,7 +144,7 @@ class LazyRows(Dataset):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "wrap",
-    [TensorDataset, LazyRows, lambda X, y: (X.numpy(), y.numpy()), lambda X, y: [X, y.tolist()]],
+    [TensorDataset, Rows, lambda X, y: (X.numpy(), y.numpy()), lambda X, y: [X, y.tolist()]],
     ids=["TensorDataset", "map-style", "numpy", "lists"],
 )
 def test_datasets_give_what_tensors_give(wrap, dtype):

@@ -66,7 +66,7 @@ def capabilities(problem: Any) -> Capabilities:
         threads=bool(has("threads")),
         steps=has("steps"),
         reshuffles=has("sampling") == "reshuffle",
-        optimum=(lambda: problem.x_star) if hasattr(problem, "x_star") else None,
+        optimum=(lambda: problem.x_star) if _declares(problem, "x_star") else None,
         constant_hessians=bool(has("constant_hessians")),
         state_dict=has("unflatten"),
     )
@@ -117,6 +117,11 @@ def _mean_loss(
         return sum(float(problem.weights[i]) * float(client_loss(i, x)) for i in range(problem.N))
 
     return loss
+
+
+def _declares(problem: Any, name: str) -> bool:
+    """Tell whether a problem has an attribute, without computing it where it is a property."""
+    return hasattr(type(problem), name) or hasattr(problem, name)
 
 
 def _metric(problem: Any) -> Metric | None:

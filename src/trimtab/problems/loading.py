@@ -76,7 +76,9 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
         if isinstance(error, ValueError) and place_of(error) is None:
             raise
         raise ValueError(f"{spec} failed ({told(error)}); mend it.") from error
-    if not all(hasattr(problem, name) for name in ("N", "d", "x0", "oracle", "evaluate")):
+    if not all(
+        hasattr(problem, name) for name in ("N", "d", "weights", "x0", "oracle", "evaluate")
+    ):
         raise ValueError(
             f"{spec} returned a {type(problem).__name__}; return a Problem, such as "
             "trimtab.Supervised(…)."

@@ -159,7 +159,7 @@ def _read(place: State | _Row) -> State:
 
 
 class _Slabs:
-    """LazyRows of memory for states of one form; those that are spare are used again.
+    """Rows of memory for states of one form; those that are spare are used again.
 
     Many are taken at once. One by one they would lie between the vectors that come and go in a
     round, and the heap would grow to several times what they take.
@@ -184,7 +184,7 @@ class _Slabs:
 
 
 class _File:
-    """LazyRows of a temporary file for states of one form; those that are spare are used again.
+    """Rows of a temporary file for states of one form; those that are spare are used again.
 
     It is read and written, not mapped: the pages of a mapping count as memory of the process, and
     a full disk would kill it.
