@@ -314,8 +314,8 @@ def test_every_operator_of_a_tensor_is_there():
     special = {name for name in dir(torch.Tensor) if name.startswith("__")}
     outdated = {"__div__", "__idiv__", "__rdiv__", "__long__", "__nonzero__"}
     of_memory = {name for name in special if "dlpack" in name or "array" in name}
-    not_operators = {"__annotations__", "__dict__", "__weakref__", "__setstate__", "__module__", "__slotnames__",
-                     "__torch_dispatch__", "__delitem__"}  # fmt: skip
+    not_operators = {"__annotations__", "__dict__", "__weakref__", "__setstate__", "__module__",
+                     "__slotnames__", "__torch_dispatch__", "__delitem__"}  # fmt: skip
     missing = {
         name
         for name in special - outdated - of_memory - not_operators
