@@ -81,14 +81,17 @@ def fedprox(clients, x, *, eta_l, K, mu, eta_g):
 
 
 def scaffold(clients, x, *, eta_l, K, eta_g, option):
-    """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II."""
-    c_i = np.zeros_like(clients.b)
+    """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II.
+
+    K is a number, or one for each client.
+    """
+    c_i, steps = np.zeros_like(clients.b), np.broadcast_to(K, len(clients.b))
     for r, cohort in clients.rounds():
         c = clients.p @ c_i
         y, c_i_new = {}, c_i.copy()
         for i in cohort:
             y[i], raw = x, []
-            for k in range(K):
+            for k in range(steps[i]):
                 raw.append(clients.batch(i, y[i], r, k))
                 y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
             c_i_new[i] = clients.full(i, x) if option == "I" else np.mean(raw, axis=0)

@@ -1,6 +1,7 @@
 """Small heterogeneous quadratics in float64, and the path of an algorithm on a problem."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from trimtab import Adagrad, Adam, Momentum, Problem, Quadratic, Yogi, simulate
+from trimtab.core.replies import Tally
+from trimtab.simulation.executors import Exchange, Executor
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 SCAFFOLDS = ({"option": "I"}, {"option": "II"}, {"option": "II", "lean": True})
@@ -46,3 +49,21 @@ def fit(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
 
 def assert_same(a: Tensor, b: Tensor, atol: float = 1e-10) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+class Unequal(Executor):
+    """Client i makes K_i local steps, whatever K is."""
+
+    name = "unequal"
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = steps
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        e, tally = exchange, Tally()
+        for i in clients:
+            g = replace(e.oracle(i), count=lambda K, i=i: self.steps[i])
+            upload, state = e.run(i, g, e.state(i), e.broadcast)
+            tally.add(e.weight(i), upload, state)
+            e.keep(i, state)
+        return tally

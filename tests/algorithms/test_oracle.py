@@ -7,10 +7,12 @@ import numpy as np
 import numpy_oracle as oracle
 import pytest
 import torch
+from quadratics import Unequal
 
 import trimtab
 
 N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7
+UNEQUAL = (1, 4, 2, 3, 3, 1, 4, 2)  # K_i, in the cases of that name
 
 
 def case(ours, theirs, **settings):
@@ -47,6 +49,10 @@ CASES = {
         trimtab.Scaffold(lean=True, **local),
         partial(oracle.scaffold, option="II", **local),
     ),
+    "Scaffold-II-unequal": (
+        trimtab.Scaffold(**local),
+        partial(oracle.scaffold, option="II", **local | {"K": UNEQUAL}),
+    ),
     "RichardsonRomberg": (
         trimtab.RichardsonRomberg(trimtab.FedAvg(**local)),
         partial(oracle.richardson_romberg, **local),
@@ -57,6 +63,9 @@ CASES = {
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
 }
 every_case = pytest.mark.parametrize("name", CASES)
+TWICE = ("Mime-",)  # beginnings of those with two exchanges a round
+asks_twice = pytest.mark.parametrize("name", [name for name in CASES if name.startswith(TWICE)])
+asks_once = pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(TWICE)])
 
 
 @cache
@@ -86,13 +95,14 @@ def x0():
 
 
 def simulated(name, **settings):
-    """Return x after every round (SCAFFOLD: the rows x, c, c_1 ... c_N), and who answered."""
+    """Return x after every round (with controls: the rows x, c, c_1 ... c_N), and who answered."""
+    settings |= {"executor": Unequal(UNEQUAL)} if name.endswith("unequal") else {}
     sim = trimtab.simulate(CASES[name][0], problem(), seed=SEED, x=x0(), **settings)
     path, answered = [], []
     for _ in range(R):
         round = next(sim)
         rows = [round.x]
-        if name.startswith("Scaffold"):
+        if hasattr(round.server, "c"):
             c_i = [sim.states[i] if i in sim.states else torch.zeros(d) for i in range(N)]
             rows += [round.server.c, *c_i]
         path.append([row.tolist() for row in rows])
@@ -135,7 +145,7 @@ def test_cohorts_of_any_size_and_order(name):
     assert agree(path, expected(name, cohorts))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Mime-")])
+@asks_once
 def test_a_lost_reply_is_as_if_never_asked(name):
     path, answered = simulated(name, cohorts=[range(N), [3], [6, 2, 4]] * (R // 3), lost=0.3)
     assert () in answered
@@ -143,8 +153,8 @@ def test_a_lost_reply_is_as_if_never_asked(name):
     assert agree(path, expected(name, answered))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Mime-")])
-def test_a_client_lost_in_either_exchange_of_mime_is_as_if_never_asked(name):
+@asks_twice
+def test_a_client_lost_in_either_of_two_exchanges_is_as_if_never_asked(name):
     path, answered = simulated(name, cohorts=[[r % N] for r in range(R)], lost=0.3)
     assert () in answered  # of two exchanges `cohort` shows the second: ask one client at a time
     assert agree(path, expected(name, answered))
