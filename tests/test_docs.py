@@ -20,6 +20,7 @@ from trimtab import (
     Quadratic,
     RichardsonRomberg,
     Scaffold,
+    ScaffoldM,
     ServerOnly,
     Sgd,
     simulate,
@@ -81,6 +82,7 @@ def algorithm(name: str, base):
         "`ServerOnly`": ServerOnly(eta=0.1, base=base),
         "`MimeLite`": MimeLite(eta=0.1, K=K, base=base),
         "`Mime`": Mime(eta=0.1, K=K, base=base),
+        "`ScaffoldM`": ScaffoldM(**local, a=0.5),
     }
     return made[name]
 
@@ -158,7 +160,8 @@ def test_every_test_and_check_that_is_named_exists(page):
 
 def test_every_check_in_the_table_of_mistakes_exists():
     text = (ROOT / "docs" / "algorithms.md").read_text().partition("## Mistakes to know")[2]
-    mistakes = (ROOT / "tests" / "algorithms" / "test_known_mistakes.py").read_text()
+    folder = ROOT / "tests" / "algorithms"
+    mistakes = "".join(path.read_text() for path in folder.glob("test_*_mistakes.py"))
     table = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert table
     for line in table:

@@ -18,6 +18,7 @@ from trimtab import (
     Momentum,
     RichardsonRomberg,
     Scaffold,
+    ScaffoldM,
     ServerOnly,
     Sgd,
     Yogi,
@@ -33,6 +34,7 @@ STEPS = {
     MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
     Mime: {"eta": 0.1, "K": 2, "base": BASE},
     ServerOnly: {"eta": 0.1, "base": BASE},
+    ScaffoldM: {"eta_l": 0.1, "K": 2},
 }
 NAN, INFINITY = float("nan"), float("inf")
 every_algorithm = pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)

@@ -160,9 +160,9 @@ PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
     *("Diagnosis", "Diverged", "FedAvg", "FedOpt", "FedProx", "InUse", "Metric"),
     *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg"),
-    *("Round", "Rounding", "Scaffold", "ServerOnly", "Sgd", "Simulation", "Stage"),
-    *("Supervised", "Through", "Yogi", "__version__", "compare", "diagnose"),
-    *("register", "simulate", "testing"),
+    *("Round", "Rounding", "Scaffold", "ScaffoldM", "ServerOnly", "Sgd"),
+    *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__"),
+    *("compare", "diagnose", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -174,6 +174,7 @@ SIGNATURES = {
     trimtab.Mime: "(*, eta, K, base)",
     trimtab.ServerOnly: "(*, eta, base)",
     trimtab.RichardsonRomberg: "(fedavg)",
+    trimtab.ScaffoldM: "(*, eta_l, K, a=0.1, eta_g=1.0)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

@@ -17,6 +17,7 @@ from trimtab import (
     Momentum,
     RichardsonRomberg,
     Scaffold,
+    ScaffoldM,
     ServerOnly,
     Sgd,
     Yogi,
@@ -32,6 +33,10 @@ SCAFFOLDS = (
     Scaffold(eta_l=0.1, K=5, lean=True),
     Scaffold(eta_l=0.1, K=1, eta_g=0.7),
 )
+CONTROLLED = (  # with SCAFFOLD's controls
+    ScaffoldM(eta_l=0.1, K=5),
+    ScaffoldM(eta_l=0.1, K=5, a=0.5, eta_g=0.7),
+)
 ALGORITHMS = (
     Sgd(eta=0.5),
     FedAvg(eta_l=0.1, K=5, eta_g=1.5),
@@ -41,6 +46,7 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    *CONTROLLED,
 )
 
 
@@ -49,8 +55,8 @@ def test_every_algorithm_keeps_the_contract(algorithm: Any) -> None:
     check_algorithm(algorithm)
 
 
-@pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
-def test_scaffold_keeps_the_contract_of_controls(algorithm: Scaffold) -> None:
+@pytest.mark.parametrize("algorithm", SCAFFOLDS + CONTROLLED, ids=repr)
+def test_scaffold_keeps_the_contract_of_controls(algorithm: Any) -> None:
     check_controls(algorithm)
 
 

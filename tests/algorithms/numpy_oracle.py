@@ -181,3 +181,21 @@ def mime(clients, x, *, eta, K, base):
         _, s = base(c, *s)
         x = clients.mean(y)
         yield x
+
+
+def scaffold_m(clients, x, *, eta_l, K, a, eta_g):
+    """Yield the rows x, c, c_1 ... c_N; the momentum is the mean of the steps of the last round."""
+    c_i, m = np.zeros_like(clients.b), np.zeros_like(x)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, mean_step, c_i_new = {}, {}, c_i.copy()
+        for i in cohort:
+            y[i], raw, steps = x, [], []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                steps.append(a * (raw[-1] - c_i[i] + c) + (1 - a) * m)
+                y[i] = y[i] - eta_l * steps[-1]
+            c_i_new[i], mean_step[i] = np.mean(raw, axis=0), np.mean(steps, axis=0)
+        x, m = (1 - eta_g) * x + eta_g * clients.mean(y), clients.mean(mean_step)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])

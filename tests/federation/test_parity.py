@@ -16,6 +16,7 @@ from trimtab import (
     Momentum,
     RichardsonRomberg,
     Scaffold,
+    ScaffoldM,
     ServerOnly,
     Sgd,
     Supervised,
@@ -36,6 +37,7 @@ ALGORITHMS = [
     Sgd(eta=0.2),
     ServerOnly(eta=0.1, base=Momentum()),
     RichardsonRomberg(FedAvg(eta_l=0.05, K=3)),
+    ScaffoldM(eta_l=0.05, K=7, a=0.3),
 ]
 SIZES = (23, 11, 40)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.mimelite import MimeLite
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
     from trimtab.algorithms.scaffold import Scaffold
+    from trimtab.algorithms.scaffoldm import ScaffoldM
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
     from trimtab.algorithms.stages import Rounding
@@ -41,6 +42,7 @@ __all__ = [
     "RichardsonRomberg",
     "Rounding",
     "Scaffold",
+    "ScaffoldM",
     "ServerOnly",
     "Sgd",
     "Stage",

@@ -30,6 +30,7 @@ _TITLES = {  # class, title and colour by name
     "mime": ("Mime", "Mime", "#4f3b78"),
     "serveronly": ("ServerOnly", "server only", "#888888"),
     "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),
+    "scaffoldm": ("ScaffoldM", "SCAFFOLD-M", "#3fb8af"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")

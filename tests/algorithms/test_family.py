@@ -1,0 +1,50 @@
+"""What the rest of the family reduces to, and where it goes at constant steps without noise."""
+
+import pytest
+import torch
+from quadratics import WEIGHTS, assert_same, path, quadratic
+
+from trimtab import Scaffold, ScaffoldM
+
+weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
+ONES = torch.ones(3, dtype=torch.float64)
+
+eta_l, K = 0.05, 5
+
+
+def some_lost(algorithm, problem):
+    """Return a path with sampling, lost replies and noise."""
+    return path(algorithm, problem, 30, S=3, lost=0.3)
+
+
+CONTROLLED = (ScaffoldM(eta_l=eta_l, K=K, a=0.5),)
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+@pytest.mark.parametrize("algorithm", CONTROLLED, ids=repr)
+def test_those_with_controls_reach_the_optimum(algorithm, S, weights):
+    problem = quadratic(weights=weights)
+    x = path(algorithm, problem, 400, S=S, lost=0.2)[-1]
+    assert_same(x, problem.x_star, atol=1e-8)
+
+
+# -- ScaffoldM
+
+
+@weighted
+@pytest.mark.parametrize("eta_g", [0.6, 1.0])
+def test_scaffold_m_without_momentum_is_scaffold(eta_g, weights):
+    problem, how = quadratic(sigma=1.0, weights=weights), {"eta_l": eta_l, "K": K, "eta_g": eta_g}
+    assert_same(some_lost(ScaffoldM(a=1.0, **how), problem), some_lost(Scaffold(**how), problem))
+
+
+def test_the_momentum_of_scaffold_m_does_not_lengthen_the_steps():
+    """With equal clients m is the mean direction of the last round, so y - x is a mean of such."""
+    some = quadratic()
+    problem = type(some)(some.A[:1].expand(6, -1, -1), some.b[:1].expand(6, -1))
+    first, later = (ScaffoldM(eta_l=1e-6, K=K, a=a) for a in (1.0, 0.2))
+    gradient = problem.gradient(ONES)
+    xs = path(later, problem, 200)
+    assert_same(path(first, problem, 1)[0] - ONES, -K * 1e-6 * gradient, atol=1e-9)
+    assert_same(xs[-1] - xs[-2], -K * 1e-6 * gradient, atol=1e-7)
