@@ -12,6 +12,7 @@ import trimtab
 from trimtab import (
     Adam,
     FedAvg,
+    FedDyn,
     FedOpt,
     FedProx,
     Mime,
@@ -82,6 +83,7 @@ def algorithm(name: str, base):
         "`ServerOnly`": ServerOnly(eta=0.1, base=base),
         "`MimeLite`": MimeLite(eta=0.1, K=K, base=base),
         "`Mime`": Mime(eta=0.1, K=K, base=base),
+        "`FedDyn`": FedDyn(**local, alpha=1.0),
         "`ScaffoldM`": ScaffoldM(**local, a=0.5),
     }
     return made[name]

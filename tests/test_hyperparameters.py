@@ -11,6 +11,7 @@ from trimtab import (
     Adagrad,
     Adam,
     FedAvg,
+    FedDyn,
     FedOpt,
     FedProx,
     Mime,
@@ -34,6 +35,7 @@ STEPS = {
     MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
     Mime: {"eta": 0.1, "K": 2, "base": BASE},
     ServerOnly: {"eta": 0.1, "base": BASE},
+    FedDyn: {"eta_l": 0.1, "K": 2},
     ScaffoldM: {"eta_l": 0.1, "K": 2},
 }
 NAN, INFINITY = float("nan"), float("inf")

@@ -158,11 +158,11 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 
 PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
-    *("Diagnosis", "Diverged", "FedAvg", "FedOpt", "FedProx", "InUse", "Metric"),
-    *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg"),
-    *("Round", "Rounding", "Scaffold", "ScaffoldM", "ServerOnly", "Sgd"),
-    *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__"),
-    *("compare", "diagnose", "register", "simulate", "testing"),
+    *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedOpt", "FedProx", "InUse"),
+    *("Metric", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic"),
+    *("RichardsonRomberg", "Round", "Rounding", "Scaffold", "ScaffoldM"),
+    *("ServerOnly", "Sgd", "Simulation", "Stage", "Supervised", "Through", "Yogi"),
+    *("__version__", "compare", "diagnose", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -175,6 +175,7 @@ SIGNATURES = {
     trimtab.ServerOnly: "(*, eta, base)",
     trimtab.RichardsonRomberg: "(fedavg)",
     trimtab.ScaffoldM: "(*, eta_l, K, a=0.1, eta_g=1.0)",
+    trimtab.FedDyn: "(*, eta_l, K, alpha=0.1)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

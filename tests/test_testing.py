@@ -10,6 +10,7 @@ from trimtab import (
     Adagrad,
     Adam,
     FedAvg,
+    FedDyn,
     FedOpt,
     FedProx,
     Mime,
@@ -37,6 +38,10 @@ CONTROLLED = (  # with SCAFFOLD's controls
     ScaffoldM(eta_l=0.1, K=5),
     ScaffoldM(eta_l=0.1, K=5, a=0.5, eta_g=0.7),
 )
+SUMMED = (  # whose controls add up as SCAFFOLD's, but are not the mean gradients of a round
+    FedDyn(eta_l=0.1, K=5),
+    FedDyn(eta_l=0.1, K=5, alpha=1.0),
+)
 ALGORITHMS = (
     Sgd(eta=0.5),
     FedAvg(eta_l=0.1, K=5, eta_g=1.5),
@@ -46,6 +51,7 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    *SUMMED,
     *CONTROLLED,
 )
 
@@ -58,6 +64,13 @@ def test_every_algorithm_keeps_the_contract(algorithm: Any) -> None:
 @pytest.mark.parametrize("algorithm", SCAFFOLDS + CONTROLLED, ids=repr)
 def test_scaffold_keeps_the_contract_of_controls(algorithm: Any) -> None:
     check_controls(algorithm)
+
+
+@pytest.mark.parametrize("algorithm", SUMMED, ids=repr)
+def test_controls_add_up(algorithm: Any) -> None:
+    for check in CONTROL_CHECKS:
+        if check is not testing.control_is_the_mean_gradient:
+            check(algorithm)
 
 
 # -- wrong algorithms, each as small as can be

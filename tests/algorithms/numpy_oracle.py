@@ -199,3 +199,19 @@ def scaffold_m(clients, x, *, eta_l, K, a, eta_g):
         x, m = (1 - eta_g) * x + eta_g * clients.mean(y), clients.mean(mean_step)
         c_i = c_i_new
         yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def feddyn(clients, x, *, eta_l, K, alpha):
+    """Yield the rows x, h, h_1 ... h_N; h is the weighted mean of all h_i (not a running sum)."""
+    h_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        y, h_i_new = {}, h_i.copy()
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                pull = alpha * (y[i] - x)
+                y[i] = y[i] - eta_l * (clients.batch(i, y[i], r, k) - h_i[i] + pull)
+            h_i_new[i] = h_i[i] - alpha * (y[i] - x)
+        h_i = h_i_new
+        x = clients.mean(y) - clients.p @ h_i / alpha
+        yield np.array([x, clients.p @ h_i, *h_i])

@@ -4,7 +4,8 @@ import pytest
 import torch
 from quadratics import WEIGHTS, assert_same, path, quadratic
 
-from trimtab import Scaffold, ScaffoldM
+from trimtab import FedDyn, FedProx, Scaffold, ScaffoldM
+from trimtab.core.oracle import ClientOracle
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
 ONES = torch.ones(3, dtype=torch.float64)
@@ -17,7 +18,10 @@ def some_lost(algorithm, problem):
     return path(algorithm, problem, 30, S=3, lost=0.3)
 
 
-CONTROLLED = (ScaffoldM(eta_l=eta_l, K=K, a=0.5),)
+CONTROLLED = (
+    ScaffoldM(eta_l=eta_l, K=K, a=0.5),
+    FedDyn(eta_l=eta_l, K=K, alpha=3.0),
+)
 
 
 @weighted
@@ -48,3 +52,26 @@ def test_the_momentum_of_scaffold_m_does_not_lengthen_the_steps():
     xs = path(later, problem, 200)
     assert_same(path(first, problem, 1)[0] - ONES, -K * 1e-6 * gradient, atol=1e-9)
     assert_same(xs[-1] - xs[-2], -K * 1e-6 * gradient, atol=1e-7)
+
+
+# -- FedDyn
+
+
+def test_feddyns_h_is_the_gradient_where_the_client_stops():
+    """Equation (2) of the paper, if the local problem is solved."""
+    problem, alpha = quadratic(), 0.7
+    x, h_i = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
+    for i in range(6):
+        g = ClientOracle(problem.oracle(i, 0, 1))
+        (dx,), h_i_new = FedDyn(eta_l=0.3, K=200, alpha=alpha).local(g, h_i, x)
+        A = problem.A[i] + alpha * torch.eye(3, dtype=torch.float64)
+        assert_same(x + dx, torch.linalg.solve(A, problem.b[i] + h_i + alpha * x))
+        assert_same(h_i_new, problem.client_gradient(i, x + dx))
+
+
+@pytest.mark.parametrize("S", [2, 3, 6])
+def test_the_first_round_of_feddyn_is_a_longer_one_of_fedprox(S):
+    problem = quadratic(sigma=1.0)
+    fedprox = FedProx(eta_l=eta_l, K=K, mu=0.7, eta_g=1 + S / 6)
+    feddyn = path(FedDyn(eta_l=eta_l, K=K, alpha=0.7), problem, 1, S=S)
+    assert_same(feddyn, path(fedprox, problem, 1, S=S))

@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from trimtab import ScaffoldM
-from trimtab.testing import ContractError, control_is_the_mean_gradient
+from trimtab import FedDyn, ScaffoldM
+from trimtab.algorithms import feddyn
+from trimtab.testing import (
+    ContractError,
+    control_is_the_mean_gradient,
+    controls_average_to_c,
+    reaches_the_weighted_optimum,
+)
 
 # -- SCAFFOLD-M
 
@@ -23,6 +29,23 @@ class FromTheDisplacement(ScaffoldM):
         (dx, _), _ = super().local(g, c_i, x, c, m)
         c_i_new = c_i - c - dx / (self.K * self.eta_l)
         return (dx, c_i_new - c_i), c_i_new
+
+
+# -- FedDyn
+
+
+class WithoutShare(FedDyn):
+    def round(self, server, clients):
+        x, h = server
+        (dx,) = clients.run(self.local, x).mean()
+        h_new = h - self.alpha * dx
+        return feddyn.Server(x + dx - h_new / self.alpha, h_new)
+
+
+class AddsH(FedDyn):
+    def round(self, server, clients):
+        x, h = super().round(server, clients)
+        return feddyn.Server(x + 2 * h / self.alpha, h)
 
 
 # -- the table
@@ -41,6 +64,18 @@ MISTAKES = (
         FromTheDisplacement,
         ScaffoldM(eta_l=0.1, K=5, a=0.5),
         control_is_the_mean_gradient,
+    ),
+    Mistake(
+        "FedDyn: the share is forgotten in h",
+        WithoutShare,
+        FedDyn(eta_l=0.1, K=5, alpha=1.0),
+        controls_average_to_c,
+    ),
+    Mistake(
+        "FedDyn: h is added to x",
+        AddsH,
+        FedDyn(eta_l=0.1, K=5, alpha=1.0),
+        reaches_the_weighted_optimum,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

@@ -61,6 +61,7 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "FedDyn": case(trimtab.FedDyn, oracle.feddyn, eta_l=0.1, K=K, alpha=1.5),
     "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
 every_case = pytest.mark.parametrize("name", CASES)

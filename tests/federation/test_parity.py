@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from trimtab import (
     Adam,
     FedAvg,
+    FedDyn,
     FedOpt,
     FedProx,
     Mime,
@@ -37,6 +38,7 @@ ALGORITHMS = [
     Sgd(eta=0.2),
     ServerOnly(eta=0.1, base=Momentum()),
     RichardsonRomberg(FedAvg(eta_l=0.05, K=3)),
+    FedDyn(eta_l=0.05, K=7, alpha=0.5),
     ScaffoldM(eta_l=0.05, K=7, a=0.3),
 ]
 SIZES = (23, 11, 40)

@@ -11,6 +11,7 @@ from trimtab.algorithms import registry
 if TYPE_CHECKING:
     from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
     from trimtab.algorithms.fedavg import FedAvg
+    from trimtab.algorithms.feddyn import FedDyn
     from trimtab.algorithms.fedopt import FedOpt
     from trimtab.algorithms.fedprox import FedProx
     from trimtab.algorithms.mime import Mime
@@ -34,6 +35,7 @@ __all__ = [
     "AnyBase",
     "Base",
     "FedAvg",
+    "FedDyn",
     "FedOpt",
     "FedProx",
     "Mime",

@@ -31,6 +31,7 @@ _TITLES = {  # class, title and colour by name
     "serveronly": ("ServerOnly", "server only", "#888888"),
     "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),
     "scaffoldm": ("ScaffoldM", "SCAFFOLD-M", "#3fb8af"),
+    "feddyn": ("FedDyn", "FedDyn", "#e07a5f"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
