@@ -20,6 +20,7 @@ from trimtab import (
     Momentum,
     Quadratic,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
     ScaffoldM,
     ServerOnly,
@@ -83,6 +84,7 @@ def algorithm(name: str, base):
         "`ServerOnly`": ServerOnly(eta=0.1, base=base),
         "`MimeLite`": MimeLite(eta=0.1, K=K, base=base),
         "`Mime`": Mime(eta=0.1, K=K, base=base),
+        "`Scaffnew`": Scaffnew(eta_l=0.1, p=1.0),
         "`FedDyn`": FedDyn(**local, alpha=1.0),
         "`ScaffoldM`": ScaffoldM(**local, a=0.5),
     }

@@ -18,6 +18,7 @@ from trimtab import (
     MimeLite,
     Momentum,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
     ScaffoldM,
     ServerOnly,
@@ -35,6 +36,7 @@ STEPS = {
     MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
     Mime: {"eta": 0.1, "K": 2, "base": BASE},
     ServerOnly: {"eta": 0.1, "base": BASE},
+    Scaffnew: {"eta_l": 0.1},
     FedDyn: {"eta_l": 0.1, "K": 2},
     ScaffoldM: {"eta_l": 0.1, "K": 2},
 }

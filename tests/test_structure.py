@@ -160,9 +160,10 @@ PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
     *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedOpt", "FedProx", "InUse"),
     *("Metric", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic"),
-    *("RichardsonRomberg", "Round", "Rounding", "Scaffold", "ScaffoldM"),
-    *("ServerOnly", "Sgd", "Simulation", "Stage", "Supervised", "Through", "Yogi"),
-    *("__version__", "compare", "diagnose", "register", "simulate", "testing"),
+    *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold"),
+    *("ScaffoldM", "ServerOnly", "Sgd", "Simulation", "Stage", "Supervised"),
+    *("Through", "Yogi", "__version__", "compare", "diagnose", "register"),
+    *("simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -176,6 +177,7 @@ SIGNATURES = {
     trimtab.RichardsonRomberg: "(fedavg)",
     trimtab.ScaffoldM: "(*, eta_l, K, a=0.1, eta_g=1.0)",
     trimtab.FedDyn: "(*, eta_l, K, alpha=0.1)",
+    trimtab.Scaffnew: "(*, eta_l, p=0.1)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

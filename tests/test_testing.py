@@ -17,6 +17,7 @@ from trimtab import (
     MimeLite,
     Momentum,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
     ScaffoldM,
     ServerOnly,
@@ -41,6 +42,8 @@ CONTROLLED = (  # with SCAFFOLD's controls
 SUMMED = (  # whose controls add up as SCAFFOLD's, but are not the mean gradients of a round
     FedDyn(eta_l=0.1, K=5),
     FedDyn(eta_l=0.1, K=5, alpha=1.0),
+    Scaffnew(eta_l=0.1),
+    Scaffnew(eta_l=0.1, p=0.5),
 )
 ALGORITHMS = (
     Sgd(eta=0.5),

@@ -215,3 +215,22 @@ def feddyn(clients, x, *, eta_l, K, alpha):
         h_i = h_i_new
         x = clients.mean(y) - clients.p @ h_i / alpha
         yield np.array([x, clients.p @ h_i, *h_i])
+
+
+def scaffnew(clients, x, *, eta_l, p, numbers):
+    """Yield the rows x, c, c_1 ... c_N; numbers: one for each round, which its K is made of."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        K = 1
+        while numbers[r] >= 1 - (1 - p) ** K:  # the chance of heads within K tosses
+            K += 1
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw = x, []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+            c_i_new[i] = p * np.sum(raw, axis=0) + (1 - p * K) * (c_i[i] - c)
+        x, c_i = clients.mean(y), c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])

@@ -1,10 +1,12 @@
 """What the rest of the family reduces to, and where it goes at constant steps without noise."""
 
+from math import sqrt
+
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, path, quadratic
+from quadratics import WEIGHTS, assert_same, distances, fit, path, quadratic
 
-from trimtab import FedDyn, FedProx, Scaffold, ScaffoldM
+from trimtab import FedDyn, FedProx, Quadratic, Scaffnew, Scaffold, ScaffoldM, Sgd
 from trimtab.core.oracle import ClientOracle
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
@@ -21,6 +23,7 @@ def some_lost(algorithm, problem):
 CONTROLLED = (
     ScaffoldM(eta_l=eta_l, K=K, a=0.5),
     FedDyn(eta_l=eta_l, K=K, alpha=3.0),
+    Scaffnew(eta_l=eta_l, p=0.2),
 )
 
 
@@ -75,3 +78,61 @@ def test_the_first_round_of_feddyn_is_a_longer_one_of_fedprox(S):
     fedprox = FedProx(eta_l=eta_l, K=K, mu=0.7, eta_g=1 + S / 6)
     feddyn = path(FedDyn(eta_l=eta_l, K=K, alpha=0.7), problem, 1, S=S)
     assert_same(feddyn, path(fedprox, problem, 1, S=S))
+
+
+# -- Scaffnew
+
+
+class OneNumber:
+    """Clients of whom only the server's number and the broadcast K matter."""
+
+    def __init__(self, u):
+        self.u, self.K = u, 0
+
+    def uniform(self, like):
+        return torch.full_like(like, self.u)
+
+    def run(self, program, x, c, K):
+        self.K = int(K)
+        return self
+
+    share = 1.0
+
+    def mean(self):
+        return torch.zeros(3), torch.zeros(3)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.3, 0.9, 1.0])
+def test_scaffnews_number_of_steps_is_geometric(p):
+    """K > k with chance (1 - p)^k: just below that u gives at most k steps, just above more."""
+    algorithm = Scaffnew(eta_l=0.1, p=p)
+
+    def drawn(u):
+        clients = OneNumber(u)
+        algorithm.round(algorithm.init_server(ONES), clients)
+        return clients.K
+
+    assert drawn(0.0) == 1
+    for k in range(1, 20):
+        if (1 - p) ** k > 1e-3:
+            assert drawn(1 - (1 - p) ** k - 1e-6) == k
+            assert drawn(1 - (1 - p) ** k + 1e-6) == k + 1
+    assert p < 1 or drawn(0.999) == 1
+
+
+@pytest.mark.parametrize("condition", [25, 100])
+def test_scaffnew_needs_the_root_of_the_rounds_of_sgd(condition):
+    """Theorem: |x - x*|^2 falls by 1 - mu/L a step, so by e in sqrt(L/mu) rounds of 1/p steps."""
+    rng = torch.Generator().manual_seed(0)
+    A = torch.rand(6, 4, generator=rng, dtype=torch.float64).clamp(1 / condition)
+    A[:, 0], A[:, -1] = 1 / condition, 1  # in directions that all clients share
+    problem = Quadratic(A, A * torch.randn(6, 4, generator=rng, dtype=torch.float64))
+
+    def rounds_for_e(algorithm, R):
+        errors = distances(path(algorithm, problem, R), problem.x_star)
+        slope, _ = fit(range(R // 4, R), errors[R // 4 :].log())
+        return -1 / slope
+
+    root = sqrt(condition)
+    assert 0.5 * root < rounds_for_e(Scaffnew(eta_l=1.0, p=1 / root), int(20 * root)) < 2 * root
+    assert rounds_for_e(Sgd(eta=1.0), 4 * condition) > 0.9 * condition

@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+from quadratics import WEIGHTS, path, quadratic
 
-from trimtab import FedDyn, ScaffoldM
+from trimtab import FedDyn, Quadratic, Scaffnew, ScaffoldM
 from trimtab.algorithms import feddyn
 from trimtab.testing import (
     ContractError,
@@ -18,6 +20,45 @@ from trimtab.testing import (
     controls_average_to_c,
     reaches_the_weighted_optimum,
 )
+
+# -- theorems that the public contract does not hold
+
+
+def expect(x: torch.Tensor, right: torch.Tensor) -> None:
+    if not torch.allclose(x, right, rtol=0, atol=1e-9):
+        raise ContractError(f"{x.tolist()} where {right.tolist()} is right.")
+
+
+class Watched(Quadratic):
+    """Note the most steps that a client makes in each round."""
+
+    def oracle(self, i, seed, r):
+        g = super().oracle(i, seed, r)
+
+        def noting(y, k=None):
+            self.steps[r] = max(k + 1, self.steps.get(r, 0))
+            return g(y, k)
+
+        return noting
+
+
+def scaffnew_is_proxskip(algorithm: Any) -> None:
+    """With all clients it is the paper's algorithm: x_hat, h_i and one coin for all."""
+    some = quadratic(weights=WEIGHTS)
+    problem = Watched(some.A, some.b, weights=WEIGHTS)
+    problem.steps = {}
+    xs = path(algorithm, problem, 20)
+    gamma, p = algorithm.eta_l, algorithm.p
+    x, h = torch.ones(6, 3, dtype=torch.float64), torch.zeros(6, 3, dtype=torch.float64)
+    for r in range(1, 21):
+        for _ in range(problem.steps[r]):  # only the last of them communicates
+            gradients = torch.stack([problem.client_gradient(i, x[i]) for i in range(6)])
+            x_hat = x - gamma * (gradients - h)
+            x = x_hat
+        x = (problem.weights @ x_hat).expand(6, 3)
+        h = h + p / gamma * (x - x_hat)
+        expect(xs[r - 1], x[0])
+
 
 # -- SCAFFOLD-M
 
@@ -48,6 +89,22 @@ class AddsH(FedDyn):
         return feddyn.Server(x + 2 * h / self.alpha, h)
 
 
+# -- Scaffnew
+
+
+class DrawnKDivides(Scaffnew):
+    def local(self, g, c_i, x, c, K):
+        (dx, _), _ = super().local(g, c_i, x, c, K)
+        c_i_new = c_i - c - dx / (int(K) * self.eta_l)
+        return (dx, c_i_new - c_i), c_i_new
+
+
+class OwnCoin(Scaffnew):
+    def local(self, g, c_i, x, c, K):
+        own = 1 + torch.floor(10 * g.uniform(x[:1]).sum())
+        return super().local(g, c_i, x, c, own)
+
+
 # -- the table
 
 
@@ -76,6 +133,18 @@ MISTAKES = (
         AddsH,
         FedDyn(eta_l=0.1, K=5, alpha=1.0),
         reaches_the_weighted_optimum,
+    ),
+    Mistake(
+        "Scaffnew: the K that was drawn divides",
+        DrawnKDivides,
+        Scaffnew(eta_l=0.1, p=0.3),
+        scaffnew_is_proxskip,
+    ),
+    Mistake(
+        "Scaffnew: every client draws its own K",
+        OwnCoin,
+        Scaffnew(eta_l=0.1, p=0.3),
+        scaffnew_is_proxskip,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

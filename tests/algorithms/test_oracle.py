@@ -10,8 +10,10 @@ import torch
 from quadratics import Unequal
 
 import trimtab
+from trimtab.core.oracle import draws_of_server
 
 N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7
+MOST = 12  # steps that Scaffnew draws
 UNEQUAL = (1, 4, 2, 3, 3, 1, 4, 2)  # K_i, in the cases of that name
 
 
@@ -38,6 +40,12 @@ def based(ours, theirs, **settings):
     }
 
 
+def server_numbers():
+    """What the server draws in each round if it draws one uniform number."""
+    one = torch.zeros(1, dtype=torch.float64)
+    return [draws_of_server(SEED, r)("uniform", one).item() for r in range(1, R + 1)]
+
+
 local = {"eta_l": 0.1, "K": K, "eta_g": 0.7}
 CASES = {
     "Sgd": case(trimtab.Sgd, oracle.sgd, eta=0.3),
@@ -61,6 +69,10 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "Scaffnew": (
+        trimtab.Scaffnew(eta_l=0.1, p=0.4),
+        partial(oracle.scaffnew, eta_l=0.1, p=0.4, numbers=server_numbers()),
+    ),
     "FedDyn": case(trimtab.FedDyn, oracle.feddyn, eta_l=0.1, K=K, alpha=1.5),
     "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
@@ -83,10 +95,10 @@ def problem():
 
 @cache
 def noise():
-    """What trimtab's mini-batch gradients add to the full ones: (R, N, K, d)."""
+    """What trimtab's mini-batch gradients add to the full ones: (R, N, MOST, d)."""
     zero = torch.zeros(d, dtype=torch.float64)
-    table = np.empty((R, N, K, d))
-    for r, i, k in np.ndindex(R, N, K):
+    table = np.empty((R, N, MOST, d))
+    for r, i, k in np.ndindex(R, N, MOST):
         g = problem().oracle(i, SEED, r + 1)  # rounds count from 1
         table[r, i, k] = g(zero, k) - problem().client_gradient(i, zero)
     return table

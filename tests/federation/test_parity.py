@@ -16,6 +16,7 @@ from trimtab import (
     MimeLite,
     Momentum,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
     ScaffoldM,
     ServerOnly,
@@ -38,6 +39,7 @@ ALGORITHMS = [
     Sgd(eta=0.2),
     ServerOnly(eta=0.1, base=Momentum()),
     RichardsonRomberg(FedAvg(eta_l=0.05, K=3)),
+    Scaffnew(eta_l=0.05, p=0.2),
     FedDyn(eta_l=0.05, K=7, alpha=0.5),
     ScaffoldM(eta_l=0.05, K=7, a=0.3),
 ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.mime import Mime
     from trimtab.algorithms.mimelite import MimeLite
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
+    from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
     from trimtab.algorithms.scaffoldm import ScaffoldM
     from trimtab.algorithms.serveronly import ServerOnly
@@ -43,6 +44,7 @@ __all__ = [
     "Momentum",
     "RichardsonRomberg",
     "Rounding",
+    "Scaffnew",
     "Scaffold",
     "ScaffoldM",
     "ServerOnly",

@@ -32,6 +32,7 @@ _TITLES = {  # class, title and colour by name
     "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),
     "scaffoldm": ("ScaffoldM", "SCAFFOLD-M", "#3fb8af"),
     "feddyn": ("FedDyn", "FedDyn", "#e07a5f"),
+    "scaffnew": ("Scaffnew", "Scaffnew", "#264653"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
