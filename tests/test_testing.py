@@ -20,6 +20,7 @@ from trimtab import (
     Scaffnew,
     Scaffold,
     ScaffoldM,
+    Scallion,
     ServerOnly,
     Sgd,
     Yogi,
@@ -38,12 +39,14 @@ SCAFFOLDS = (
 CONTROLLED = (  # with SCAFFOLD's controls
     ScaffoldM(eta_l=0.1, K=5),
     ScaffoldM(eta_l=0.1, K=5, a=0.5, eta_g=0.7),
+    Scallion(eta_l=0.1, K=5),
 )
 SUMMED = (  # whose controls add up as SCAFFOLD's, but are not the mean gradients of a round
     FedDyn(eta_l=0.1, K=5),
     FedDyn(eta_l=0.1, K=5, alpha=1.0),
     Scaffnew(eta_l=0.1),
     Scaffnew(eta_l=0.1, p=0.5),
+    Scallion(eta_l=0.1, K=5, alpha=0.4, eta_g=0.7),
 )
 ALGORITHMS = (
     Sgd(eta=0.5),

@@ -234,3 +234,20 @@ def scaffnew(clients, x, *, eta_l, p, numbers):
             c_i_new[i] = p * np.sum(raw, axis=0) + (1 - p * K) * (c_i[i] - c)
         x, c_i = clients.mean(y), c_i_new
         yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def scallion(clients, x, *, eta_l, K, eta_g, alpha):
+    """Yield the rows x, c, c_1 ... c_N: SCAFFOLD whose c_i goes a part of its way."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw = x, []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+            c_i_new[i] = (1 - alpha) * c_i[i] + alpha * np.mean(raw, axis=0)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])

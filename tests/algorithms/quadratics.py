@@ -1,7 +1,7 @@
 """Small heterogeneous quadratics in float64, and the path of an algorithm on a problem."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab import Adagrad, Adam, Momentum, Problem, Quadratic, Yogi, simulate
+from trimtab.core import leaves, map_leaves
 from trimtab.core.replies import Tally
 from trimtab.simulation.executors import Exchange, Executor
 
@@ -67,3 +68,25 @@ class Unequal(Executor):
             tally.add(e.weight(i), upload, state)
             e.keep(i, state)
         return tally
+
+
+@dataclass(frozen=True)
+class RandomTwo:
+    """A stage that sends two numbers of each vector, chosen at random: unbiased."""
+
+    def init(self, x: Tensor) -> tuple[()]:
+        return ()
+
+    def send(self, upload: Any, state: tuple[()], g: Any) -> tuple[Any, tuple[()]]:
+        def two(leaf: Tensor) -> Tensor:
+            u = g.uniform(leaf)
+            chosen = u >= u.sort(dim=-1).values[..., -2:-1]
+            return torch.where(chosen, leaf * (leaf.shape[-1] / 2), torch.zeros_like(leaf))
+
+        return map_leaves(two, upload), ()
+
+    def receive(self, mean: Any, count: int, clients: Any) -> Any:
+        return mean
+
+    def size(self, upload: Any) -> int:
+        return sum(24 for _ in leaves(upload))

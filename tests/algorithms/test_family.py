@@ -4,9 +4,19 @@ from math import sqrt
 
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, distances, fit, path, quadratic
+from quadratics import WEIGHTS, RandomTwo, Unequal, assert_same, distances, fit, path, quadratic
 
-from trimtab import FedDyn, FedProx, Quadratic, Scaffnew, Scaffold, ScaffoldM, Sgd
+from trimtab import (
+    FedDyn,
+    FedProx,
+    Quadratic,
+    Scaffnew,
+    Scaffold,
+    ScaffoldM,
+    Scallion,
+    Sgd,
+    Through,
+)
 from trimtab.core.oracle import ClientOracle
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
@@ -24,6 +34,7 @@ CONTROLLED = (
     ScaffoldM(eta_l=eta_l, K=K, a=0.5),
     FedDyn(eta_l=eta_l, K=K, alpha=3.0),
     Scaffnew(eta_l=eta_l, p=0.2),
+    Scallion(eta_l=eta_l, K=K, alpha=0.5),
 )
 
 
@@ -136,3 +147,41 @@ def test_scaffnew_needs_the_root_of_the_rounds_of_sgd(condition):
     root = sqrt(condition)
     assert 0.5 * root < rounds_for_e(Scaffnew(eta_l=1.0, p=1 / root), int(20 * root)) < 2 * root
     assert rounds_for_e(Sgd(eta=1.0), 4 * condition) > 0.9 * condition
+
+
+# -- Scallion
+
+
+@weighted
+@pytest.mark.parametrize("eta_g", [0.6, 1.0])
+def test_scallion_of_whole_steps_is_scaffold(eta_g, weights):
+    problem, how = quadratic(sigma=1.0, weights=weights), {"eta_l": eta_l, "K": K, "eta_g": eta_g}
+    assert_same(some_lost(Scallion(alpha=1.0, **how), problem), some_lost(Scaffold(**how), problem))
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+def test_scallion_reaches_the_optimum_through_a_random_compressor(S, weights):
+    problem = quadratic(d=5, weights=weights)
+    careful, bold = (Scallion(eta_l=eta_l, K=K, alpha=alpha) for alpha in (0.4, 1.0))
+    x = path(Through(careful, (RandomTwo(),)), problem, 600, S=S)[-1]
+    assert_same(x, problem.x_star, atol=1e-8)
+    x = path(Through(bold, (RandomTwo(),)), problem, 200, S=S)[-1]
+    assert distances(x, problem.x_star) > 100
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ScaffoldM(eta_l=eta_l, K=K, a=0.5),
+        FedDyn(eta_l=eta_l, K=K, alpha=3.0),
+        Scallion(eta_l=eta_l, K=K, alpha=0.5),
+    ],
+    ids=repr,
+)
+def test_controls_need_no_equal_numbers_of_steps(algorithm, S, weights):
+    problem, executor = quadratic(weights=weights), Unequal([1, 2, 3, 4, 6, 9])
+    x = path(algorithm, problem, 600, S=S, executor=executor)[-1]
+    assert_same(x, problem.x_star, atol=1e-8)

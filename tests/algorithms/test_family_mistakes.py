@@ -12,12 +12,13 @@ import pytest
 import torch
 from quadratics import WEIGHTS, path, quadratic
 
-from trimtab import FedDyn, Quadratic, Scaffnew, ScaffoldM
-from trimtab.algorithms import feddyn
+from trimtab import FedAvg, FedDyn, Quadratic, Scaffnew, ScaffoldM, Scallion
+from trimtab.algorithms import feddyn, scallion
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
     controls_average_to_c,
+    keeps_what_it_sent,
     reaches_the_weighted_optimum,
 )
 
@@ -58,6 +59,13 @@ def scaffnew_is_proxskip(algorithm: Any) -> None:
         x = (problem.weights @ x_hat).expand(6, 3)
         h = h + p / gamma * (x - x_hat)
         expect(xs[r - 1], x[0])
+
+
+def updates_are_averaged_in_part(algorithm: Any) -> None:
+    """From zero controls a round is FedAvg's, whatever alpha, S, weights and noise."""
+    problem = quadratic(sigma=1.0, weights=WEIGHTS)
+    fedavg = FedAvg(eta_l=algorithm.eta_l, K=algorithm.K, eta_g=algorithm.eta_g)
+    expect(path(algorithm, problem, 1, S=3), path(fedavg, problem, 1, S=3))
 
 
 # -- SCAFFOLD-M
@@ -105,6 +113,24 @@ class OwnCoin(Scaffnew):
         return super().local(g, c_i, x, c, own)
 
 
+# -- SCALLION
+
+
+class WithoutAlpha(Scallion):
+    def round(self, server, clients):
+        x, c = server
+        replies = clients.run(self.local, x, c)
+        (delta,) = replies.mean()
+        x_new = x - self.eta_g * self.K * self.eta_l * (delta + c)
+        return scallion.Server(x_new, c + replies.share * delta)
+
+
+class KeepsWhatItComputed(Scallion):
+    def local(self, g, c_i, x, c):
+        (delta,), c_i_new = super().local(replace(g, send=lambda upload: upload), c_i, x, c)
+        return g.sent(scallion.Upload(delta)), c_i_new
+
+
 # -- the table
 
 
@@ -145,6 +171,18 @@ MISTAKES = (
         OwnCoin,
         Scaffnew(eta_l=0.1, p=0.3),
         scaffnew_is_proxskip,
+    ),
+    Mistake(
+        "Scallion: the server forgets to divide by alpha",
+        WithoutAlpha,
+        Scallion(eta_l=0.1, K=5, alpha=0.5),
+        updates_are_averaged_in_part,
+    ),
+    Mistake(
+        "Scallion: the client keeps what it computed",
+        KeepsWhatItComputed,
+        Scallion(eta_l=0.1, K=5, alpha=0.5),
+        keeps_what_it_sent,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

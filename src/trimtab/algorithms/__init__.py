@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
     from trimtab.algorithms.scaffoldm import ScaffoldM
+    from trimtab.algorithms.scallion import Scallion
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
     from trimtab.algorithms.stages import Rounding
@@ -47,6 +48,7 @@ __all__ = [
     "Scaffnew",
     "Scaffold",
     "ScaffoldM",
+    "Scallion",
     "ServerOnly",
     "Sgd",
     "Stage",

@@ -33,6 +33,7 @@ _TITLES = {  # class, title and colour by name
     "scaffoldm": ("ScaffoldM", "SCAFFOLD-M", "#3fb8af"),
     "feddyn": ("FedDyn", "FedDyn", "#e07a5f"),
     "scaffnew": ("Scaffnew", "Scaffnew", "#264653"),
+    "scallion": ("Scallion", "SCALLION", "#81b29a"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
