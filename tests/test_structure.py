@@ -158,8 +158,8 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 
 PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
-    *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedOpt", "FedProx", "InUse"),
-    *("Metric", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic"),
+    *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova", "FedOpt", "FedProx"),
+    *("InUse", "Metric", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic"),
     *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold"),
     *("ScaffoldM", "Scallion", "ServerOnly", "Sgd", "Simulation", "Stage"),
     *("Supervised", "Through", "Yogi", "__version__", "compare", "diagnose"),
@@ -179,6 +179,7 @@ SIGNATURES = {
     trimtab.FedDyn: "(*, eta_l, K, alpha=0.1)",
     trimtab.Scaffnew: "(*, eta_l, p=0.1)",
     trimtab.Scallion: "(*, eta_l, K, eta_g=1.0, alpha=1.0)",
+    trimtab.FedNova: "(*, eta_l, K, eta_g=1.0)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

@@ -11,6 +11,7 @@ from trimtab import (
     Adam,
     FedAvg,
     FedDyn,
+    FedNova,
     FedOpt,
     FedProx,
     Mime,
@@ -57,6 +58,7 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    FedNova(eta_l=0.1, K=5, eta_g=1.5),
     *SUMMED,
     *CONTROLLED,
 )

@@ -251,3 +251,18 @@ def scallion(clients, x, *, eta_l, K, eta_g, alpha):
         x = (1 - eta_g) * x + eta_g * clients.mean(y)
         c_i = c_i_new
         yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def fednova(clients, x, *, eta_l, K, eta_g):
+    """K has a number for each client; the mean gradient of each is averaged, not its move."""
+    for r, cohort in clients.rounds():
+        gradient = {}
+        for i in cohort:
+            y, raw = x, []
+            for k in range(K[i]):
+                raw.append(clients.batch(i, y, r, k))
+                y = y - eta_l * raw[-1]
+            gradient[i] = np.mean(raw, axis=0)
+        steps = clients.mean({i: np.float64(K[i]) for i in cohort})
+        x = x - eta_g * eta_l * steps * clients.mean(gradient)
+        yield x

@@ -7,7 +7,9 @@ import torch
 from quadratics import WEIGHTS, RandomTwo, Unequal, assert_same, distances, fit, path, quadratic
 
 from trimtab import (
+    FedAvg,
     FedDyn,
+    FedNova,
     FedProx,
     Quadratic,
     Scaffnew,
@@ -185,3 +187,29 @@ def test_controls_need_no_equal_numbers_of_steps(algorithm, S, weights):
     problem, executor = quadratic(weights=weights), Unequal([1, 2, 3, 4, 6, 9])
     x = path(algorithm, problem, 600, S=S, executor=executor)[-1]
     assert_same(x, problem.x_star, atol=1e-8)
+
+
+# -- FedNova
+
+
+@weighted
+@pytest.mark.parametrize("eta_g", [0.6, 1.0])
+def test_fednova_of_equal_numbers_of_steps_is_fedavg(eta_g, weights):
+    problem, how = quadratic(sigma=1.0, weights=weights), {"eta_l": eta_l, "K": K, "eta_g": eta_g}
+    assert_same(some_lost(FedNova(**how), problem), some_lost(FedAvg(**how), problem))
+
+
+@weighted
+def test_fednova_is_consistent_with_unequal_numbers_of_steps(weights):
+    """Its bias is of first order in eta_l; FedAvg goes to the optimum of sum p_i K_i f_i."""
+    problem, executor = quadratic(weights=weights), Unequal([1, 2, 3, 4, 6, 9])
+    p_K = problem.weights * torch.tensor(executor.steps)
+    inconsistent = Quadratic(problem.A, problem.b, weights=p_K).x_star
+
+    def limit(kind, eta_l):
+        return path(kind(eta_l=eta_l, K=K), problem, int(10 / eta_l), executor=executor)[-1]
+
+    for kind, goal in ((FedNova, problem.x_star), (FedAvg, inconsistent)):
+        coarse, fine = (distances(limit(kind, eta_l), goal) for eta_l in (0.02, 0.01))
+        assert 1.8 < coarse / fine < 2.2
+        assert fine < 0.1 * distances(inconsistent, problem.x_star)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from quadratics import WEIGHTS, path, quadratic
+from quadratics import WEIGHTS, Unequal, path, quadratic
 
-from trimtab import FedAvg, FedDyn, Quadratic, Scaffnew, ScaffoldM, Scallion
-from trimtab.algorithms import feddyn, scallion
+from trimtab import FedAvg, FedDyn, FedNova, Quadratic, Scaffnew, ScaffoldM, Scallion
+from trimtab.algorithms import feddyn, fednova, scallion
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
@@ -66,6 +66,24 @@ def updates_are_averaged_in_part(algorithm: Any) -> None:
     problem = quadratic(sigma=1.0, weights=WEIGHTS)
     fedavg = FedAvg(eta_l=algorithm.eta_l, K=algorithm.K, eta_g=algorithm.eta_g)
     expect(path(algorithm, problem, 1, S=3), path(fedavg, problem, 1, S=3))
+
+
+def fednova_is_consistent(algorithm: Any) -> None:
+    """With small steps it stops nearer to x* than to the optimum of sum p_i K_i f_i."""
+    problem, executor = quadratic(weights=WEIGHTS), Unequal([9, 6, 4, 3, 2, 1])
+    p_K = problem.weights * torch.tensor(executor.steps)
+    wrong = Quadratic(problem.A, problem.b, weights=p_K).x_star
+    x = path(replace(algorithm, eta_l=0.01), problem, 500, executor=executor)[-1]
+    if (x - problem.x_star).norm() > 0.2 * (wrong - problem.x_star).norm():
+        raise ContractError(f"{x.tolist()} is not near {problem.x_star.tolist()}.")
+
+
+def fednova_of_one_client_is_fedavg(algorithm: Any) -> None:
+    """What one client does alone is neither shortened nor lengthened."""
+    problem, executor = quadratic(sigma=1.0), Unequal([9, 6, 4, 3, 2, 1])
+    fedavg = FedAvg(eta_l=algorithm.eta_l, K=algorithm.K, eta_g=algorithm.eta_g)
+    how = {"cohorts": [[i] for i in range(6)], "executor": executor}
+    expect(path(algorithm, problem, 6, **how), path(fedavg, problem, 6, **how))
 
 
 # -- SCAFFOLD-M
@@ -131,6 +149,21 @@ class KeepsWhatItComputed(Scallion):
         return g.sent(scallion.Upload(delta)), c_i_new
 
 
+# -- FedNova
+
+
+class NominalKDivides(FedNova):
+    def local(self, g, state, x):
+        (d, K), _ = super().local(g, state, x)
+        return fednova.Upload(d * K / self.K, torch.full_like(K, self.K)), ()
+
+
+class NominalKMultiplies(FedNova):
+    def round(self, server, clients):
+        d, _ = clients.run(self.local, server.x).mean()
+        return fednova.Server(server.x + self.eta_g * self.K * d)
+
+
 # -- the table
 
 
@@ -183,6 +216,18 @@ MISTAKES = (
         KeepsWhatItComputed,
         Scallion(eta_l=0.1, K=5, alpha=0.5),
         keeps_what_it_sent,
+    ),
+    Mistake(
+        "FedNova: the nominal K divides",
+        NominalKDivides,
+        FedNova(eta_l=0.1, K=5),
+        fednova_is_consistent,
+    ),
+    Mistake(
+        "FedNova: the nominal K multiplies",
+        NominalKMultiplies,
+        FedNova(eta_l=0.1, K=5),
+        fednova_of_one_client_is_fedavg,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

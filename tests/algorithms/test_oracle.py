@@ -69,6 +69,10 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "FedNova-unequal": (
+        trimtab.FedNova(**local),
+        partial(oracle.fednova, **local | {"K": UNEQUAL}),
+    ),
     "Scallion": case(trimtab.Scallion, oracle.scallion, alpha=0.4, **local),
     "Scaffnew": (
         trimtab.Scaffnew(eta_l=0.1, p=0.4),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
     from trimtab.algorithms.fedavg import FedAvg
     from trimtab.algorithms.feddyn import FedDyn
+    from trimtab.algorithms.fednova import FedNova
     from trimtab.algorithms.fedopt import FedOpt
     from trimtab.algorithms.fedprox import FedProx
     from trimtab.algorithms.mime import Mime
@@ -38,6 +39,7 @@ __all__ = [
     "Base",
     "FedAvg",
     "FedDyn",
+    "FedNova",
     "FedOpt",
     "FedProx",
     "Mime",

@@ -34,6 +34,7 @@ _TITLES = {  # class, title and colour by name
     "feddyn": ("FedDyn", "FedDyn", "#e07a5f"),
     "scaffnew": ("Scaffnew", "Scaffnew", "#264653"),
     "scallion": ("Scallion", "SCALLION", "#81b29a"),
+    "fednova": ("FedNova", "FedNova", "#f2a1b5"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
