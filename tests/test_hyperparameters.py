@@ -22,6 +22,7 @@ from trimtab import (
     Scaffnew,
     Scaffold,
     ScaffoldM,
+    ScaffoldOpt,
     Scallion,
     ServerOnly,
     Sgd,
@@ -38,6 +39,7 @@ STEPS = {
     MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
     Mime: {"eta": 0.1, "K": 2, "base": BASE},
     ServerOnly: {"eta": 0.1, "base": BASE},
+    ScaffoldOpt: {"eta_l": 0.1, "K": 2, "base": BASE},
     FedNova: {"eta_l": 0.1, "K": 2},
     Scallion: {"eta_l": 0.1, "K": 2},
     Scaffnew: {"eta_l": 0.1},
@@ -88,7 +90,7 @@ def test_K_counts_steps(refused, kind, K):
         kind(**STEPS[kind] | {"K": K})
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedProx, Scaffold, FedOpt, FedNova, ScaffoldM, Scallion])
+@pytest.mark.parametrize("kind", [kind for kind in STEPS if hasattr(kind, "eta_g")])
 def test_eta_g_may_be_zero_and_not_negative(refused, kind):
     assert kind(**STEPS[kind], eta_g=0.0).eta_g == 0
     with refused(kind.__name__, "eta_g=-1", "zero or positive"):

@@ -21,6 +21,7 @@ from trimtab import (
     Scaffnew,
     Scaffold,
     ScaffoldM,
+    ScaffoldOpt,
     Scallion,
     ServerOnly,
     Sgd,
@@ -41,6 +42,8 @@ CONTROLLED = (  # with SCAFFOLD's controls
     ScaffoldM(eta_l=0.1, K=5),
     ScaffoldM(eta_l=0.1, K=5, a=0.5, eta_g=0.7),
     Scallion(eta_l=0.1, K=5),
+    ScaffoldOpt(eta_l=0.1, K=5, base=Momentum(0.5)),
+    ScaffoldOpt(eta_l=0.02, K=5, base=Adam(eps=0.1), eta_g=0.7),
 )
 SUMMED = (  # whose controls add up as SCAFFOLD's, but are not the mean gradients of a round
     FedDyn(eta_l=0.1, K=5),
@@ -58,6 +61,7 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    *(ScaffoldOpt(eta_l=0.02, K=5, base=base) for base in BASES),
     FedNova(eta_l=0.1, K=5, eta_g=1.5),
     *SUMMED,
     *CONTROLLED,

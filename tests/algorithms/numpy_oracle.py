@@ -266,3 +266,21 @@ def fednova(clients, x, *, eta_l, K, eta_g):
         steps = clients.mean({i: np.float64(K[i]) for i in cohort})
         x = x - eta_g * eta_l * steps * clients.mean(gradient)
         yield x
+
+
+def scaffold_opt(clients, x, *, eta_l, K, base, eta_g):
+    """Yield the rows x, c, c_1 ... c_N; the base starts anew at every client in every round."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw, s = x, [], (np.zeros_like(x), np.zeros_like(x))
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                direction, s = base(raw[-1] - c_i[i] + c, *s)
+                y[i] = y[i] - eta_l * direction
+            c_i_new[i] = np.mean(raw, axis=0)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])

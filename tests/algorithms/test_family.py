@@ -4,17 +4,29 @@ from math import sqrt
 
 import pytest
 import torch
-from quadratics import WEIGHTS, RandomTwo, Unequal, assert_same, distances, fit, path, quadratic
+from quadratics import (
+    BASES,
+    WEIGHTS,
+    RandomTwo,
+    Unequal,
+    assert_same,
+    distances,
+    fit,
+    path,
+    quadratic,
+)
 
 from trimtab import (
     FedAvg,
     FedDyn,
     FedNova,
     FedProx,
+    Momentum,
     Quadratic,
     Scaffnew,
     Scaffold,
     ScaffoldM,
+    ScaffoldOpt,
     Scallion,
     Sgd,
     Through,
@@ -213,3 +225,23 @@ def test_fednova_is_consistent_with_unequal_numbers_of_steps(weights):
         coarse, fine = (distances(limit(kind, eta_l), goal) for eta_l in (0.02, 0.01))
         assert 1.8 < coarse / fine < 2.2
         assert fine < 0.1 * distances(inconsistent, problem.x_star)
+
+
+# -- ScaffoldOpt
+
+
+@weighted
+@pytest.mark.parametrize("eta_g", [0.6, 1.0])
+def test_scaffold_opt_without_memory_is_scaffold(eta_g, weights):
+    problem, how = quadratic(sigma=1.0, weights=weights), {"eta_l": eta_l, "K": K, "eta_g": eta_g}
+    without = ScaffoldOpt(base=Momentum(0.0), **how)
+    assert_same(some_lost(without, problem), some_lost(Scaffold(**how), problem))
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+@pytest.mark.parametrize("base", BASES, ids=lambda base: type(base).__name__)
+def test_scaffold_opt_reaches_the_optimum(base, S, weights):
+    problem = quadratic(weights=weights)
+    x = path(ScaffoldOpt(eta_l=0.02, K=K, base=base), problem, 600, S=S)[-1]
+    assert_same(x, problem.x_star, atol=1e-8)

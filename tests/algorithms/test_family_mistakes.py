@@ -12,7 +12,17 @@ import pytest
 import torch
 from quadratics import WEIGHTS, Unequal, path, quadratic
 
-from trimtab import FedAvg, FedDyn, FedNova, Quadratic, Scaffnew, ScaffoldM, Scallion
+from trimtab import (
+    FedAvg,
+    FedDyn,
+    FedNova,
+    Momentum,
+    Quadratic,
+    Scaffnew,
+    ScaffoldM,
+    ScaffoldOpt,
+    Scallion,
+)
 from trimtab.algorithms import feddyn, fednova, scallion
 from trimtab.testing import (
     ContractError,
@@ -164,6 +174,16 @@ class NominalKMultiplies(FedNova):
         return fednova.Server(server.x + self.eta_g * self.K * d)
 
 
+# -- ScaffoldOpt
+
+
+class DisplacementOfAnOptimiser(ScaffoldOpt):
+    def local(self, g, c_i, x, c):
+        (dx, _), _ = super().local(g, c_i, x, c)
+        c_i_new = c_i - c - dx / (self.K * self.eta_l)
+        return (dx, c_i_new - c_i), c_i_new
+
+
 # -- the table
 
 
@@ -228,6 +248,12 @@ MISTAKES = (
         NominalKMultiplies,
         FedNova(eta_l=0.1, K=5),
         fednova_of_one_client_is_fedavg,
+    ),
+    Mistake(
+        "ScaffoldOpt: c_i from the displacement",
+        DisplacementOfAnOptimiser,
+        ScaffoldOpt(eta_l=0.1, K=5, base=Momentum(0.5)),
+        control_is_the_mean_gradient,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
     from trimtab.algorithms.scaffoldm import ScaffoldM
+    from trimtab.algorithms.scaffoldopt import ScaffoldOpt
     from trimtab.algorithms.scallion import Scallion
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
@@ -50,6 +51,7 @@ __all__ = [
     "Scaffnew",
     "Scaffold",
     "ScaffoldM",
+    "ScaffoldOpt",
     "Scallion",
     "ServerOnly",
     "Sgd",

@@ -35,6 +35,7 @@ _TITLES = {  # class, title and colour by name
     "scaffnew": ("Scaffnew", "Scaffnew", "#264653"),
     "scallion": ("Scallion", "SCALLION", "#81b29a"),
     "fednova": ("FedNova", "FedNova", "#f2a1b5"),
+    "scaffoldopt": ("ScaffoldOpt", "ScaffoldOpt", "#1b998b"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
