@@ -161,9 +161,9 @@ PUBLIC = [
     *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova", "FedOpt", "FedProx"),
     *("InUse", "Metric", "Mime", "MimeLite", "Momentum", "Problem", "Quadratic"),
     *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold"),
-    *("ScaffoldM", "ScaffoldOpt", "Scallion", "ServerOnly", "Sgd", "Simulation"),
-    *("Stage", "Supervised", "Through", "Yogi", "__version__", "compare"),
-    *("diagnose", "register", "simulate", "testing"),
+    *("ScaffoldM", "ScaffoldOpt", "Scallion", "ServerMvr", "ServerOnly", "Sgd"),
+    *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__"),
+    *("compare", "diagnose", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -181,6 +181,7 @@ SIGNATURES = {
     trimtab.Scallion: "(*, eta_l, K, eta_g=1.0, alpha=1.0)",
     trimtab.FedNova: "(*, eta_l, K, eta_g=1.0)",
     trimtab.ScaffoldOpt: "(*, eta_l, K, base, eta_g=1.0)",
+    trimtab.ServerMvr: "(*, eta, a=0.1)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

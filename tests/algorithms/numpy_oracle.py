@@ -284,3 +284,22 @@ def scaffold_opt(clients, x, *, eta_l, K, base, eta_g):
         x = (1 - eta_g) * x + eta_g * clients.mean(y)
         c_i = c_i_new
         yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def variance_reduced(clients, x, cohort, last, a):
+    """Return the momentum at x; last: the x and the momentum of the round before, or None."""
+    c = clients.mean({i: clients.full(i, x) for i in cohort})
+    if last is None:
+        return c
+    before, m = last
+    change = c - clients.mean({i: clients.full(i, before) for i in cohort})
+    return a * c + (1 - a) * (m + change)
+
+
+def server_mvr(clients, x, *, eta, a):
+    last = None
+    for _, cohort in clients.rounds():
+        m = variance_reduced(clients, x, cohort, last, a)
+        last = x, m
+        x = x - eta * m
+        yield x

@@ -22,6 +22,8 @@ from trimtab import (
     ScaffoldM,
     ScaffoldOpt,
     Scallion,
+    ServerMvr,
+    simulate,
 )
 from trimtab.algorithms import feddyn, fednova, scallion
 from trimtab.testing import (
@@ -94,6 +96,15 @@ def fednova_of_one_client_is_fedavg(algorithm: Any) -> None:
     fedavg = FedAvg(eta_l=algorithm.eta_l, K=algorithm.K, eta_g=algorithm.eta_g)
     how = {"cohorts": [[i] for i in range(6)], "executor": executor}
     expect(path(algorithm, problem, 6, **how), path(fedavg, problem, 6, **how))
+
+
+def momentum_is_the_gradient_of_all_clients(algorithm: Any) -> None:
+    """With all clients and no noise m = grad f(x), in the first round and in the later ones."""
+    problem = quadratic(weights=WEIGHTS)
+    sim = simulate(algorithm, problem, x=torch.ones(3, dtype=torch.float64))
+    for _ in range(5):
+        x = sim.server.x
+        expect(next(sim).server.m, problem.gradient(x))
 
 
 # -- SCAFFOLD-M
@@ -184,6 +195,21 @@ class DisplacementOfAnOptimiser(ScaffoldOpt):
         return (dx, c_i_new - c_i), c_i_new
 
 
+# -- MVR
+
+
+class StartsAtZero(ServerMvr):
+    """The first round is not told from the later ones."""
+
+    def init_server(self, x):
+        return super().init_server(x)._replace(w=x.new_ones(()))
+
+
+class GradientBeforeAtX(ServerMvr):
+    def local(self, g, state, x, xp):
+        return super().local(g, state, x, x)
+
+
 # -- the table
 
 
@@ -254,6 +280,18 @@ MISTAKES = (
         DisplacementOfAnOptimiser,
         ScaffoldOpt(eta_l=0.1, K=5, base=Momentum(0.5)),
         control_is_the_mean_gradient,
+    ),
+    Mistake(
+        "MVR: the momentum starts at zero",
+        StartsAtZero,
+        ServerMvr(eta=0.1, a=0.3),
+        momentum_is_the_gradient_of_all_clients,
+    ),
+    Mistake(
+        "MVR: the gradients before are those at x",
+        GradientBeforeAtX,
+        ServerMvr(eta=0.1, a=0.3),
+        momentum_is_the_gradient_of_all_clients,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

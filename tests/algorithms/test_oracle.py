@@ -69,6 +69,7 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "ServerMvr": case(trimtab.ServerMvr, oracle.server_mvr, eta=0.1, a=0.3),
     **based(trimtab.ScaffoldOpt, oracle.scaffold_opt, eta_l=0.05, K=K, eta_g=0.7),
     "FedNova-unequal": (
         trimtab.FedNova(**local),

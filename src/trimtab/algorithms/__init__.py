@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffoldm import ScaffoldM
     from trimtab.algorithms.scaffoldopt import ScaffoldOpt
     from trimtab.algorithms.scallion import Scallion
+    from trimtab.algorithms.servermvr import ServerMvr
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
     from trimtab.algorithms.stages import Rounding
@@ -53,6 +54,7 @@ __all__ = [
     "ScaffoldM",
     "ScaffoldOpt",
     "Scallion",
+    "ServerMvr",
     "ServerOnly",
     "Sgd",
     "Stage",

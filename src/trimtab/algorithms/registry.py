@@ -36,6 +36,7 @@ _TITLES = {  # class, title and colour by name
     "scallion": ("Scallion", "SCALLION", "#81b29a"),
     "fednova": ("FedNova", "FedNova", "#f2a1b5"),
     "scaffoldopt": ("ScaffoldOpt", "ScaffoldOpt", "#1b998b"),
+    "servermvr": ("ServerMvr", "server-only MVR", "#b0b0b0"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
