@@ -16,6 +16,7 @@ from trimtab import (
     FedAvg,
     FedDyn,
     FedNova,
+    MimeLiteMvr,
     Momentum,
     Quadratic,
     Scaffnew,
@@ -25,7 +26,7 @@ from trimtab import (
     ServerMvr,
     simulate,
 )
-from trimtab.algorithms import feddyn, fednova, scallion
+from trimtab.algorithms import feddyn, fednova, mimelitemvr, scallion
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
@@ -105,6 +106,13 @@ def momentum_is_the_gradient_of_all_clients(algorithm: Any) -> None:
     for _ in range(5):
         x = sim.server.x
         expect(next(sim).server.m, problem.gradient(x))
+
+
+def mimelite_mvr_without_momentum_is_fedavg(algorithm: Any) -> None:
+    """a = 1, any cohort, weights and noise."""
+    problem = quadratic(sigma=1.0, weights=WEIGHTS)
+    fedavg = FedAvg(eta_l=algorithm.eta, K=algorithm.K)
+    expect(path(replace(algorithm, a=1.0), problem, 10, S=3), path(fedavg, problem, 10, S=3))
 
 
 # -- SCAFFOLD-M
@@ -210,6 +218,14 @@ class GradientBeforeAtX(ServerMvr):
         return super().local(g, state, x, x)
 
 
+class ChangedPlaces(MimeLiteMvr):
+    def local(self, g, state, x, m):
+        y = x
+        for k in range(self.K):
+            y = y - self.eta * (g(y, k) + self.a * (m - g(x, k)))
+        return mimelitemvr.Upload(y - x), ()
+
+
 # -- the table
 
 
@@ -292,6 +308,12 @@ MISTAKES = (
         GradientBeforeAtX,
         ServerMvr(eta=0.1, a=0.3),
         momentum_is_the_gradient_of_all_clients,
+    ),
+    Mistake(
+        "MimeLiteMvr: a and 1 - a change places",
+        ChangedPlaces,
+        MimeLiteMvr(eta=0.05, K=5, a=0.3),
+        mimelite_mvr_without_momentum_is_fedavg,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

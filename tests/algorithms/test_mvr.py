@@ -4,13 +4,13 @@ import pytest
 import torch
 from quadratics import WEIGHTS, assert_same, path, quadratic
 
-from trimtab import ServerMvr, Sgd, simulate
+from trimtab import FedAvg, MimeLiteMvr, ServerMvr, Sgd, simulate
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
 ONES = torch.ones(3, dtype=torch.float64)
 
 eta, K = 0.05, 5
-ALL = (ServerMvr(eta=K * eta, a=0.3),)
+ALL = (ServerMvr(eta=K * eta, a=0.3), MimeLiteMvr(eta=eta, K=K, a=0.3))
 
 
 @weighted
@@ -27,7 +27,10 @@ def test_with_all_clients_the_momentum_is_the_gradient(algorithm, weights):
 @pytest.mark.parametrize("S", [2, 6])
 def test_mvr_without_momentum(S, weights):
     problem = quadratic(sigma=1.0, weights=weights)
-    pairs = [(ServerMvr(eta=0.2, a=1.0), Sgd(eta=0.2))]
+    pairs = [
+        (ServerMvr(eta=0.2, a=1.0), Sgd(eta=0.2)),
+        (MimeLiteMvr(eta=eta, K=K, a=1.0), FedAvg(eta_l=eta, K=K)),
+    ]
     for mvr, plain in pairs:
         assert_same(path(mvr, problem, 20, S=S), path(plain, problem, 20, S=S))
 
@@ -53,3 +56,22 @@ def test_central_mvr_reaches_the_optimum_with_all_clients_only(weights):
     assert_same(path(ServerMvr(eta=0.3, a=0.3), problem, 150)[-1], problem.x_star, atol=1e-9)
     xs = path(ServerMvr(eta=0.3, a=0.3), problem, 150, S=2)
     assert float((xs[-50:] - problem.x_star).norm(dim=1).min()) > 0.01
+
+
+@weighted
+@pytest.mark.parametrize("a", [0.1, 0.5])
+def test_mimelite_mvr_stops_at_a_part_of_fedavgs_distance(a, weights):
+    """P_i, the sum over k < K of (I - eta A_i)^k, takes a g_i(x) + (1 - a) grad f(x) to -dx_i."""
+    problem = quadratic(weights=weights)
+    one, p = torch.eye(3, dtype=torch.float64), problem.weights
+    P = sum(torch.linalg.matrix_power(one - eta * problem.A, k) for k in range(K))
+    mixed = torch.einsum("i,ijk->jk", p, P)  # the mean of P_i, which takes grad f(x)
+    of_A = torch.einsum("i,ijk,ikl->jl", p, P, problem.A)
+    of_b = torch.einsum("i,ijk,ik->j", p, P, problem.b)
+    left = a * of_A + (1 - a) * mixed @ problem.H
+    right = a * of_b + (1 - a) * mixed @ (p @ problem.b)
+    x = path(MimeLiteMvr(eta=eta, K=K, a=a), problem, 300)[-1]
+    assert_same(x, torch.linalg.solve(left, right), atol=1e-9)
+    fedavg = problem.fedavg_limit(eta, K)
+    ratio = (x - problem.x_star).norm() / (fedavg - problem.x_star).norm()
+    assert float(ratio) == pytest.approx(a, rel=0.2)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.fedprox import FedProx
     from trimtab.algorithms.mime import Mime
     from trimtab.algorithms.mimelite import MimeLite
+    from trimtab.algorithms.mimelitemvr import MimeLiteMvr
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
     from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
@@ -46,6 +47,7 @@ __all__ = [
     "FedProx",
     "Mime",
     "MimeLite",
+    "MimeLiteMvr",
     "Momentum",
     "RichardsonRomberg",
     "Rounding",

@@ -37,6 +37,7 @@ _TITLES = {  # class, title and colour by name
     "fednova": ("FedNova", "FedNova", "#f2a1b5"),
     "scaffoldopt": ("ScaffoldOpt", "ScaffoldOpt", "#1b998b"),
     "servermvr": ("ServerMvr", "server-only MVR", "#b0b0b0"),
+    "mimelitemvr": ("MimeLiteMvr", "MimeLiteMVR", "#c8a2c8"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
