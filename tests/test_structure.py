@@ -159,8 +159,8 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
     *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova", "FedOpt", "FedProx"),
-    *("InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr", "Momentum", "Problem"),
-    *("Quadratic", "RichardsonRomberg", "Round", "Rounding", "Scaffnew"),
+    *("InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr", "MimeMvr", "Momentum"),
+    *("Problem", "Quadratic", "RichardsonRomberg", "Round", "Rounding", "Scaffnew"),
     *("Scaffold", "ScaffoldM", "ScaffoldOpt", "Scallion", "ServerMvr"),
     *("ServerOnly", "Sgd", "Simulation", "Stage", "Supervised", "Through", "Yogi"),
     *("__version__", "compare", "diagnose", "register", "simulate", "testing"),
@@ -183,6 +183,7 @@ SIGNATURES = {
     trimtab.ScaffoldOpt: "(*, eta_l, K, base, eta_g=1.0)",
     trimtab.ServerMvr: "(*, eta, a=0.1)",
     trimtab.MimeLiteMvr: "(*, eta, K, a=0.1)",
+    trimtab.MimeMvr: "(*, eta, K, a=0.1)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

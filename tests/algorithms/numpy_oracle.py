@@ -317,3 +317,17 @@ def mimelite_mvr(clients, x, *, eta, K, a):
                 y[i] = y[i] - eta * (a * clients.batch(i, y[i], r, k) + (1 - a) * (m + change))
         x = clients.mean(y)
         yield x
+
+
+def mime_mvr(clients, x, *, eta, K, a):
+    last = None
+    for r, cohort in clients.rounds():
+        m = variance_reduced(clients, x, cohort, last, a)
+        last, y = (x, m), {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                change = clients.batch(i, y[i], r, k) - clients.batch(i, x, r, k)
+                y[i] = y[i] - eta * (m + change)
+        x = clients.mean(y)
+        yield x

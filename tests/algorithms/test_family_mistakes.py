@@ -17,6 +17,7 @@ from trimtab import (
     FedDyn,
     FedNova,
     MimeLiteMvr,
+    MimeMvr,
     Momentum,
     Quadratic,
     Scaffnew,
@@ -26,7 +27,7 @@ from trimtab import (
     ServerMvr,
     simulate,
 )
-from trimtab.algorithms import feddyn, fednova, mimelitemvr, scallion
+from trimtab.algorithms import feddyn, fednova, mimelitemvr, mimemvr, scallion
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
@@ -113,6 +114,13 @@ def mimelite_mvr_without_momentum_is_fedavg(algorithm: Any) -> None:
     problem = quadratic(sigma=1.0, weights=WEIGHTS)
     fedavg = FedAvg(eta_l=algorithm.eta, K=algorithm.K)
     expect(path(replace(algorithm, a=1.0), problem, 10, S=3), path(fedavg, problem, 10, S=3))
+
+
+def mime_mvr_of_one_step_is_central(algorithm: Any) -> None:
+    """K = 1, any cohort, weights and noise."""
+    problem = quadratic(sigma=1.0, weights=WEIGHTS)
+    central = ServerMvr(eta=algorithm.eta, a=algorithm.a)
+    expect(path(replace(algorithm, K=1), problem, 10, S=3), path(central, problem, 10, S=3))
 
 
 # -- SCAFFOLD-M
@@ -226,6 +234,23 @@ class ChangedPlaces(MimeLiteMvr):
         return mimelitemvr.Upload(y - x), ()
 
 
+class WithoutMomentum(MimeMvr):
+    def round(self, server, clients):
+        x, xp, m, w = server
+        c, cp = clients.run(self.gradients, x, xp).mean()
+        (dx,) = clients.run(self.local, x, c).mean()
+        m = c + w * (1 - self.a) * (m - cp)
+        return mimemvr.Server(x + dx, x, m, torch.ones_like(w))
+
+
+class AnotherMiniBatch(MimeMvr):
+    def local(self, g, state, x, m):
+        y = x
+        for k in range(self.K):
+            y = y - self.eta * (m + g(y, k) - g(x, self.K + k))
+        return mimemvr.Upload(y - x), ()
+
+
 # -- the table
 
 
@@ -314,6 +339,18 @@ MISTAKES = (
         ChangedPlaces,
         MimeLiteMvr(eta=0.05, K=5, a=0.3),
         mimelite_mvr_without_momentum_is_fedavg,
+    ),
+    Mistake(
+        "MimeMvr: the cohort's gradient instead of the momentum",
+        WithoutMomentum,
+        MimeMvr(eta=0.05, K=5, a=0.3),
+        mime_mvr_of_one_step_is_central,
+    ),
+    Mistake(
+        "MimeMvr: another mini-batch at x",
+        AnotherMiniBatch,
+        MimeMvr(eta=0.05, K=5, a=0.3),
+        mime_mvr_of_one_step_is_central,
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

@@ -4,13 +4,17 @@ import pytest
 import torch
 from quadratics import WEIGHTS, assert_same, path, quadratic
 
-from trimtab import FedAvg, MimeLiteMvr, ServerMvr, Sgd, simulate
+from trimtab import FedAvg, Mime, MimeLiteMvr, MimeMvr, Momentum, ServerMvr, Sgd, simulate
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])
 ONES = torch.ones(3, dtype=torch.float64)
 
 eta, K = 0.05, 5
-ALL = (ServerMvr(eta=K * eta, a=0.3), MimeLiteMvr(eta=eta, K=K, a=0.3))
+ALL = (
+    ServerMvr(eta=K * eta, a=0.3),
+    MimeLiteMvr(eta=eta, K=K, a=0.3),
+    MimeMvr(eta=eta, K=K, a=0.3),
+)
 
 
 @weighted
@@ -30,6 +34,7 @@ def test_mvr_without_momentum(S, weights):
     pairs = [
         (ServerMvr(eta=0.2, a=1.0), Sgd(eta=0.2)),
         (MimeLiteMvr(eta=eta, K=K, a=1.0), FedAvg(eta_l=eta, K=K)),
+        (MimeMvr(eta=eta, K=K, a=1.0), Mime(eta=eta, K=K, base=Momentum(0.0))),
     ]
     for mvr, plain in pairs:
         assert_same(path(mvr, problem, 20, S=S), path(plain, problem, 20, S=S))
@@ -75,3 +80,19 @@ def test_mimelite_mvr_stops_at_a_part_of_fedavgs_distance(a, weights):
     fedavg = problem.fedavg_limit(eta, K)
     ratio = (x - problem.x_star).norm() / (fedavg - problem.x_star).norm()
     assert float(ratio) == pytest.approx(a, rel=0.2)
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+def test_mime_mvr_with_one_step_is_central(S, weights):
+    problem = quadratic(sigma=1.0, weights=weights)  # the noise of g(x, k) - g(x, k) cancels
+    local = path(MimeMvr(eta=0.2, K=1, a=0.3), problem, 20, S=S)
+    assert_same(local, path(ServerMvr(eta=0.2, a=0.3), problem, 20, S=S))
+
+
+@weighted
+def test_mime_mvr_reaches_the_optimum_with_all_clients_only(weights):
+    problem, algorithm = quadratic(weights=weights), MimeMvr(eta=eta, K=K, a=0.3)
+    assert_same(path(algorithm, problem, 150)[-1], problem.x_star, atol=1e-9)
+    xs = path(algorithm, problem, 150, S=2)
+    assert float((xs[-50:] - problem.x_star).norm(dim=1).min()) > 0.01

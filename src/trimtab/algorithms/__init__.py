@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.mime import Mime
     from trimtab.algorithms.mimelite import MimeLite
     from trimtab.algorithms.mimelitemvr import MimeLiteMvr
+    from trimtab.algorithms.mimemvr import MimeMvr
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
     from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
@@ -48,6 +49,7 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MimeLiteMvr",
+    "MimeMvr",
     "Momentum",
     "RichardsonRomberg",
     "Rounding",

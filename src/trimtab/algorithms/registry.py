@@ -38,6 +38,7 @@ _TITLES = {  # class, title and colour by name
     "scaffoldopt": ("ScaffoldOpt", "ScaffoldOpt", "#1b998b"),
     "servermvr": ("ServerMvr", "server-only MVR", "#b0b0b0"),
     "mimelitemvr": ("MimeLiteMvr", "MimeLiteMVR", "#c8a2c8"),
+    "mimemvr": ("MimeMvr", "MimeMVR", "#5e548e"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
