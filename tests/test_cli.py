@@ -374,6 +374,7 @@ def test_run_json(capsys):
         "serveronly --eta 0.1",
         "fedopt --eta-l 0.1 --K 2 --base yogi",
         "fedprox --eta-l 0.1 --K 2",
+        "dane --eta-l 0.1 --K 2 --mu 0.5",
         "mimemvr --eta 0.1 --K 2 --a 0.5",
         "mimelitemvr --eta 0.1 --K 2 --a 0.5",
         "servermvr --eta 0.1 --a 0.5",

@@ -11,6 +11,7 @@ import torch
 import trimtab
 from trimtab import (
     Adam,
+    Dane,
     FedAvg,
     FedDyn,
     FedNova,
@@ -90,6 +91,7 @@ def algorithm(name: str, base):
         "`ServerOnly`": ServerOnly(eta=0.1, base=base),
         "`MimeLite`": MimeLite(eta=0.1, K=K, base=base),
         "`Mime`": Mime(eta=0.1, K=K, base=base),
+        "`Dane`": Dane(**local, mu=1.0),
         "`MimeMvr`": MimeMvr(eta=0.1, K=K, a=0.5),
         "`MimeLiteMvr`": MimeLiteMvr(eta=0.1, K=K, a=0.5),
         "`ServerMvr`": ServerMvr(eta=0.1, a=0.5),

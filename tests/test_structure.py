@@ -157,13 +157,14 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
-    *("Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova", "FedOpt", "FedProx"),
-    *("InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr", "MimeMvr", "Momentum"),
-    *("Problem", "Quadratic", "RichardsonRomberg", "Round", "Rounding", "Scaffnew"),
-    *("Scaffold", "ScaffoldM", "ScaffoldOpt", "Scallion", "ServerMvr"),
-    *("ServerOnly", "Sgd", "Simulation", "Stage", "Supervised", "Through", "Yogi"),
-    *("__version__", "compare", "diagnose", "register", "simulate", "testing"),
+    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "Dane"),
+    *("DataError", "Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova"),
+    *("FedOpt", "FedProx", "InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr"),
+    *("MimeMvr", "Momentum", "Problem", "Quadratic", "RichardsonRomberg", "Round"),
+    *("Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt", "Scallion"),
+    *("ServerMvr", "ServerOnly", "Sgd", "Simulation", "Stage", "Supervised"),
+    *("Through", "Yogi", "__version__", "compare", "diagnose", "register"),
+    *("simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -184,6 +185,7 @@ SIGNATURES = {
     trimtab.ServerMvr: "(*, eta, a=0.1)",
     trimtab.MimeLiteMvr: "(*, eta, K, a=0.1)",
     trimtab.MimeMvr: "(*, eta, K, a=0.1)",
+    trimtab.Dane: "(*, eta_l, K, mu=1.0)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

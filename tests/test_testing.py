@@ -9,6 +9,7 @@ import torch
 from trimtab import (
     Adagrad,
     Adam,
+    Dane,
     FedAvg,
     FedDyn,
     FedNova,
@@ -64,6 +65,7 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    Dane(eta_l=0.1, K=5),
     MimeMvr(eta=0.05, K=5),
     MimeLiteMvr(eta=0.05, K=5),
     ServerMvr(eta=0.1),

@@ -331,3 +331,16 @@ def mime_mvr(clients, x, *, eta, K, a):
                 y[i] = y[i] - eta * (m + change)
         x = clients.mean(y)
         yield x
+
+
+def dane(clients, x, *, eta_l, K, mu):
+    for _, cohort in clients.rounds():
+        c = clients.mean({i: clients.full(i, x) for i in cohort})
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for _ in range(K):
+                change = clients.full(i, y[i]) - clients.full(i, x)
+                y[i] = y[i] - eta_l * (c + change + mu * (y[i] - x))
+        x = clients.mean(y)
+        yield x

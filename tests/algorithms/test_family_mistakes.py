@@ -13,6 +13,7 @@ import torch
 from quadratics import WEIGHTS, Unequal, path, quadratic
 
 from trimtab import (
+    Dane,
     FedAvg,
     FedDyn,
     FedNova,
@@ -27,7 +28,7 @@ from trimtab import (
     ServerMvr,
     simulate,
 )
-from trimtab.algorithms import feddyn, fednova, mimelitemvr, mimemvr, scallion
+from trimtab.algorithms import dane, feddyn, fednova, mimelitemvr, mimemvr, scallion
 from trimtab.testing import (
     ContractError,
     control_is_the_mean_gradient,
@@ -121,6 +122,16 @@ def mime_mvr_of_one_step_is_central(algorithm: Any) -> None:
     problem = quadratic(sigma=1.0, weights=WEIGHTS)
     central = ServerMvr(eta=algorithm.eta, a=algorithm.a)
     expect(path(replace(algorithm, K=1), problem, 10, S=3), path(central, problem, 10, S=3))
+
+
+def dane_solves_the_local_problem(algorithm: Any) -> None:
+    """With many steps on quadratics y = x - (A_i + mu I)^-1 c."""
+    problem = quadratic(weights=WEIGHTS)
+    A = problem.A + algorithm.mu * torch.eye(3, dtype=torch.float64)
+    x = torch.ones(3, dtype=torch.float64)
+    moves = torch.linalg.solve(A, problem.gradient(x).expand(6, 3))
+    found = path(replace(algorithm, K=400), problem, 1)[-1]
+    expect(found, x - problem.weights @ moves)
 
 
 # -- SCAFFOLD-M
@@ -251,6 +262,29 @@ class AnotherMiniBatch(MimeMvr):
         return mimemvr.Upload(y - x), ()
 
 
+# -- DANE
+
+
+class WithoutTilt(Dane):
+    def local(self, g, state, x, c):
+        return super().local(g, state, x, g(x))
+
+
+class WrongTilt(Dane):
+    def local(self, g, state, x, c):
+        return super().local(g, state, x, 2 * g(x) - c)
+
+
+class FirstGradientOnly(Dane):
+    """The local loss is taken for linear."""
+
+    def local(self, g, state, x, c):
+        y = x
+        for _ in range(self.K):
+            y = y - self.eta_l * (c + self.mu * (y - x))
+        return dane.Upload(y - x), ()
+
+
 # -- the table
 
 
@@ -351,6 +385,14 @@ MISTAKES = (
         AnotherMiniBatch,
         MimeMvr(eta=0.05, K=5, a=0.3),
         mime_mvr_of_one_step_is_central,
+    ),
+    *(
+        Mistake(f"Dane: {what}", wrong, Dane(eta_l=0.2, K=5, mu=0.7), dane_solves_the_local_problem)
+        for what, wrong in (
+            ("the tilt is left out", WithoutTilt),
+            ("the tilt has the wrong sign", WrongTilt),
+            ("the gradient does not follow y", FirstGradientOnly),
+        )
     ),
 )
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)

@@ -69,6 +69,7 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "Dane": case(trimtab.Dane, oracle.dane, eta_l=0.1, K=K, mu=0.8),
     "MimeMvr": case(trimtab.MimeMvr, oracle.mime_mvr, eta=0.05, K=K, a=0.3),
     "MimeLiteMvr": case(trimtab.MimeLiteMvr, oracle.mimelite_mvr, eta=0.05, K=K, a=0.3),
     "ServerMvr": case(trimtab.ServerMvr, oracle.server_mvr, eta=0.1, a=0.3),
@@ -86,7 +87,12 @@ CASES = {
     "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
 every_case = pytest.mark.parametrize("name", CASES)
-TWICE = ("Mime-", "MimeLiteMvr", "MimeMvr")  # beginnings of those with two exchanges a round
+TWICE = (
+    "Mime-",
+    "MimeLiteMvr",
+    "MimeMvr",
+    "Dane",
+)  # beginnings of those with two exchanges a round
 asks_twice = pytest.mark.parametrize("name", [name for name in CASES if name.startswith(TWICE)])
 asks_once = pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(TWICE)])
 

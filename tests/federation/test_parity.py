@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from trimtab import (
     Adam,
+    Dane,
     FedAvg,
     FedDyn,
     FedNova,
@@ -45,6 +46,7 @@ ALGORITHMS = [
     Sgd(eta=0.2),
     ServerOnly(eta=0.1, base=Momentum()),
     RichardsonRomberg(FedAvg(eta_l=0.05, K=3)),
+    Dane(eta_l=0.05, K=5, mu=0.3),
     MimeMvr(eta=0.05, K=5, a=0.3),
     MimeLiteMvr(eta=0.05, K=5, a=0.3),
     ServerMvr(eta=0.1, a=0.3),

@@ -10,6 +10,7 @@ from trimtab.algorithms import registry
 
 if TYPE_CHECKING:
     from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
+    from trimtab.algorithms.dane import Dane
     from trimtab.algorithms.fedavg import FedAvg
     from trimtab.algorithms.feddyn import FedDyn
     from trimtab.algorithms.fednova import FedNova
@@ -41,6 +42,7 @@ __all__ = [
     "Adam",
     "AnyBase",
     "Base",
+    "Dane",
     "FedAvg",
     "FedDyn",
     "FedNova",

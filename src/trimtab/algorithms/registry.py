@@ -39,6 +39,7 @@ _TITLES = {  # class, title and colour by name
     "servermvr": ("ServerMvr", "server-only MVR", "#b0b0b0"),
     "mimelitemvr": ("MimeLiteMvr", "MimeLiteMVR", "#c8a2c8"),
     "mimemvr": ("MimeMvr", "MimeMVR", "#5e548e"),
+    "dane": ("Dane", "DANE", "#6b705c"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
