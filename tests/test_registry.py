@@ -126,12 +126,8 @@ def test_every_algorithm_can_be_built_and_described_by_its_name():
 def test_kinds_say_what_they_are():
     stateful = "scaffold scaffoldm feddyn scaffnew scallion scaffoldopt"
     assert [n for n in registry.NAMES if kind(n).stateful] == stateful.split()
-    assert [n for n in registry.NAMES if not kind(n).has_K] == [
-        "sgd",
-        "serveronly",
-        "scaffnew",
-        "servermvr",
-    ]
+    without_K = "sgd serveronly scaffnew servermvr"
+    assert [n for n in registry.NAMES if not kind(n).has_K] == without_K.split()
     assert kind(Mime(eta=0.1, K=2, base=Momentum())).step == "eta"
     assert kind("richardsonromberg").step == "eta_l"
     assert len({kind(n).colour for n in registry.NAMES}) == len(registry.NAMES)

@@ -87,12 +87,7 @@ CASES = {
     "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
 every_case = pytest.mark.parametrize("name", CASES)
-TWICE = (
-    "Mime-",
-    "MimeLiteMvr",
-    "MimeMvr",
-    "Dane",
-)  # beginnings of those with two exchanges a round
+TWICE = ("Mime-", "MimeLiteMvr", "MimeMvr", "Dane")  # names of two exchanges a round begin so
 asks_twice = pytest.mark.parametrize("name", [name for name in CASES if name.startswith(TWICE)])
 asks_once = pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(TWICE)])
 
