@@ -199,6 +199,7 @@ def test_options_are_what_they_were():
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
+    hyper += " --a --alpha --p"
     assert options == {
         "compare": sorted([*common, "--K", "--algorithms", "--base"]),
         "run": sorted([*common, *hyper.split()]),
@@ -373,6 +374,16 @@ def test_run_json(capsys):
         "serveronly --eta 0.1",
         "fedopt --eta-l 0.1 --K 2 --base yogi",
         "fedprox --eta-l 0.1 --K 2",
+        "dane --eta-l 0.1 --K 2 --mu 0.5",
+        "mimemvr --eta 0.1 --K 2 --a 0.5",
+        "mimelitemvr --eta 0.1 --K 2 --a 0.5",
+        "servermvr --eta 0.1 --a 0.5",
+        "scaffoldopt --eta-l 0.1 --K 2 --base adam",
+        "fednova --eta-l 0.1 --K 2",
+        "scallion --eta-l 0.1 --K 2 --alpha 0.5",
+        "scaffnew --eta-l 0.1 --p 0.5",
+        "feddyn --eta-l 0.1 --K 2 --alpha 0.5",
+        "scaffoldm --eta-l 0.1 --K 2 --a 0.5",
     ],
 )
 def test_every_kind_of_algorithm_runs_by_name(capsys, arguments):

@@ -10,14 +10,24 @@ from trimtab import (
     ALGORITHMS,
     Adagrad,
     Adam,
+    Dane,
     FedAvg,
+    FedDyn,
+    FedNova,
     FedOpt,
     FedProx,
     Mime,
     MimeLite,
+    MimeLiteMvr,
+    MimeMvr,
     Momentum,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
+    ScaffoldM,
+    ScaffoldOpt,
+    Scallion,
+    ServerMvr,
     ServerOnly,
     Sgd,
     Yogi,
@@ -33,6 +43,16 @@ STEPS = {
     MimeLite: {"eta": 0.1, "K": 2, "base": BASE},
     Mime: {"eta": 0.1, "K": 2, "base": BASE},
     ServerOnly: {"eta": 0.1, "base": BASE},
+    Dane: {"eta_l": 0.1, "K": 2},
+    MimeMvr: {"eta": 0.1, "K": 2},
+    MimeLiteMvr: {"eta": 0.1, "K": 2},
+    ServerMvr: {"eta": 0.1},
+    ScaffoldOpt: {"eta_l": 0.1, "K": 2, "base": BASE},
+    FedNova: {"eta_l": 0.1, "K": 2},
+    Scallion: {"eta_l": 0.1, "K": 2},
+    Scaffnew: {"eta_l": 0.1},
+    FedDyn: {"eta_l": 0.1, "K": 2},
+    ScaffoldM: {"eta_l": 0.1, "K": 2},
 }
 NAN, INFINITY = float("nan"), float("inf")
 every_algorithm = pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)
@@ -78,7 +98,7 @@ def test_K_counts_steps(refused, kind, K):
         kind(**STEPS[kind] | {"K": K})
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedProx, Scaffold, FedOpt])
+@pytest.mark.parametrize("kind", [kind for kind in STEPS if hasattr(kind, "eta_g")])
 def test_eta_g_may_be_zero_and_not_negative(refused, kind):
     assert kind(**STEPS[kind], eta_g=0.0).eta_g == 0
     with refused(kind.__name__, "eta_g=-1", "zero or positive"):

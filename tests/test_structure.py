@@ -157,12 +157,14 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "DataError"),
-    *("Diagnosis", "Diverged", "FedAvg", "FedOpt", "FedProx", "InUse", "Metric"),
-    *("Mime", "MimeLite", "Momentum", "Problem", "Quadratic", "RichardsonRomberg"),
-    *("Round", "Rounding", "Scaffold", "ServerOnly", "Sgd", "Simulation", "Stage"),
-    *("Supervised", "Through", "Yogi", "__version__", "compare", "diagnose"),
-    *("register", "simulate", "testing"),
+    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "Dane"),
+    *("DataError", "Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova"),
+    *("FedOpt", "FedProx", "InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr"),
+    *("MimeMvr", "Momentum", "Problem", "Quadratic", "RichardsonRomberg", "Round"),
+    *("Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt", "Scallion"),
+    *("ServerMvr", "ServerOnly", "Sgd", "Simulation", "Stage", "Supervised"),
+    *("Through", "Yogi", "__version__", "compare", "diagnose", "register"),
+    *("simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -174,6 +176,16 @@ SIGNATURES = {
     trimtab.Mime: "(*, eta, K, base)",
     trimtab.ServerOnly: "(*, eta, base)",
     trimtab.RichardsonRomberg: "(fedavg)",
+    trimtab.ScaffoldM: "(*, eta_l, K, a=0.1, eta_g=1.0)",
+    trimtab.FedDyn: "(*, eta_l, K, alpha=0.1)",
+    trimtab.Scaffnew: "(*, eta_l, p=0.1)",
+    trimtab.Scallion: "(*, eta_l, K, eta_g=1.0, alpha=1.0)",
+    trimtab.FedNova: "(*, eta_l, K, eta_g=1.0)",
+    trimtab.ScaffoldOpt: "(*, eta_l, K, base, eta_g=1.0)",
+    trimtab.ServerMvr: "(*, eta, a=0.1)",
+    trimtab.MimeLiteMvr: "(*, eta, K, a=0.1)",
+    trimtab.MimeMvr: "(*, eta, K, a=0.1)",
+    trimtab.Dane: "(*, eta_l, K, mu=1.0)",
     trimtab.Momentum: "(beta=0.9)",
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",

@@ -9,14 +9,24 @@ import torch
 from trimtab import (
     Adagrad,
     Adam,
+    Dane,
     FedAvg,
+    FedDyn,
+    FedNova,
     FedOpt,
     FedProx,
     Mime,
     MimeLite,
+    MimeLiteMvr,
+    MimeMvr,
     Momentum,
     RichardsonRomberg,
+    Scaffnew,
     Scaffold,
+    ScaffoldM,
+    ScaffoldOpt,
+    Scallion,
+    ServerMvr,
     ServerOnly,
     Sgd,
     Yogi,
@@ -32,6 +42,20 @@ SCAFFOLDS = (
     Scaffold(eta_l=0.1, K=5, lean=True),
     Scaffold(eta_l=0.1, K=1, eta_g=0.7),
 )
+CONTROLLED = (  # with SCAFFOLD's controls
+    ScaffoldM(eta_l=0.1, K=5),
+    ScaffoldM(eta_l=0.1, K=5, a=0.5, eta_g=0.7),
+    Scallion(eta_l=0.1, K=5),
+    ScaffoldOpt(eta_l=0.1, K=5, base=Momentum(0.5)),
+    ScaffoldOpt(eta_l=0.02, K=5, base=Adam(eps=0.1), eta_g=0.7),
+)
+SUMMED = (  # whose controls add up as SCAFFOLD's, but are not the mean gradients of a round
+    FedDyn(eta_l=0.1, K=5),
+    FedDyn(eta_l=0.1, K=5, alpha=1.0),
+    Scaffnew(eta_l=0.1),
+    Scaffnew(eta_l=0.1, p=0.5),
+    Scallion(eta_l=0.1, K=5, alpha=0.4, eta_g=0.7),
+)
 ALGORITHMS = (
     Sgd(eta=0.5),
     FedAvg(eta_l=0.1, K=5, eta_g=1.5),
@@ -41,6 +65,14 @@ ALGORITHMS = (
     *(FedOpt(eta_l=0.1, K=5, base=base, eta_g=0.1) for base in BASES),
     *(kind(eta=0.05, K=5, base=base) for kind in (Mime, MimeLite) for base in BASES),
     *(ServerOnly(eta=0.1, base=base) for base in BASES),
+    Dane(eta_l=0.1, K=5),
+    MimeMvr(eta=0.05, K=5),
+    MimeLiteMvr(eta=0.05, K=5),
+    ServerMvr(eta=0.1),
+    *(ScaffoldOpt(eta_l=0.02, K=5, base=base) for base in BASES),
+    FedNova(eta_l=0.1, K=5, eta_g=1.5),
+    *SUMMED,
+    *CONTROLLED,
 )
 
 
@@ -49,9 +81,16 @@ def test_every_algorithm_keeps_the_contract(algorithm: Any) -> None:
     check_algorithm(algorithm)
 
 
-@pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
-def test_scaffold_keeps_the_contract_of_controls(algorithm: Scaffold) -> None:
+@pytest.mark.parametrize("algorithm", SCAFFOLDS + CONTROLLED, ids=repr)
+def test_scaffold_keeps_the_contract_of_controls(algorithm: Any) -> None:
     check_controls(algorithm)
+
+
+@pytest.mark.parametrize("algorithm", SUMMED, ids=repr)
+def test_controls_add_up(algorithm: Any) -> None:
+    for check in CONTROL_CHECKS:
+        if check is not testing.control_is_the_mean_gradient:
+            check(algorithm)
 
 
 # -- wrong algorithms, each as small as can be

@@ -81,14 +81,17 @@ def fedprox(clients, x, *, eta_l, K, mu, eta_g):
 
 
 def scaffold(clients, x, *, eta_l, K, eta_g, option):
-    """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II."""
-    c_i = np.zeros_like(clients.b)
+    """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II.
+
+    K is a number, or one for each client.
+    """
+    c_i, steps = np.zeros_like(clients.b), np.broadcast_to(K, len(clients.b))
     for r, cohort in clients.rounds():
         c = clients.p @ c_i
         y, c_i_new = {}, c_i.copy()
         for i in cohort:
             y[i], raw = x, []
-            for k in range(K):
+            for k in range(steps[i]):
                 raw.append(clients.batch(i, y[i], r, k))
                 y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
             c_i_new[i] = clients.full(i, x) if option == "I" else np.mean(raw, axis=0)
@@ -176,5 +179,168 @@ def mime(clients, x, *, eta, K, base):
                 direction, _ = base(change + c, *s)
                 y[i] = y[i] - eta * direction
         _, s = base(c, *s)
+        x = clients.mean(y)
+        yield x
+
+
+def scaffold_m(clients, x, *, eta_l, K, a, eta_g):
+    """Yield the rows x, c, c_1 ... c_N; the momentum is the mean of the steps of the last round."""
+    c_i, m = np.zeros_like(clients.b), np.zeros_like(x)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, mean_step, c_i_new = {}, {}, c_i.copy()
+        for i in cohort:
+            y[i], raw, steps = x, [], []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                steps.append(a * (raw[-1] - c_i[i] + c) + (1 - a) * m)
+                y[i] = y[i] - eta_l * steps[-1]
+            c_i_new[i], mean_step[i] = np.mean(raw, axis=0), np.mean(steps, axis=0)
+        x, m = (1 - eta_g) * x + eta_g * clients.mean(y), clients.mean(mean_step)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def feddyn(clients, x, *, eta_l, K, alpha):
+    """Yield the rows x, h, h_1 ... h_N; h is the weighted mean of all h_i (not a running sum)."""
+    h_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        y, h_i_new = {}, h_i.copy()
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                pull = alpha * (y[i] - x)
+                y[i] = y[i] - eta_l * (clients.batch(i, y[i], r, k) - h_i[i] + pull)
+            h_i_new[i] = h_i[i] - alpha * (y[i] - x)
+        h_i = h_i_new
+        x = clients.mean(y) - clients.p @ h_i / alpha
+        yield np.array([x, clients.p @ h_i, *h_i])
+
+
+def scaffnew(clients, x, *, eta_l, p, numbers):
+    """Yield the rows x, c, c_1 ... c_N; numbers: one for each round, which its K is made of."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        K = 1
+        while numbers[r] >= 1 - (1 - p) ** K:  # the chance of heads within K tosses
+            K += 1
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw = x, []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+            c_i_new[i] = p * np.sum(raw, axis=0) + (1 - p * K) * (c_i[i] - c)
+        x, c_i = clients.mean(y), c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def scallion(clients, x, *, eta_l, K, eta_g, alpha):
+    """Yield the rows x, c, c_1 ... c_N: SCAFFOLD whose c_i goes a part of its way."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw = x, []
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+            c_i_new[i] = (1 - alpha) * c_i[i] + alpha * np.mean(raw, axis=0)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def fednova(clients, x, *, eta_l, K, eta_g):
+    """K has a number for each client; the mean gradient of each is averaged, not its move."""
+    for r, cohort in clients.rounds():
+        gradient = {}
+        for i in cohort:
+            y, raw = x, []
+            for k in range(K[i]):
+                raw.append(clients.batch(i, y, r, k))
+                y = y - eta_l * raw[-1]
+            gradient[i] = np.mean(raw, axis=0)
+        steps = clients.mean({i: np.float64(K[i]) for i in cohort})
+        x = x - eta_g * eta_l * steps * clients.mean(gradient)
+        yield x
+
+
+def scaffold_opt(clients, x, *, eta_l, K, base, eta_g):
+    """Yield the rows x, c, c_1 ... c_N; the base starts anew at every client in every round."""
+    c_i = np.zeros_like(clients.b)
+    for r, cohort in clients.rounds():
+        c = clients.p @ c_i
+        y, c_i_new = {}, c_i.copy()
+        for i in cohort:
+            y[i], raw, s = x, [], (np.zeros_like(x), np.zeros_like(x))
+            for k in range(K):
+                raw.append(clients.batch(i, y[i], r, k))
+                direction, s = base(raw[-1] - c_i[i] + c, *s)
+                y[i] = y[i] - eta_l * direction
+            c_i_new[i] = np.mean(raw, axis=0)
+        x = (1 - eta_g) * x + eta_g * clients.mean(y)
+        c_i = c_i_new
+        yield np.array([x, clients.p @ c_i, *c_i])
+
+
+def variance_reduced(clients, x, cohort, last, a):
+    """Return the momentum at x; last: the x and the momentum of the round before, or None."""
+    c = clients.mean({i: clients.full(i, x) for i in cohort})
+    if last is None:
+        return c
+    before, m = last
+    change = c - clients.mean({i: clients.full(i, before) for i in cohort})
+    return a * c + (1 - a) * (m + change)
+
+
+def server_mvr(clients, x, *, eta, a):
+    last = None
+    for _, cohort in clients.rounds():
+        m = variance_reduced(clients, x, cohort, last, a)
+        last = x, m
+        x = x - eta * m
+        yield x
+
+
+def mimelite_mvr(clients, x, *, eta, K, a):
+    last = None
+    for r, cohort in clients.rounds():
+        m = variance_reduced(clients, x, cohort, last, a)
+        last, y = (x, m), {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                change = clients.batch(i, y[i], r, k) - clients.batch(i, x, r, k)
+                y[i] = y[i] - eta * (a * clients.batch(i, y[i], r, k) + (1 - a) * (m + change))
+        x = clients.mean(y)
+        yield x
+
+
+def mime_mvr(clients, x, *, eta, K, a):
+    last = None
+    for r, cohort in clients.rounds():
+        m = variance_reduced(clients, x, cohort, last, a)
+        last, y = (x, m), {}
+        for i in cohort:
+            y[i] = x
+            for k in range(K):
+                change = clients.batch(i, y[i], r, k) - clients.batch(i, x, r, k)
+                y[i] = y[i] - eta * (m + change)
+        x = clients.mean(y)
+        yield x
+
+
+def dane(clients, x, *, eta_l, K, mu):
+    for _, cohort in clients.rounds():
+        c = clients.mean({i: clients.full(i, x) for i in cohort})
+        y = {}
+        for i in cohort:
+            y[i] = x
+            for _ in range(K):
+                change = clients.full(i, y[i]) - clients.full(i, x)
+                y[i] = y[i] - eta_l * (c + change + mu * (y[i] - x))
         x = clients.mean(y)
         yield x

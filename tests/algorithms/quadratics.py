@@ -1,6 +1,7 @@
 """Small heterogeneous quadratics in float64, and the path of an algorithm on a problem."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from trimtab import Adagrad, Adam, Momentum, Problem, Quadratic, Yogi, simulate
+from trimtab.core import leaves, map_leaves
+from trimtab.core.replies import Tally
+from trimtab.simulation.executors import Exchange, Executor
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 SCAFFOLDS = ({"option": "I"}, {"option": "II"}, {"option": "II", "lean": True})
@@ -46,3 +50,43 @@ def fit(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
 
 def assert_same(a: Tensor, b: Tensor, atol: float = 1e-10) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+class Unequal(Executor):
+    """Client i makes K_i local steps, whatever K is."""
+
+    name = "unequal"
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = steps
+
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        e, tally = exchange, Tally()
+        for i in clients:
+            g = replace(e.oracle(i), count=lambda K, i=i: self.steps[i])
+            upload, state = e.run(i, g, e.state(i), e.broadcast)
+            tally.add(e.weight(i), upload, state)
+            e.keep(i, state)
+        return tally
+
+
+@dataclass(frozen=True)
+class RandomTwo:
+    """A stage that sends two numbers of each vector, chosen at random: unbiased."""
+
+    def init(self, x: Tensor) -> tuple[()]:
+        return ()
+
+    def send(self, upload: Any, state: tuple[()], g: Any) -> tuple[Any, tuple[()]]:
+        def two(leaf: Tensor) -> Tensor:
+            u = g.uniform(leaf)
+            chosen = u >= u.sort(dim=-1).values[..., -2:-1]
+            return torch.where(chosen, leaf * (leaf.shape[-1] / 2), torch.zeros_like(leaf))
+
+        return map_leaves(two, upload), ()
+
+    def receive(self, mean: Any, count: int, clients: Any) -> Any:
+        return mean
+
+    def size(self, upload: Any) -> int:
+        return sum(24 for _ in leaves(upload))

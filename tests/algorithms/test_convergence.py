@@ -4,7 +4,17 @@ from math import log
 
 import pytest
 import torch
-from quadratics import BASES, SCAFFOLDS, WEIGHTS, assert_same, distances, fit, path, quadratic
+from quadratics import (
+    BASES,
+    SCAFFOLDS,
+    WEIGHTS,
+    Unequal,
+    assert_same,
+    distances,
+    fit,
+    path,
+    quadratic,
+)
 
 from trimtab import (
     Adagrad,
@@ -54,6 +64,16 @@ def test_scaffold_reaches_the_optimum_with_sampling_and_drop_outs(variant, lost,
 def test_fedavg_with_the_same_steps_stays_away(S, weights):
     problem = quadratic(weights=weights)
     assert stays_away(path(FedAvg(eta_l=eta_l, K=K), problem, 100, S=S), problem.x_star)
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+@pytest.mark.parametrize("variant", SCAFFOLDS[:2], ids=["I", "II"])
+def test_scaffold_reaches_the_optimum_with_unequal_numbers_of_steps(variant, S, weights):
+    """At x*, with c_i = grad f_i(x*), no client moves, however many steps it makes."""
+    problem, executor = quadratic(weights=weights), Unequal([1, 2, 3, 4, 6, 9])
+    x = path(Scaffold(eta_l=eta_l, K=K, **variant), problem, 300, S=S, executor=executor)[-1]
+    assert_same(x, problem.x_star, atol=1e-9)
 
 
 def test_the_weighted_optimum_is_another_one():

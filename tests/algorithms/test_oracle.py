@@ -7,10 +7,14 @@ import numpy as np
 import numpy_oracle as oracle
 import pytest
 import torch
+from quadratics import Unequal
 
 import trimtab
+from trimtab.core.oracle import draws_of_server
 
 N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7
+MOST = 12  # steps that Scaffnew draws
+UNEQUAL = (1, 4, 2, 3, 3, 1, 4, 2)  # K_i, in the cases of that name
 
 
 def case(ours, theirs, **settings):
@@ -36,6 +40,12 @@ def based(ours, theirs, **settings):
     }
 
 
+def server_numbers():
+    """What the server draws in each round if it draws one uniform number."""
+    one = torch.zeros(1, dtype=torch.float64)
+    return [draws_of_server(SEED, r)("uniform", one).item() for r in range(1, R + 1)]
+
+
 local = {"eta_l": 0.1, "K": K, "eta_g": 0.7}
 CASES = {
     "Sgd": case(trimtab.Sgd, oracle.sgd, eta=0.3),
@@ -47,6 +57,10 @@ CASES = {
         trimtab.Scaffold(lean=True, **local),
         partial(oracle.scaffold, option="II", **local),
     ),
+    "Scaffold-II-unequal": (
+        trimtab.Scaffold(**local),
+        partial(oracle.scaffold, option="II", **local | {"K": UNEQUAL}),
+    ),
     "RichardsonRomberg": (
         trimtab.RichardsonRomberg(trimtab.FedAvg(**local)),
         partial(oracle.richardson_romberg, **local),
@@ -55,8 +69,27 @@ CASES = {
     **based(trimtab.ServerOnly, oracle.server_only, eta=0.1),
     **based(trimtab.MimeLite, oracle.mimelite, eta=0.05, K=K),
     **based(trimtab.Mime, oracle.mime, eta=0.05, K=K),
+    "Dane": case(trimtab.Dane, oracle.dane, eta_l=0.1, K=K, mu=0.8),
+    "MimeMvr": case(trimtab.MimeMvr, oracle.mime_mvr, eta=0.05, K=K, a=0.3),
+    "MimeLiteMvr": case(trimtab.MimeLiteMvr, oracle.mimelite_mvr, eta=0.05, K=K, a=0.3),
+    "ServerMvr": case(trimtab.ServerMvr, oracle.server_mvr, eta=0.1, a=0.3),
+    **based(trimtab.ScaffoldOpt, oracle.scaffold_opt, eta_l=0.05, K=K, eta_g=0.7),
+    "FedNova-unequal": (
+        trimtab.FedNova(**local),
+        partial(oracle.fednova, **local | {"K": UNEQUAL}),
+    ),
+    "Scallion": case(trimtab.Scallion, oracle.scallion, alpha=0.4, **local),
+    "Scaffnew": (
+        trimtab.Scaffnew(eta_l=0.1, p=0.4),
+        partial(oracle.scaffnew, eta_l=0.1, p=0.4, numbers=server_numbers()),
+    ),
+    "FedDyn": case(trimtab.FedDyn, oracle.feddyn, eta_l=0.1, K=K, alpha=1.5),
+    "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
 every_case = pytest.mark.parametrize("name", CASES)
+TWICE = ("Mime-", "MimeLiteMvr", "MimeMvr", "Dane")  # names of two exchanges a round begin so
+asks_twice = pytest.mark.parametrize("name", [name for name in CASES if name.startswith(TWICE)])
+asks_once = pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(TWICE)])
 
 
 @cache
@@ -72,10 +105,10 @@ def problem():
 
 @cache
 def noise():
-    """What trimtab's mini-batch gradients add to the full ones: (R, N, K, d)."""
+    """What trimtab's mini-batch gradients add to the full ones: (R, N, MOST, d)."""
     zero = torch.zeros(d, dtype=torch.float64)
-    table = np.empty((R, N, K, d))
-    for r, i, k in np.ndindex(R, N, K):
+    table = np.empty((R, N, MOST, d))
+    for r, i, k in np.ndindex(R, N, MOST):
         g = problem().oracle(i, SEED, r + 1)  # rounds count from 1
         table[r, i, k] = g(zero, k) - problem().client_gradient(i, zero)
     return table
@@ -86,13 +119,14 @@ def x0():
 
 
 def simulated(name, **settings):
-    """Return x after every round (SCAFFOLD: the rows x, c, c_1 ... c_N), and who answered."""
+    """Return x after every round (with controls: the rows x, c, c_1 ... c_N), and who answered."""
+    settings |= {"executor": Unequal(UNEQUAL)} if name.endswith("unequal") else {}
     sim = trimtab.simulate(CASES[name][0], problem(), seed=SEED, x=x0(), **settings)
     path, answered = [], []
     for _ in range(R):
         round = next(sim)
         rows = [round.x]
-        if name.startswith("Scaffold"):
+        if hasattr(round.server, "c"):
             c_i = [sim.states[i] if i in sim.states else torch.zeros(d) for i in range(N)]
             rows += [round.server.c, *c_i]
         path.append([row.tolist() for row in rows])
@@ -135,7 +169,7 @@ def test_cohorts_of_any_size_and_order(name):
     assert agree(path, expected(name, cohorts))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Mime-")])
+@asks_once
 def test_a_lost_reply_is_as_if_never_asked(name):
     path, answered = simulated(name, cohorts=[range(N), [3], [6, 2, 4]] * (R // 3), lost=0.3)
     assert () in answered
@@ -143,8 +177,8 @@ def test_a_lost_reply_is_as_if_never_asked(name):
     assert agree(path, expected(name, answered))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Mime-")])
-def test_a_client_lost_in_either_exchange_of_mime_is_as_if_never_asked(name):
+@asks_twice
+def test_a_client_lost_in_either_of_two_exchanges_is_as_if_never_asked(name):
     path, answered = simulated(name, cohorts=[[r % N] for r in range(R)], lost=0.3)
     assert () in answered  # of two exchanges `cohort` shows the second: ask one client at a time
     assert agree(path, expected(name, answered))

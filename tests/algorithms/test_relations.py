@@ -184,6 +184,55 @@ def test_mangolds_form_is_option_ii(eta_g, weights):
 
 
 @weighted
+def test_vrl_sgd_is_option_ii(weights):
+    """Liang et al. (2019), with D_i = c_i - c: all clients, eta_g = 1."""
+    problem, gamma, K = quadratic(sigma=1.0, weights=weights), 0.05, 4
+    x, D, vrl = ONES, torch.zeros(6, 3, dtype=torch.float64), []
+    for r in range(1, 21):
+        y = x.repeat(6, 1)
+        for i in range(6):
+            g = problem.oracle(i, 0, r)
+            for k in range(K):
+                y[i] = y[i] - gamma * (g(y[i], k) - D[i])
+        x = problem.weights @ y
+        D = D + (x - y) / (K * gamma)
+        vrl.append(x)
+    assert_same(path(Scaffold(eta_l=gamma, K=K), problem, 20), torch.stack(vrl))
+
+
+class Rotating(Quadratic):
+    """Linear systems A_i y = b_i whose A_i are not symmetric, as those of temporal differences."""
+
+    def turn(self, i):
+        return torch.tensor([[0.0, 1, 0], [-1, 0, 2], [0, -2, 0]]).to(self.A) * (0.2 + 0.1 * i)
+
+    def oracle(self, i, seed, r):
+        g = super().oracle(i, seed, r)
+        return lambda y, k=None: g(y, k) + self.turn(i) @ y
+
+
+@weighted
+def test_scafflsa_is_option_ii_on_linear_systems_that_are_no_gradients(weights):
+    """Mangold et al. (2024), with xi_i = c_i - c; it solves the mean system."""
+    some, eta, K = quadratic(), 0.05, 4
+    problem = Rotating(some.A, some.b, weights=weights)
+    theta, xi, found = ONES, torch.zeros(6, 3, dtype=torch.float64), []
+    for r in range(1, 101):
+        thetas = theta.repeat(6, 1)
+        for i in range(6):
+            g = problem.oracle(i, 0, r)
+            for k in range(K):
+                thetas[i] = thetas[i] - eta * (g(thetas[i], k) - xi[i])
+        theta = problem.weights @ thetas
+        xi = xi + (theta - thetas) / (K * eta)
+        found.append(theta)
+    assert_same(path(Scaffold(eta_l=eta, K=K), problem, 100), torch.stack(found))
+    p = problem.weights
+    A = sum(p[i] * (some.A[i] + problem.turn(i)) for i in range(6))
+    assert_same(theta, torch.linalg.solve(A, p @ some.b), atol=1e-8)
+
+
+@weighted
 def test_richardson_romberg_extrapolates_two_fedavgs_on_the_same_samples(weights):
     problem = quadratic(sigma=1.0, weights=weights)
     fine, coarse = FedAvg(eta_l=0.05, K=4, eta_g=1.2), FedAvg(eta_l=0.1, K=4, eta_g=1.2)

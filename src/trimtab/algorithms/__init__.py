@@ -10,13 +10,23 @@ from trimtab.algorithms import registry
 
 if TYPE_CHECKING:
     from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
+    from trimtab.algorithms.dane import Dane
     from trimtab.algorithms.fedavg import FedAvg
+    from trimtab.algorithms.feddyn import FedDyn
+    from trimtab.algorithms.fednova import FedNova
     from trimtab.algorithms.fedopt import FedOpt
     from trimtab.algorithms.fedprox import FedProx
     from trimtab.algorithms.mime import Mime
     from trimtab.algorithms.mimelite import MimeLite
+    from trimtab.algorithms.mimelitemvr import MimeLiteMvr
+    from trimtab.algorithms.mimemvr import MimeMvr
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
+    from trimtab.algorithms.scaffnew import Scaffnew
     from trimtab.algorithms.scaffold import Scaffold
+    from trimtab.algorithms.scaffoldm import ScaffoldM
+    from trimtab.algorithms.scaffoldopt import ScaffoldOpt
+    from trimtab.algorithms.scallion import Scallion
+    from trimtab.algorithms.servermvr import ServerMvr
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
     from trimtab.algorithms.stages import Rounding
@@ -32,15 +42,25 @@ __all__ = [
     "Adam",
     "AnyBase",
     "Base",
+    "Dane",
     "FedAvg",
+    "FedDyn",
+    "FedNova",
     "FedOpt",
     "FedProx",
     "Mime",
     "MimeLite",
+    "MimeLiteMvr",
+    "MimeMvr",
     "Momentum",
     "RichardsonRomberg",
     "Rounding",
+    "Scaffnew",
     "Scaffold",
+    "ScaffoldM",
+    "ScaffoldOpt",
+    "Scallion",
+    "ServerMvr",
     "ServerOnly",
     "Sgd",
     "Stage",

@@ -30,6 +30,16 @@ _TITLES = {  # class, title and colour by name
     "mime": ("Mime", "Mime", "#4f3b78"),
     "serveronly": ("ServerOnly", "server only", "#888888"),
     "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),
+    "scaffoldm": ("ScaffoldM", "SCAFFOLD-M", "#3fb8af"),
+    "feddyn": ("FedDyn", "FedDyn", "#e07a5f"),
+    "scaffnew": ("Scaffnew", "Scaffnew", "#264653"),
+    "scallion": ("Scallion", "SCALLION", "#81b29a"),
+    "fednova": ("FedNova", "FedNova", "#f2a1b5"),
+    "scaffoldopt": ("ScaffoldOpt", "ScaffoldOpt", "#1b998b"),
+    "servermvr": ("ServerMvr", "server-only MVR", "#b0b0b0"),
+    "mimelitemvr": ("MimeLiteMvr", "MimeLiteMVR", "#c8a2c8"),
+    "mimemvr": ("MimeMvr", "MimeMVR", "#5e548e"),
+    "dane": ("Dane", "DANE", "#6b705c"),
 }
 NAMES = tuple(_TITLES)
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")

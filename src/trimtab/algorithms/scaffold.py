@@ -23,7 +23,7 @@ class Upload(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold:
-    """SCAFFOLD, options I and II. `lean` (option II) uploads dx alone: the server can infer dc."""
+    """SCAFFOLD, options I and II; `lean` (II) uploads dx alone, as Huang, Li and Li (2024) do."""
 
     eta_l: StepSize
     K: Steps

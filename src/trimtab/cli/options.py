@@ -20,6 +20,7 @@ OWN = "trimtab.own"  # where a command finds the options of the user's own algor
 # help and completion need no torch; a test holds them equal to those of the registry.
 PARAMETERS: dict[str, type] = {
     **{"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str},
+    **{"a": float, "alpha": float, "p": float},
     **{"beta": float, "beta1": float, "beta2": float, "eps": float},
 }
 
