@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.mimelite import MimeLite
     from trimtab.algorithms.richardsonromberg import RichardsonRomberg
     from trimtab.algorithms.scaffold import Scaffold
+    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Schedule, Scheduled
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
     from trimtab.algorithms.stages import Rounding
@@ -32,21 +33,33 @@ __all__ = [
     "Adam",
     "AnyBase",
     "Base",
+    "Cosine",
+    "Decay",
     "FedAvg",
     "FedOpt",
     "FedProx",
     "Mime",
     "MimeLite",
     "Momentum",
+    "Piecewise",
     "RichardsonRomberg",
     "Rounding",
     "Scaffold",
+    "Schedule",
+    "Scheduled",
     "ServerOnly",
     "Sgd",
     "Stage",
     "Through",
     "Yogi",
 ]
+
+
+_ELSEWHERE = {
+    "Rounding": "stages",
+    **dict.fromkeys(("Stage", "Through"), "through"),
+    **dict.fromkeys(("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled"), "scheduled"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +74,5 @@ def _first_use(name: str) -> Any:
         return {name: registry.kind(name).cls for name in registry.NAMES}
     if name == "BASES":
         return dict(registry.bases())
-    elsewhere = {"Rounding": "stages", "Stage": "through", "Through": "through"}
-    home = name.lower() if name.lower() in registry.NAMES else elsewhere.get(name, "bases")
+    home = name.lower() if name.lower() in registry.NAMES else _ELSEWHERE.get(name, "bases")
     return getattr(import_module(f"trimtab.algorithms.{home}"), name)
