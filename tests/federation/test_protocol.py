@@ -428,7 +428,9 @@ controls_server = type(Scaffold(eta_l=1, K=1).init_server(torch.zeros(1)))
 def test_state_becomes_pending_at_the_last_exchange_and_only_the_faithful_are_asked(
     make, monkeypatch
 ):
-    monkeypatch.setitem(registry._own, "twice", registry.Kind("twice", Twice, "Twice", "#000"))
+    monkeypatch.setitem(
+        registry._own, "twice", registry.Kind("twice", Twice, "Twice", "#000", "Twice")
+    )
     federation = make(Twice(), R=4)
     asked = []
 

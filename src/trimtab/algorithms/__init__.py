@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffoldm import ScaffoldM
     from trimtab.algorithms.scaffoldopt import ScaffoldOpt
     from trimtab.algorithms.scallion import Scallion
+    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Schedule, Scheduled
     from trimtab.algorithms.servermvr import ServerMvr
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
@@ -42,7 +43,9 @@ __all__ = [
     "Adam",
     "AnyBase",
     "Base",
+    "Cosine",
     "Dane",
+    "Decay",
     "FedAvg",
     "FedDyn",
     "FedNova",
@@ -53,6 +56,7 @@ __all__ = [
     "MimeLiteMvr",
     "MimeMvr",
     "Momentum",
+    "Piecewise",
     "RichardsonRomberg",
     "Rounding",
     "Scaffnew",
@@ -60,6 +64,8 @@ __all__ = [
     "ScaffoldM",
     "ScaffoldOpt",
     "Scallion",
+    "Schedule",
+    "Scheduled",
     "ServerMvr",
     "ServerOnly",
     "Sgd",
@@ -67,6 +73,13 @@ __all__ = [
     "Through",
     "Yogi",
 ]
+
+
+_ELSEWHERE = {
+    "Rounding": "stages",
+    **dict.fromkeys(("Stage", "Through"), "through"),
+    **dict.fromkeys(("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled"), "scheduled"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -81,6 +94,5 @@ def _first_use(name: str) -> Any:
         return {name: registry.kind(name).cls for name in registry.NAMES}
     if name == "BASES":
         return dict(registry.bases())
-    elsewhere = {"Rounding": "stages", "Stage": "through", "Through": "through"}
-    home = name.lower() if name.lower() in registry.NAMES else elsewhere.get(name, "bases")
+    home = name.lower() if name.lower() in registry.NAMES else _ELSEWHERE.get(name, "bases")
     return getattr(import_module(f"trimtab.algorithms.{home}"), name)

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -56,6 +56,7 @@ class Kind:
     cls: type[Any]
     title: str  # as papers write it
     colour: str
+    shown: str  # in tables and sentences: the class, as one would type it
     well_known: bool = False  # what others are compared with in a sentence
     origin: str = ""  # where a class that does not come with trimtab was found
 
@@ -111,7 +112,22 @@ def kind(what: Any) -> Kind:
     """
     if isinstance(what, str):
         return _named(what)
-    return _kind_of_class(what if isinstance(what, type) else type(what))
+    if isinstance(what, type):
+        return _kind_of_class(what)
+    inner = getattr(what, "algorithm", None)
+    if inner is None or not hasattr(inner, "init_server"):
+        return _kind_of_class(type(what))
+    return _wrapper_of(kind(inner), type(what).__name__)
+
+
+def _wrapper_of(inner: Kind, wrapper: str) -> Kind:
+    """Return the kind of an algorithm that is wrapped: its own, under a name of its own."""
+    return replace(
+        inner,
+        name=f"{inner.name}-{wrapper.lower()}",
+        title=f"{inner.title} ({wrapper})",
+        shown=f"{inner.shown} ({wrapper})",
+    )
 
 
 def known() -> list[str]:
@@ -144,7 +160,7 @@ def _named(name: str) -> Kind:
 def _builtin(name: str) -> Kind:
     cls, title, colour = _TITLES[name]
     module = import_module(f"trimtab.algorithms.{name}")
-    return Kind(name, getattr(module, cls), title, colour, name in _WELL_KNOWN)
+    return Kind(name, getattr(module, cls), title, colour, cls, name in _WELL_KNOWN)
 
 
 def _class_in(spec: str) -> type[Any]:
@@ -188,7 +204,7 @@ def _kind_of_class(
         return _own[name]
     chosen = colour or _OTHERS[crc32(name.encode()) % len(_OTHERS)]
     where = origin or f"{cls.__module__}:{cls.__qualname__}"
-    return Kind(name, cls, title or cls.__name__, chosen, origin=where)
+    return Kind(name, cls, title or cls.__name__, chosen, cls.__name__, origin=where)
 
 
 # -- made from words
@@ -329,11 +345,12 @@ def _admitted() -> dict[str, type[Any]]:
 
 def _parts() -> dict[str, type[Any]]:
     """Return what algorithms are made of, or wrapped in, by name."""
+    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
     from trimtab.algorithms.stages import STAGES
     from trimtab.algorithms.through import Through
 
-    parts = {type(part).__name__.lower(): type(part) for part in STAGES}
-    return dict(bases()) | parts | {"through": Through}
+    classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise)
+    return dict(bases()) | {cls.__name__.lower(): cls for cls in classes}
 
 
 def _listed(admitted: Iterable[str]) -> str:

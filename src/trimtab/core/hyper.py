@@ -10,7 +10,17 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from math import isfinite, nan
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from trimtab.errors import BadArgument
 
@@ -142,6 +152,32 @@ def plain_number(value: Any) -> Any:
 
 
 # -- instances
+
+
+@runtime_checkable
+class Varying(Protocol):
+    """An algorithm whose hyper-parameters change from round to round."""
+
+    def at(self, r: int) -> Any:
+        """Return the algorithm of round r."""
+        ...
+
+
+def at(algorithm: Any, r: int) -> Any:
+    """Return the algorithm of round r; what does not change is returned as it is.
+
+    >>> from trimtab import Decay, FedAvg, Rounding, Scheduled, Through
+    >>> at(Through(Scheduled(FedAvg(eta_l=0.1, K=5), eta_l=Decay(0.5)), (Rounding(0.1),)), 3)
+    Through(algorithm=FedAvg(eta_l=0.025, K=5, eta_g=1.0), stages=(Rounding(step=0.1),))
+    """
+    if isinstance(algorithm, Varying):
+        return at(algorithm.at(r), r)
+    for parameter in own_parameters(type(algorithm)):
+        value = getattr(algorithm, parameter.name)
+        now = at(value, r) if wrapped(value) else value
+        if now is not value:
+            algorithm = replace(algorithm, **{parameter.name: now})
+    return algorithm
 
 
 def wrapped(value: Any) -> bool:

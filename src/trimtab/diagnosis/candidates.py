@@ -37,5 +37,5 @@ def named(name: str) -> str:
     'Scaffold on quadratics'
     """
     first, _, rest = name.partition(" ")
-    shown = kind(first).cls.__name__ if first in NAMES else first
+    shown = kind(first).shown if first in NAMES else first
     return f"{shown} {rest}".strip()

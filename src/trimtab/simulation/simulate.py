@@ -22,6 +22,7 @@ from trimtab.core import (
     map_leaves,
     plain_number,
 )
+from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.capabilities import capabilities
@@ -102,7 +103,7 @@ class Simulation(Iterator[Round]):
         try:
             server = self._next_server(clients)
             if not (all_finite(server) and clients.finite()):
-                raise Diverged(self._algorithm, r, self._why(clients.alive))
+                raise Diverged(at(self._algorithm, r), r, self._why(clients.alive))
             self.states.commit(clients.alive)
         except NobodyAnsweredError:
             server = self.server
@@ -133,13 +134,14 @@ class Simulation(Iterator[Round]):
 
     def _next_server(self, clients: Cohort) -> State:
         """Run the round; its vectors at the server are lazy where those of the clients are."""
+        algorithm = at(self._algorithm, clients.r)
         if self.runs_on.lazy_server:
             clients.vector = LazyVector.of
             with suppress(NotLazyError):
-                return eager(self._algorithm.round(lazy(self.server), clients))
+                return eager(algorithm.round(lazy(self.server), clients))
             self.states.discard()
             clients.start_again()
-        return eager(self._algorithm.round(self.server, clients))
+        return eager(algorithm.round(self.server, clients))
 
     def _why(self, cohort: list[int]) -> str:
         def worst() -> int:
@@ -149,7 +151,7 @@ class Simulation(Iterator[Round]):
             sizes = {i: float(gradient(i, x).abs().max()) for i in cohort}
             return max(cohort, key=lambda i: sizes[i] if isfinite(sizes[i]) else inf)
 
-        return explain(self._algorithm, self._moves, worst)
+        return explain(at(self._algorithm, self.r + 1), self._moves, worst)
 
     def audit(self) -> float:
         """Return |c - sum_i p_i c_i| over all N clients; zero up to rounding when all is well."""

@@ -10,7 +10,7 @@ from typing import Any
 from trimtab._files import Lock, read_json, write_json
 from trimtab.algorithms.registry import Kind, build, kind
 from trimtab.core import Algorithm, Vector
-from trimtab.core.hyper import step_size
+from trimtab.core.hyper import settings_of, step_size
 from trimtab.core.task import task
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.loading import load_problem
@@ -130,7 +130,7 @@ def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
         if not isinstance(algorithm, str | type):
             same = sum(lane.kind.name == chosen.name for lane in lanes)
             name = f"{chosen.name}#{same + 1}" if same else chosen.name
-            lanes.append(_Lane(chosen, name, getattr(algorithm, "K", None), algorithm))
+            lanes.append(_Lane(chosen, name, settings_of(algorithm).get("K"), algorithm))
         elif not chosen.step:
             lanes.append(_Lane(chosen, chosen.name, fixed=build(chosen)))
         else:

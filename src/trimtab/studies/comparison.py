@@ -139,8 +139,8 @@ class Comparison:
 
 
 def shown(chosen: Kind, number: str = "") -> str:
-    """Return an algorithm's name for tables and sentences: its class, as one would type it."""
-    return f"{chosen.cls.__name__} #{number}" if number else chosen.cls.__name__
+    """Return an algorithm's name for tables and sentences."""
+    return f"{chosen.shown} #{number}" if number else chosen.shown
 
 
 def entry_of(

@@ -35,6 +35,7 @@ import torch
 from trimtab._files import Lock
 from trimtab.algorithms.registry import encode
 from trimtab.core import Algorithm, Vector, leaves
+from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
 from trimtab.federation.message import arrays_of
@@ -175,7 +176,7 @@ class Coordinator:
         started, standing, r = perf_counter(), self.standing, cohort.r
         try:
             with one_thread():
-                server = standing.algorithm.round(standing.server, cohort)
+                server = at(standing.algorithm, r).round(standing.server, cohort)
         except TooFew:
             if cohort.inquiry.diverged and not cohort.alive:
                 raise Diverged(standing.algorithm, r) from None
@@ -210,7 +211,7 @@ class Coordinator:
         x = self.standing.server.x
         return Cohort(
             self.standing,
-            plan(self.standing.algorithm, x.numel(), x.dtype),
+            plan(at(self.standing.algorithm, self.standing.r + 1), x.numel(), x.dtype),
             self._inquiry(ask),
             self._spool,
             min_sites=self.min_sites,

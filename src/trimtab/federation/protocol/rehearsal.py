@@ -6,7 +6,7 @@ place alone. Two rehearsals of different lengths tell which dimensions are d.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def plan(algorithm: Algorithm, d: int, dtype: torch.dtype) -> Plan:
     return _rehearsed(hashable, d, dtype)
 
 
-@cache
+@lru_cache(maxsize=16)
 def _rehearsed(algorithm: Any, d: int, dtype: torch.dtype) -> Plan:
     short, long = (_rehearsal(algorithm, torch.zeros(n, dtype=dtype)) for n in (2, 3))
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
 from trimtab.core import State, Vector, leaves
+from trimtab.core.hyper import at
 from trimtab.core.oracle import ClientOracle, draws_of_client
 from trimtab.core.threads import one_thread
 from trimtab.federation.message import (
@@ -211,7 +212,8 @@ class Site:
         return decode(request["algorithm"])
 
     def _plan(self, request: Message) -> Plan:
-        return plan(self._algorithm(request), self.problem.d, self._dtype)
+        now = at(self._algorithm(request), request.header.get("r", 1))
+        return plan(now, self.problem.d, self._dtype)
 
     def _received(self, request: Message, like: tuple[Any, ...]) -> tuple[Vector, tuple[Any, ...]]:
         """Return x and the broadcast of a request."""
