@@ -110,6 +110,26 @@ def test_mu_is_zero_or_positive(refused):
         FedProx(eta_l=0.1, K=2, mu=-1)
 
 
+SHARES = [(kind, "a") for kind in (ScaffoldM, ServerMvr, MimeLiteMvr, MimeMvr)]
+SHARES += [(Scaffnew, "p"), (Scallion, "alpha")]
+
+
+@pytest.mark.parametrize(("kind", "name"), SHARES)
+def test_a_share_is_above_0_and_at_most_1(refused, kind, name):
+    assert getattr(kind(**STEPS[kind], **{name: 1}), name) == 1
+    for value in (0, 1.5, -0.1, NAN):
+        with refused(kind.__name__, f"{name}={value!r}", "above 0 and at most 1"):
+            kind(**STEPS[kind], **{name: value})
+
+
+def test_weights_of_proximal_terms(refused):
+    assert Dane(eta_l=0.1, K=2, mu=0).mu == 0
+    with refused("Dane", "mu=-1", "zero or positive"):
+        Dane(eta_l=0.1, K=2, mu=-1)
+    with refused("FedDyn", "alpha=0", "positive"):  # the server divides by it
+        FedDyn(eta_l=0.1, K=2, alpha=0)
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [

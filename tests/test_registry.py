@@ -5,8 +5,10 @@ import subprocess
 import sys
 from dataclasses import fields
 from importlib.metadata import EntryPoint, EntryPoints
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -137,7 +139,20 @@ def test_kinds_say_what_they_are():
     assert [n for n in registry.NAMES if not kind(n).has_K] == without_K.split()
     assert kind(Mime(eta=0.1, K=2, base=Momentum())).step == "eta"
     assert kind("richardsonromberg").step == "eta_l"
-    assert len({kind(n).colour for n in registry.NAMES}) == len(registry.NAMES)
+
+
+def in_lab(colour):
+    """Return a colour as CIE L*a*b*, where distances are about those that eyes see."""
+    sRGB = np.array([int(colour[j : j + 2], 16) / 255 for j in (1, 3, 5)])
+    linear = np.where(sRGB <= 0.04045, sRGB / 12.92, ((sRGB + 0.055) / 1.055) ** 2.4)
+    to_xyz = [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8729]]
+    X, Y, Z = np.cbrt(np.array(to_xyz) @ linear)
+    return np.array([116 * Y - 16, 500 * (X - Y), 200 * (Y - Z)])
+
+
+def test_colours_can_be_told_apart():
+    colours = [in_lab(kind(n).colour) for n in registry.NAMES]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(colours, 2)) > 15
 
 
 def test_words_become_an_algorithm(refused):
