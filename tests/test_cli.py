@@ -216,7 +216,7 @@ def test_options_are_what_they_were():
                 "--seed",
             ]
         ),
-        "check": sorted([*hyper.split(), "--json"]),
+        "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
         "report": [],
         "bench": ["--json", "--out"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],

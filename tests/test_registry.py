@@ -245,7 +245,14 @@ def test_check_says_which_rules_are_broken(mine, capsys):
     rules = json.loads(out)["rules"]
     assert rules["is_pure"].startswith("Wrong: the round changes the broadcast in place; write")
     assert rules["stays_finite"] == "kept"
-    code, out, _ = trimtab_command(capsys, "check", "scaffold", "--json")
+    code, out, _ = trimtab_command(capsys, "check", "feddyn", "--json")
+    assert code == 0
+    assert "control_is_the_mean_gradient" not in json.loads(out)["rules"]
+    code, out, _ = trimtab_command(capsys, "check", "feddyn", "--mean-gradient")
+    assert code == 1
+    assert "FedDyn: c_i is not the mean of its raw gradients after a round" in out
+    code, out, _ = trimtab_command(capsys, "check", "scaffold", "--mean-gradient", "--json")
+    assert code == 0
     assert json.loads(out)["rules"]["keeps_what_it_sent"] == "kept"
 
 

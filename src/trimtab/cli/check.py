@@ -14,9 +14,10 @@ from trimtab.cli.starting import needs
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
+@click.option("--mean-gradient", is_flag=True, help="c_i is the mean gradient, as in SCAFFOLD.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("testing")
-def check(algorithm: str, as_json: bool, **hyper: Any) -> None:
+def check(algorithm: str, mean_gradient: bool, as_json: bool, **hyper: Any) -> None:
     """Hold an ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
 
     Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
@@ -30,7 +31,7 @@ def check(algorithm: str, as_json: bool, **hyper: Any) -> None:
     given = {word: value for word, value in hyper.items() if value is not None}
     own = converted(chosen, click.get_current_context().meta[OWN])
     instance = trial_of(chosen, **given | own)
-    judged = list(verdicts(instance))
+    judged = list(verdicts(instance, mean_gradient=mean_gradient))
     broken = [verdict for verdict in judged if verdict.broken]
     if as_json:
         rules = {v.rule: v.broken or "kept" for v in judged}

@@ -1,8 +1,8 @@
 """The contract of an algorithm, executable: what trimtab expects of yours as of its own.
 
-`check_algorithm` runs the checks in `CHECKS`, `check_controls` those in `CONTROL_CHECKS`; each may
-also be called alone. They use small quadratics with L = 1, six clients of unequal weights in R^4:
-pass an instance whose step size is stable for L = 1.
+`check_algorithm` runs the checks in `CHECKS`, `check_control_sums` those in `CONTROL_SUM_CHECKS`,
+and `check_controls` one more; each may also be called alone. They use small quadratics with L = 1,
+six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1.
 
 Imports simulation, problems, algorithms and core; of trimtab, only the command line imports it.
 """
@@ -30,6 +30,7 @@ from trimtab.testing.contract import (
 )
 from trimtab.testing.controls import (
     CONTROL_CHECKS,
+    CONTROL_SUM_CHECKS,
     control_is_the_mean_gradient,
     controls_average_to_c,
     correction_matters,
@@ -42,11 +43,13 @@ from trimtab.testing.errors import ContractError, first_line
 __all__ = [
     "CHECKS",
     "CONTROL_CHECKS",
+    "CONTROL_SUM_CHECKS",
     "ContractError",
     "Verdict",
     "accepts_chunks",
     "can_be_rebuilt",
     "check_algorithm",
+    "check_control_sums",
     "check_controls",
     "control_is_the_mean_gradient",
     "controls_average_to_c",
@@ -82,11 +85,23 @@ def check_algorithm(algorithm: Any) -> None:
         check(algorithm)
 
 
+def check_control_sums(algorithm: Any) -> None:
+    """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
+
+    The server's state must have a `c`, and the client's must be c_i, whatever that stands for.
+
+    >>> from trimtab import FedDyn
+    >>> check_control_sums(FedDyn(eta_l=0.1, K=5, alpha=1.0))
+    """
+    for check in CONTROL_SUM_CHECKS:
+        check(algorithm)
+
+
 def check_controls(algorithm: Any) -> None:
     """Raise ContractError unless the controls of a SCAFFOLD-like algorithm are right.
 
-    The server's state must have a `c`, and the client's must be c_i: after a round the mean of the
-    client's raw gradients, or its full gradient g(x) if `algorithm.option` is "I".
+    Besides what `check_control_sums` asks for, c_i must be after a round the mean of the client's
+    raw gradients, or its full gradient g(x) if `algorithm.option` is "I".
 
     >>> from trimtab import Scaffold
     >>> check_controls(Scaffold(eta_l=0.1, K=5))
@@ -104,10 +119,11 @@ class Verdict:
     broken: str = ""  # what breaks it, where, and what to do; empty if it is kept
 
 
-def verdicts(algorithm: Any) -> Iterator[Verdict]:
+def verdicts(algorithm: Any, *, mean_gradient: bool = False) -> Iterator[Verdict]:
     """Go through the rules of the contract; those of controls too, if the server has a `c`.
 
-    What is no algorithm at all breaks the first rule, and the others are not tried.
+    mean_gradient: c_i is to be the mean of the client's raw gradients, as in SCAFFOLD. What is no
+    algorithm at all breaks the first rule, and the others are not tried.
 
     >>> from trimtab import FedAvg
     >>> [verdict.rule for verdict in verdicts(FedAvg(eta_l=0.1, K=5)) if verdict.broken]
@@ -120,7 +136,8 @@ def verdicts(algorithm: Any) -> Iterator[Verdict]:
         if verdict.broken and number < 2:
             return
     server = algorithm.init_server(_trials.start())
-    for check in CONTROL_CHECKS if hasattr(server, "c") else ():
+    controls = CONTROL_CHECKS if mean_gradient else CONTROL_SUM_CHECKS
+    for check in controls if mean_gradient or hasattr(server, "c") else ():
         yield _verdict(check, algorithm)
 
 

@@ -97,11 +97,11 @@ def _with_controls(
     return server._replace(c=torch.full_like(client, c)), states
 
 
-CONTROL_CHECKS: tuple[Callable[[Any], None], ...] = (
-    control_is_the_mean_gradient,
+CONTROL_SUM_CHECKS: tuple[Callable[[Any], None], ...] = (
     correction_matters,
     controls_average_to_c,
     keeps_what_it_sent,
     includes_late_clients,
     reaches_the_weighted_optimum,
 )
+CONTROL_CHECKS = (control_is_the_mean_gradient, *CONTROL_SUM_CHECKS)
