@@ -82,7 +82,7 @@ def test_fine_tuning(tmp_path):
 
 def test_schedule(tmp_path):
     lines = run("schedule", tmp_path)
-    *_, constant, halved = numbers(lines[-3])
+    *_, constant, halved = numbers(lines[-2])
     assert halved < constant / 2
     assert lines[-1].endswith("bit for bit: True")
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -152,6 +153,27 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
         kind = trimtab.ALGORITHMS[name]
         assert kind.__module__ == f"trimtab.algorithms.{name}"
         assert kind.__bases__ == (object,), "no inheritance between algorithms"
+
+
+def sentences(module):
+    """Return the texts of a module that are no documentation."""
+    tree = ast.parse(MODULES[module].read_text())
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Module)
+    documentation = {
+        ast.get_docstring(n, clean=False) for n in ast.walk(tree) if isinstance(n, kinds)
+    }
+    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [text for text in found if isinstance(text, str) and text not in documentation]
+
+
+# The pages of reproduce show commands, and Flower has options of its own.
+SHOWN = ("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower")
+
+
+@pytest.mark.parametrize("module", [name for name in INNER if not name.startswith(SHOWN)])
+def test_no_sentence_of_the_library_names_an_option(module):
+    for text in sentences(module):
+        assert not re.search(r"(?<![-\w])--[a-z]", text), text
 
 
 # -- public names

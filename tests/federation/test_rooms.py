@@ -1,7 +1,6 @@
 """The rooms of the federation: who may import whom."""
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -75,16 +74,3 @@ def test_modules_and_names_of_ours_are_used_under_their_own_name(module):
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("trimtab"):
             assert not [alias.name for alias in node.names if alias.asname]
-
-
-@pytest.mark.parametrize("module", FEDERATION)
-def test_no_sentence_of_the_library_names_an_option(module):
-    if module.startswith("trimtab.federation.transport.flower"):
-        return  # these options are Flower's
-    tree = ast.parse(MODULES[module].read_text())
-    documented = (ast.FunctionDef, ast.ClassDef, ast.Module)
-    texts = [ast.get_docstring(n, clean=False) for n in ast.walk(tree) if isinstance(n, documented)]
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and text not in texts:
-            assert not re.search(r"--[a-z]", text), text
