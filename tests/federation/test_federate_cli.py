@@ -75,7 +75,8 @@ def test_options_are_what_they_were():
         for name in COMMANDS
         for command in [federate.get_command(None, name)]
     }
-    hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
+    hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
+    hyper += " --option --p"
     run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
     assert options == {
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
