@@ -14,6 +14,7 @@ from trimtab import testing
 from trimtab.problems import partition
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.cifar100 import cifar100
 from trimtab.problems.data.concrete import concrete
 from trimtab.problems.data.digits import digits
 from trimtab.problems.data.emnist import emnist
@@ -235,6 +236,7 @@ SIGNATURES = {
     digits: "()",
     emnist: "(split='balanced', data=None, pixels='unit')",
     cifar10: "(data=None, pixels='unit')",
+    cifar100: "(data=None, pixels='unit', labels='fine')",
     concrete: "(data=None)",
     heart_disease: "(data=None)",
     a9a: "(data=None)",

@@ -16,13 +16,14 @@ import torch
 from trimtab.problems.data import files
 from trimtab.problems.data.a9a import TRAIN, a9a
 from trimtab.problems.data.cifar10 import CIFAR10, cifar10
+from trimtab.problems.data.cifar100 import CIFAR100, cifar100
 from trimtab.problems.data.concrete import CONCRETE, concrete
 from trimtab.problems.data.emnist import EMNIST, emnist
 from trimtab.problems.data.files import DataError, Source, fetch, look, places
 from trimtab.problems.data.heart_disease import HOSPITALS, heart_disease
 from trimtab.problems.data.shakespeare import SHAKESPEARE, joined, shakespeare
 
-SOURCES = [EMNIST, CIFAR10, CONCRETE, TRAIN, SHAKESPEARE, *HOSPITALS.values()]
+SOURCES = [EMNIST, CIFAR10, CIFAR100, CONCRETE, TRAIN, SHAKESPEARE, *HOSPITALS.values()]
 
 
 @pytest.fixture
@@ -159,6 +160,30 @@ def test_a_wrong_option_is_refused(alone, refused):
 
 def cifar_record(label):
     return bytes([label]) + bytes([255] * 1024 + [0] * 1023 + [51] + [102] * 1024)
+
+
+def test_cifar100_has_two_labels(alone, refused):
+    folder = alone / "cifar100" / "cifar-100-binary"
+    folder.mkdir(parents=True)
+    pixels = (torch.arange(3 * 3072) % 251).to(torch.uint8).reshape(3, 3072)
+    labels = torch.tensor([[3, 99], [19, 0], [0, 41]], dtype=torch.uint8)
+    (folder / "train.bin").write_bytes(torch.cat([labels, pixels], 1).numpy().tobytes())
+    (folder / "test.bin").write_bytes(torch.cat([labels, pixels], 1)[:1].numpy().tobytes())
+    (X, y), (X_test, y_test), name = cifar100(alone)
+    assert y.tolist() == [99, 0, 41]
+    assert cifar100(alone, labels="coarse").train[1].tolist() == [3, 19, 0]
+    assert torch.equal(X, pixels.float().div(255).reshape(3, 3, 32, 32))
+    assert (y_test.tolist(), X_test.shape) == ([99], (1, 3, 32, 32))
+    assert name == "CIFAR-100, 3 / 1"
+    with refused("labels='both'", "'fine' or 'coarse'"):
+        cifar100(alone, labels="both")
+    for content, word in (
+        (b"\x00" * 3073, "records of 3074"),
+        (b"\x00\x64" + b"\x00" * 3072, "100 of"),
+    ):
+        (folder / "test.bin").write_bytes(content)
+        with refused("test.bin", "damaged", word, CIFAR100.url):
+            cifar100(alone)
 
 
 def test_cifar10_has_planes_of_colour_by_rows(alone, refused):
@@ -497,6 +522,7 @@ def test_a_missing_file_is_one_sentence_with_its_address(alone, online, refused,
     [
         (emnist, EMNIST.url),
         (cifar10, CIFAR10.url),
+        (cifar100, CIFAR100.url),
         (concrete, CONCRETE.url),
         (heart_disease, HOSPITALS["cleveland"].url),
         (a9a, TRAIN.url),

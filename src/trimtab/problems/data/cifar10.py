@@ -10,7 +10,7 @@ from trimtab.problems.data.split import Pair, Scale, Split, named, scaled
 
 _TRAIN = tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6))
 _TEST = "cifar-10-batches-bin/test_batch.bin"
-_RECORD = 1 + 3 * 32 * 32  # A record holds the label, then red, green and blue by rows.
+_PIXELS = 3 * 32 * 32
 
 CIFAR10 = Source(
     "cifar10",
@@ -31,22 +31,24 @@ def cifar10(data: Folder = None, pixels: Scale = "unit") -> Split:
     """
     at_hand = [file for file in _TRAIN if look(CIFAR10, file, data)]
     train, test = (
-        _read([fetch(CIFAR10, file, data) for file in files])
+        read_records(CIFAR10, [fetch(CIFAR10, file, data) for file in files], 1, 0, 10)
         for files in (at_hand or _TRAIN, [_TEST])
     )
     return scaled(named("CIFAR-10", train, test), pixels, (0, 2, 3))
 
 
-def _read(paths: list[Path]) -> Pair:
+def read_records(source: Source, paths: list[Path], labels: int, place: int, classes: int) -> Pair:
+    """Read records: so many labels, of which one is taken, then red, green and blue by rows."""
+    size = labels + _PIXELS
     batches = []
     for path in paths:
         raw = np.fromfile(path, np.uint8)
-        if not len(raw) or len(raw) % _RECORD:
-            raise damaged(path, CIFAR10, f"{len(raw)} bytes are no records of {_RECORD}")
-        batch = raw.reshape(-1, _RECORD)
-        if batch[:, 0].max() > 9:
-            raise damaged(path, CIFAR10, f"label {batch[:, 0].max()} of 10 classes")
+        if not len(raw) or len(raw) % size:
+            raise damaged(path, source, f"{len(raw)} bytes are no records of {size}")
+        batch = raw.reshape(-1, size)
+        if batch[:, place].max() >= classes:
+            raise damaged(path, source, f"label {batch[:, place].max()} of {classes} classes")
         batches.append(torch.from_numpy(batch))
     records = torch.cat(batches)
-    X = records[:, 1:].float().div_(255).reshape(-1, 3, 32, 32)
-    return X, records[:, 0].long()
+    X = records[:, labels:].float().div_(255).reshape(-1, 3, 32, 32)
+    return X, records[:, place].long()
