@@ -289,6 +289,11 @@ def test_a_metric_that_is_not_measured_or_none_is_refused(refused):
     problem.metric = Metric("auc")
     with refused("by which nobody can win; return its metric 'auc' too"):
         trimtab.compare(problem, ["sgd"], R=2)
+    problem.metric = None
+    problem.evaluate = lambda x, client=None: {"loss": 1.0, "cosine": 0.5}
+    with refused("evaluate returns 'cosine'", "give the metric another name"):
+        trimtab.compare(problem, ["sgd"], R=2)
+    del problem.evaluate
     problem.metric = "auc"
     with refused("metric is 'auc'; make it a Metric"):
         trimtab.compare(problem, ["sgd"], R=2)

@@ -107,6 +107,15 @@ def test_bytes_are_those_that_travel():
     assert 4 * through.bytes_up == plain.bytes_up  # float64 as 16-bit integers
 
 
+def test_a_hyper_parameter_called_size_is_no_size_of_uploads():
+    @dataclass(frozen=True, kw_only=True)
+    class Sized(FedAvg):
+        size: int = 3
+
+    _, done = last(Sized(eta_l=0.1, K=2), R=1)
+    assert done.bytes_up == done.bytes_down
+
+
 def test_stages_apply_in_order_and_wrappers_from_the_inside_out():
     fine, coarse = Rounding(0.1), Rounding(0.25)
     _, together = last(Through(SCAFFOLDS[0], (fine, coarse)), R=5)

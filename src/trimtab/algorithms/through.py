@@ -104,8 +104,8 @@ class Relay:
             upload = send(upload)
         return upload, Client(inner, tuple(new)) if behind else inner
 
-    def size(self, upload: Any) -> int:
-        """Return how many bytes an upload takes on its way."""
+    def bytes_on_the_wire(self, upload: Any) -> int:
+        """Return how many bytes an upload takes on its way: what the last stage makes of it."""
         return self.stages[-1].size(upload)
 
 

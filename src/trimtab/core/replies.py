@@ -2,11 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from math import fsum, nan, sqrt
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from trimtab.core import State, leaves, map_leaves, nbytes
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """What runs a program for others, and knows how many bytes an upload takes on its way."""
+
+    def bytes_on_the_wire(self, upload: Any) -> int:
+        """Return how many bytes an upload takes."""
+        ...
 
 
 class Tally:
@@ -73,9 +82,11 @@ class Tally:
         self.bytes_up += other.bytes_up
 
     def bytes_sent(self, program: Any) -> int:
-        """Return how many bytes the uploads took; a program that is relayed knows its own size."""
-        size = getattr(getattr(program, "__self__", None), "size", None)
-        return self.bytes_up if size is None else len(self) * int(size(self._uploads))
+        """Return how many bytes the uploads took: where a relay stands between, what it says."""
+        relay = getattr(program, "__self__", None)
+        if not isinstance(relay, Relaying):
+            return self.bytes_up
+        return len(self) * relay.bytes_on_the_wire(self._uploads)
 
     @property
     def share(self) -> float:

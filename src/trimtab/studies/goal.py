@@ -1,7 +1,7 @@
 """What is wanted of a run: a metric, and a target for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, isfinite
 from operator import index
 
@@ -74,6 +74,12 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
                 if metric.name == "loss"
                 else f"its metric {metric.name!r} too."
             )
+        )
+    taken = sorted({f.name for f in fields(RoundLine)} & set(measured))
+    if taken:
+        raise ValueError(
+            f"{type(problem).__name__}.evaluate returns {taken[0]!r}, which is what the record of "
+            "a round calls a number of its own; give the metric another name."
         )
     if target is not None and not metric.allows(target):
         raise BadArgument(
