@@ -148,10 +148,14 @@ def test_a_base_refuses_bad_numbers(refused, kind, settings):
         kind(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"option": "III"}, {"option": "I", "lean": True}])
-def test_lean_is_for_option_II(refused, settings):
-    with refused("Scaffold", "'I' or 'II'", "lean"):
-        Scaffold(eta_l=0.1, K=2, **settings)
+def test_lean_is_for_option_II(refused):
+    with refused("Scaffold", "option='I'", "lean with option 'II' only"):
+        Scaffold(eta_l=0.1, K=2, option="I", lean=True)
+
+
+def test_an_option_is_one_of_those_that_its_type_names(refused):
+    with refused("Scaffold", "option='III'", "'I' or 'II'"):
+        Scaffold(eta_l=0.1, K=2, option="III")
 
 
 def test_richardson_romberg_wraps_fedavg(refused):

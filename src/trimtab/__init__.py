@@ -44,10 +44,11 @@ if TYPE_CHECKING:
         Yogi,
     )
     from trimtab.algorithms.registry import register
+    from trimtab.core.hyper import Epochs
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
     from trimtab.errors import BadArgument, DataError, Diverged, InUse
-    from trimtab.problems import Problem, Quadratic, Supervised
+    from trimtab.problems import GarnetTD, LinearSystem, Problem, Quadratic, Supervised
     from trimtab.problems.metric import Metric
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
@@ -67,12 +68,15 @@ __all__ = [
     "Decay",
     "Diagnosis",
     "Diverged",
+    "Epochs",
     "FedAvg",
     "FedDyn",
     "FedNova",
     "FedOpt",
     "FedProx",
+    "GarnetTD",
     "InUse",
+    "LinearSystem",
     "Metric",
     "Mime",
     "MimeLite",
@@ -110,12 +114,13 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
+    "Epochs": "core",
     "Metric": "problems.metric",
     "compare": "studies.compare",
     "register": "algorithms.registry",
     "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
-    **dict.fromkeys(("Problem", "Quadratic", "Supervised"), "problems"),
+    **dict.fromkeys(("GarnetTD", "LinearSystem", "Problem", "Quadratic", "Supervised"), "problems"),
     **dict.fromkeys(("Round", "Simulation", "simulate"), "simulation"),
 }
 

@@ -13,6 +13,7 @@ from trimtab.algorithms.registry import decode, encode
 from trimtab.algorithms.stages import STAGES, Rounding
 from trimtab.algorithms.through import Through
 from trimtab.core import map_leaves
+from trimtab.core.tree import control, with_control
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.testing import check_algorithm, check_controls
@@ -129,6 +130,15 @@ def test_a_stage_may_remember():
     sim, _ = last(Through(SCAFFOLDS[0], (Remembers(0.02),)), R=200)
     assert all(leaf.shape == (20,) for i in sim.states for leaf in sim.states[i].stages)
     assert float(sim.problem.evaluate(sim.server.x)["distance"]) < 0.1
+
+
+@pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
+def test_the_audit_finds_the_controls_behind_stages_that_remember(algorithm):
+    nested = Through(Through(algorithm, (Remembers(0.02),)), (Remembers(0.01),))
+    sim, _ = last(nested, R=30)
+    assert sim.audit() < 1e-12
+    sim.states[0] = with_control(sim.states[0], 1 + control(sim.states[0]))
+    assert sim.audit() > 0.01
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -4,6 +4,8 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from trimtab import (
     Adagrad,
@@ -19,6 +21,7 @@ from trimtab import (
     Scaffold,
     ServerOnly,
     Sgd,
+    Supervised,
     Yogi,
     simulate,
 )
@@ -61,6 +64,27 @@ def quadratic(dtype=torch.float64, sigma=0.5, weights=(1, 2, 3, 4, 5, 6), kind=Q
     A = 0.5 + torch.rand(N, D, generator=draw, dtype=torch.float64)
     b = torch.randn(N, D, generator=draw, dtype=torch.float64)
     return kind(A.to(dtype), b.to(dtype), sigma, weights)
+
+
+SIZES = (4, 13, 5, 9, 20, 7)  # of the clients of `supervised`
+
+
+def supervised(build=lambda: nn.Linear(4, 3), **settings):
+    """Return clients of unequal size, in mini-batches of 4 of which the last one may be short."""
+    draw = torch.Generator().manual_seed(1)
+    clients = [
+        (
+            torch.randn(n, 4, generator=draw, dtype=torch.float64),
+            torch.randint(3, (n,), generator=draw),
+        )
+        for n in SIZES
+    ]
+    return Supervised(build, F.cross_entropy, clients, **{"batch": 4, **settings})
+
+
+def linear():
+    """Return a problem that the kernel can play."""
+    return supervised()
 
 
 class Watched(Quadratic):

@@ -8,12 +8,12 @@ import pytest
 import torch
 from small import ALGORITHMS
 
-from trimtab import FedAvg, Mime, Momentum, Scaffold, simulate
+from trimtab import Epochs, FedAvg, Mime, Momentum, Scaffnew, Scaffold, simulate
 from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
 from trimtab.compute.tape import Tapes, filled, trace
-from trimtab.core.oracle import ClientOracle
+from trimtab.core.oracle import ClientOracle, Pace
 from trimtab.testing import _trials
 
 X = torch.zeros(3)
@@ -76,7 +76,7 @@ def test_it_does_what_the_program_does(algorithm):
     clients = Recorded(g)
     algorithm.round(algorithm.init_server(x), clients)
     program, broadcast = clients.ran[-1]
-    tape = trace(program, clients.state, broadcast, 5)
+    tape = trace(program, clients.state, broadcast, 5).tape
     adaptive = any(name in repr(algorithm) for name in ("Adam", "Yogi", "Adagrad"))
     if adaptive and tape is None:  # its steps on the client are not linear
         return
@@ -101,7 +101,7 @@ def test_registers_do_not_grow_with_the_number_of_steps():
         (RichardsonRomberg(FedAvg(eta_l=0.1, K=50)), (), (x, x)),
         (Mime(eta=0.1, K=50, base=Momentum()), (), (x, x, x)),
     ):
-        assert trace(algorithm.local, state, broadcast, 3).code.registers <= 4
+        assert trace(algorithm.local, state, broadcast, 3).tape.code.registers <= 4
 
 
 def test_what_cancels_is_not_read():
@@ -109,7 +109,7 @@ def test_what_cancels_is_not_read():
         c_i_new = c_i - x + g(x)
         return (c_i_new - c_i, c_i - c_i), c_i_new
 
-    tape = trace(program, torch.zeros(3), (torch.zeros(3),), 3)
+    tape = trace(program, torch.zeros(3), (torch.zeros(3),), 3).tape
     c_i, x, g = 0, 1, 2
     assert tape.code.outputs == [
         [(-1.0, x), (1.0, g)],
@@ -126,7 +126,7 @@ def test_a_long_sum_takes_few_registers():
         return total / 40, ()
 
     x = torch.zeros(3)
-    assert trace(program, (), (x,), 3).code.registers <= 8
+    assert trace(program, (), (x,), 3).tape.code.registers <= 8
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_long_sum_takes_few_registers():
     ],
 )
 def test_what_is_not_linear_has_no_tape(program):
-    assert trace(program, (), (torch.zeros(3),), 3) is None
+    assert trace(program, (), (torch.zeros(3),), 3).tape is None
 
 
 def test_a_state_with_a_number_or_another_shape_has_no_tape():
@@ -151,11 +151,11 @@ def test_a_state_with_a_number_or_another_shape_has_no_tape():
         return g(x), s
 
     x = torch.zeros(3)
-    assert trace(program, x, (x,), 3) is not None
-    assert trace(program, torch.zeros(3, dtype=torch.long), (x,), 3) is None
-    assert trace(program, torch.zeros(()), (x,), 3) is None
+    assert trace(program, x, (x,), 3).tape is not None
+    assert trace(program, torch.zeros(3, dtype=torch.long), (x,), 3).tape is None
+    assert trace(program, torch.zeros(()), (x,), 3).tape is None
     mime = Mime(eta=0.1, K=2, base=Adam())
-    assert trace(mime.local, (), (x, mime.base.init(x), x), 3) is None
+    assert trace(mime.local, (), (x, mime.base.init(x), x), 3).tape is None
 
 
 class Key(int):
@@ -182,7 +182,7 @@ def test_tracing_takes_as_much_for_each_step_however_many_there_are(monkeypatch)
             return y - x, c_i
 
         Key.compared = 0
-        assert len(trace(program, X, (X, X), 3).batches) == K
+        assert len(trace(program, X, (X, X), 3).tape.batches) == K
         return Key.compared
 
     monkeypatch.setattr(tape, "id", lambda value: Key(id(value)), raising=False)
@@ -253,7 +253,7 @@ def test_what_was_slipped_into_a_frozen_algorithm_is_seen():
     tapes, algorithm = Tapes(), Scaled(1.0)
     tapes.trace(algorithm.local, (), (X,), 3)
     object.__setattr__(algorithm, "slipped_in", 5.0)
-    assert tapes.trace(algorithm.local, (), (X,), 3).code.outputs == [[(5.0, 1)]]
+    assert tapes.trace(algorithm.local, (), (X,), 3).tape.code.outputs == [[(5.0, 1)]]
 
 
 def test_what_may_remember_something_is_traced_again(traced):
@@ -268,7 +268,7 @@ def test_what_may_remember_something_is_traced_again(traced):
         scale[0] += 1
         tapes.trace(program, (), (X,), 3)
     assert len(traced) == 6
-    assert tapes.trace(closure, (), (X,), 3).code.outputs == [[(scale[0], 1)]]
+    assert tapes.trace(closure, (), (X,), 3).tape.code.outputs == [[(scale[0], 1)]]
 
 
 SCALE = {0: 1.0}
@@ -301,7 +301,7 @@ def test_what_reads_a_variable_is_traced_again(monkeypatch, kind):
     tapes = Tapes()
     for number in (1.0, 2.0):
         monkeypatch.setitem(SCALE, 0, number)
-        assert tapes.trace(kind(1.0).local, (), (X,), 3).code.outputs == [[(number, 1)]]
+        assert tapes.trace(kind(1.0).local, (), (X,), 3).tape.code.outputs == [[(number, 1)]]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
@@ -317,7 +317,26 @@ def test_few_tapes_are_kept(traced):
     tapes = Tapes()
     for scale in range(3 * Tapes.MOST):
         tapes.trace(Scaled(float(scale)).local, (), (X,), 3)
-    assert len(tapes._tapes) == Tapes.MOST
+    assert len(tapes._traced) == Tapes.MOST
+
+
+def test_a_program_has_a_tape_for_each_number_of_steps(traced):
+    tapes, program = Tapes(), Scaffold(eta_l=0.1, K=Epochs(2)).local
+    for _ in range(3):
+        for steps in (3, 1, 3):
+            found = tapes.trace(program, X, (X, X), 3, Pace(lambda steps=steps: steps))
+            assert (len(found.tape.batches), found.asked) == (2 * steps, (Epochs(2),))
+    assert len(traced) == 2
+
+
+def test_a_single_number_of_the_broadcast_decides_the_tape(traced):
+    """Scaffnew's number of steps is such a number."""
+    tapes, program = Tapes(), Scaffnew(eta_l=0.1, p=0.2).local
+    for _ in range(2):
+        for K in (3.0, 5.0):
+            found = tapes.trace(program, X, (X, X, torch.tensor(K)), 3)
+            assert len(found.tape.batches) == K
+    assert len(traced) == 2
 
 
 def test_a_simulation_traces_once_and_again_when_its_algorithm_is_replaced(traced):

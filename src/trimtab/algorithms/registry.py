@@ -348,8 +348,9 @@ def _parts() -> dict[str, type[Any]]:
     from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
     from trimtab.algorithms.stages import STAGES
     from trimtab.algorithms.through import Through
+    from trimtab.core.hyper import Epochs
 
-    classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise)
+    classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise, Epochs)
     return dict(bases()) | {cls.__name__.lower(): cls for cls in classes}
 
 

@@ -42,7 +42,7 @@ class Scaffnew:
         self, g: Oracle, c_i: Vector, x: Vector, c: Vector, K: Vector
     ) -> tuple[Upload, Vector]:
         y = x
-        for k in range(g.steps(int(K))):
+        for k in range(g.steps(int(K), equal=True)):
             y = y - self.eta_l * (g(y, k) - c_i + c)
         c_i_new = c_i - c + self.p / self.eta_l * (x - y)  # 1/p = E[K] divides, not K
         dx, dc = g.sent(Upload(y - x, c_i_new - c_i))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from trimtab.core import Clients, NonNegative, Oracle, Steps, StepSize, Vector, validate
+from trimtab.core import Clients, Epochs, NonNegative, Oracle, Steps, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -33,8 +33,8 @@ class Scaffold:
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.option not in ("I", "II") or (self.lean and self.option == "I"):
-            raise ValueError(f"{self}: pass option 'I' or 'II', and lean with option 'II' only.")
+        if self.lean and (self.option == "I" or isinstance(self.K, Epochs)):
+            raise ValueError(f"{self}: pass a whole number K, and lean with option 'II' only.")
 
     def init_server(self, x: Vector) -> Server:
         return Server(x, c=torch.zeros_like(x))
@@ -43,7 +43,7 @@ class Scaffold:
         return torch.zeros_like(x)  # c_i
 
     def local(self, g: Oracle, c_i: Vector, x: Vector, c: Vector) -> tuple[Upload, Vector]:
-        y, K = x, g.steps(self.K)  # line 7
+        y, K = x, g.steps(self.K, equal=self.lean)  # line 7
         for k in range(K):
             y = y - self.eta_l * (g(y, k) - c_i + c)  # line 10
         c_i_new = g(x) if self.option == "I" else c_i - c + (x - y) / (K * self.eta_l)  # line 12
@@ -55,5 +55,5 @@ class Scaffold:
         x, c = server
         replies = clients.run(self.local, x, c)  # lines 5-15
         dx, dc = replies.mean()  # line 16
-        dc = -c - dx / (self.K * self.eta_l) if self.lean else dc  # lean: by line 12 (ii)
+        dc = -c - dx / (self.K * self.eta_l) if self.lean and isinstance(self.K, int) else dc
         return Server(x + self.eta_g * dx, c + replies.share * dc)  # line 17

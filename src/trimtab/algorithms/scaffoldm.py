@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from trimtab.core import Clients, NonNegative, Oracle, Share, Steps, StepSize, Vector, validate
+from trimtab.core import Clients, EqualSteps, NonNegative, Oracle, Share, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -28,7 +28,7 @@ class ScaffoldM:
     """SCAFFOLD with momentum; a = 1 is SCAFFOLD, option II."""
 
     eta_l: StepSize
-    K: Steps
+    K: EqualSteps
     a: Share = 0.1
     eta_g: NonNegative = 1.0
 
@@ -44,7 +44,7 @@ class ScaffoldM:
     def local(
         self, g: Oracle, c_i: Vector, x: Vector, c: Vector, m: Vector
     ) -> tuple[Upload, Vector]:
-        y, K, total = x, g.steps(self.K), 0 * x
+        y, K, total = x, g.steps(self.K, equal=True), 0 * x
         for k in range(K):
             gradient = g(y, k)
             total = total + gradient

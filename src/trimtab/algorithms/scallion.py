@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from trimtab.core import Clients, NonNegative, Oracle, Share, Steps, StepSize, Vector, validate
+from trimtab.core import Clients, EqualSteps, NonNegative, Oracle, Share, StepSize, Vector, validate
 
 
 class Server(NamedTuple):
@@ -26,7 +26,7 @@ class Scallion:
     """SCAFFOLD whose c_i goes a part alpha of its way; alpha = 1 is option II."""
 
     eta_l: StepSize
-    K: Steps
+    K: EqualSteps
     eta_g: NonNegative = 1.0
     alpha: Share = 1.0
 
@@ -40,7 +40,7 @@ class Scallion:
         return torch.zeros_like(x)  # c_i
 
     def local(self, g: Oracle, c_i: Vector, x: Vector, c: Vector) -> tuple[Upload, Vector]:
-        y, K = x, g.steps(self.K)
+        y, K = x, g.steps(self.K, equal=True)
         for k in range(K):
             y = y - self.eta_l * (g(y, k) - c_i + c)
         (delta,) = g.sent(Upload(self.alpha * ((x - y) / (K * self.eta_l) - c)))

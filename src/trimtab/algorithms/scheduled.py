@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import cos, pi
 from typing import Any, Protocol
 
-from trimtab.core import Algorithm, Clients, Share, State, Steps, Vector, validate
+from trimtab.core import Algorithm, Clients, Count, Epochs, Share, State, Vector, validate
 from trimtab.core.hyper import own_parameters
 from trimtab.errors import BadArgument
 
@@ -25,7 +25,7 @@ class Schedule(Protocol):
 class Cosine:
     """Half a cosine from 1 down to `least`, which round R + 1 and those after it have."""
 
-    R: Steps
+    R: Count
     least: Share = 0.01
 
     def __post_init__(self) -> None:
@@ -77,7 +77,8 @@ class Scheduled:
     def __init__(self, algorithm: Any, schedules: Any = (), **named: Schedule) -> None:
         object.__setattr__(self, "algorithm", algorithm)
         object.__setattr__(self, "schedules", (*schedules, *named.items()))
-        known = {p.name for p in own_parameters(type(algorithm)) if p.type in (int, float)}
+        numbered = (p for p in own_parameters(type(algorithm)) if p.type in (int, float))
+        known = {p.name for p in numbered if not isinstance(getattr(algorithm, p.name), Epochs)}
         for name, schedule in self.schedules:
             if name not in known or not callable(schedule):
                 numbers = ", ".join(sorted(known)) or "no numbers"

@@ -34,7 +34,7 @@ class Stage(Protocol):
 class Client(NamedTuple):
     """The state of a client where a stage remembers something."""
 
-    inner: State  # the algorithm's
+    inner: State  # the algorithm's; `core.tree.control` looks there
     stages: tuple[State, ...]
 
 

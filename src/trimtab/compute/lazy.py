@@ -272,9 +272,13 @@ def lazy(tree: State, kind: type[LazyVector] = LazyVector) -> State:
     """Return a state or broadcast with its floating-point tensors as combinations.
 
     They count changes for themselves, since states of several clients may share their memory, where
-    one is kept while another is in use.
+    one is kept while another is in use. A single number stays the tensor it is.
     """
-    return map_leaves(lambda leaf: kind.of(leaf.data) if leaf.is_floating_point() else leaf, tree)
+
+    def combination(leaf: Tensor) -> Any:
+        return kind.of(leaf.data) if leaf.is_floating_point() and leaf.dim() else leaf
+
+    return map_leaves(combination, tree)
 
 
 def eager(tree: State) -> State:

@@ -4,20 +4,24 @@ The local steps of most algorithms are linear: `y = y - eta_l * (g(y, k) - c_i +
 is traced once on symbols instead of vectors, and a kernel then runs it for each client without
 Python in between, in this round and in the next ones. The algorithms do not notice. A program that
 looks at a vector's numbers, or does with them what is not linear, has no tape; it runs on tensors.
+A tape is that of one number of local steps: clients with other K_i have another.
 """
 
 import pickle
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from trimtab.compute.kernel import Code
 from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
-from trimtab.core import Leaf, Program, State, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle
+from trimtab.core import Epochs, Leaf, Program, State, leaves, map_leaves
+from trimtab.core.oracle import ClientOracle, Pace
+
+Count = Callable[[int | Epochs], int]
+"""How many local steps a client makes where so many are asked for."""
 
 Terms = list[tuple[float, Symbol]]
 Step = tuple[Symbol, Terms, int | None]
@@ -40,26 +44,49 @@ class Tape:
     upload: State  # Its leaves are of the class Output.
     state: State  # Its leaves are of the class Output.
 
+    @cached_property
+    def gradients(self) -> Counter[int | None]:
+        """How many gradients it takes on each of its mini-batches."""
+        return Counter(self.batches[step[2]] for step in self.code.steps if len(step) == 3)
 
-def trace(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Tape | None:
-    """Return a program's tape, or None if there is more to it than linear steps.
 
-    The code's inputs are the vectors of the client's state, then those of the broadcast.
+@dataclass(frozen=True)
+class Traced:
+    """A program's tape, or None if there is more to it than linear steps; the K it asked for."""
+
+    tape: Tape | None
+    asked: tuple[int | Epochs, ...]
+
+
+def trace(
+    program: Program,
+    state: State,
+    broadcast: tuple[Any, ...],
+    d: int,
+    count: Count = Pace(),  # noqa: B008
+    unequal: bool = False,
+) -> Traced:
+    """Return what a program does where g.steps(K) is count(K).
+
+    The code's inputs are the vectors of the client's state, then those of the broadcast. A single
+    number of the broadcast is the same for all clients; the program gets it as it is.
 
     >>> import torch, trimtab
     >>> x = torch.zeros(3)
-    >>> tape = trace(trimtab.Scaffold(eta_l=0.1, K=5).local, x, (x, x), d=3)
+    >>> tape = trace(trimtab.Scaffold(eta_l=0.1, K=5).local, x, (x, x), d=3).tape
     >>> tape.batches, tape.upload, tape.state, tape.code.registers
     ([0, 1, 2, 3, 4], Upload(dx=Output(number=0), dc=Output(number=1)), Output(number=2), 3)
     """
-    recorder = _Recorder(d)
+    recorder = _Recorder(d, count, unequal)
     try:
-        client_state, *sent = (map_leaves(recorder.input, tree) for tree in (state, *broadcast))
+        client_state = map_leaves(recorder.input, state)
+        sent = map_leaves(lambda leaf: recorder.input(leaf) if leaf.dim() else leaf, broadcast)
         upload, new = program(recorder.oracle(), client_state, *sent)
         trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
+        tape = Tape(recorder.code(), list(recorder.batches), *trees)
     except NotLazyError:
-        return None
-    return Tape(recorder.code(), list(recorder.batches), *trees)
+        tape = None
+    return Traced(tape, tuple(recorder.asked))
 
 
 def _not_linear(kind: str, like: Any) -> Any:
@@ -71,33 +98,49 @@ class Tapes:
     """The tapes of the last programs, so that equal ones are traced once.
 
     A program is known by its function and by the pickle of its algorithm, with the forms of what it
-    is given: another hyper-parameter, also one that was slipped into a frozen dataclass, is another
-    program. What is no method that can be pickled, or reads variables of its module, may depend on
-    what changes, and is traced again.
+    is given and the numbers of steps that it is told: another hyper-parameter, also one that was
+    slipped into a frozen dataclass, is another program. What is no method that can be pickled, or
+    reads variables of its module, may depend on what changes, and is traced again.
     """
 
-    MOST = 8  # <= 8 tapes are kept; a round has fewer exchanges
+    MOST = 64  # <= 64 tapes are kept; a round has fewer exchanges and numbers of steps
 
     def __init__(self) -> None:
-        self._tapes: OrderedDict[Any, Tape | None] = OrderedDict()
+        self._traced: OrderedDict[Any, Traced] = OrderedDict()
+        self._asked: dict[Any, tuple[int | Epochs, ...]] = {}  # by programs, when last traced
 
     def trace(
-        self, program: Program, state: State, broadcast: tuple[Any, ...], d: int
-    ) -> Tape | None:
+        self,
+        program: Program,
+        state: State,
+        broadcast: tuple[Any, ...],
+        d: int,
+        count: Count = Pace(),  # noqa: B008
+        unequal: bool = False,
+    ) -> Traced:
         """Return what `trace` returns, from memory if it is there."""
-        key = _known_by(program, state, broadcast, d)
-        if key is None:
-            return trace(program, state, broadcast, d)
-        if key not in self._tapes:
-            self._tapes[key] = trace(program, state, broadcast, d)
-        self._tapes.move_to_end(key)
-        while len(self._tapes) > self.MOST:
-            self._tapes.popitem(last=False)
-        return self._tapes[key]
+        known = _known_by(program, state, broadcast, d)
+        if known is None:
+            return trace(program, state, broadcast, d, count, unequal)
+        known += (unequal,)
+        asked = self._asked.get(known)
+        key = None if asked is None else (known, asked, tuple(map(count, asked)))
+        if key is None or key not in self._traced:
+            traced = trace(program, state, broadcast, d, count, unequal)
+            self._asked[known] = traced.asked
+            key = known, traced.asked, tuple(map(count, traced.asked))
+            self._traced[key] = traced
+        self._traced.move_to_end(key)
+        while len(self._traced) > self.MOST:
+            (dropped, *_), _ = self._traced.popitem(last=False)
+            self._asked.pop(dropped, None)
+        return self._traced[key]
 
 
-def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int) -> Any:
-    """Return what decides a tape; None if that cannot be told."""
+def _known_by(
+    program: Program, state: State, broadcast: tuple[Any, ...], d: int
+) -> tuple[Any, ...] | None:
+    """Return what decides a tape but for the numbers of steps; None if that cannot be told."""
     function = getattr(program, "__func__", None)
     kind: Any = type(getattr(program, "__self__", None))
     if not isinstance(function, FunctionType) or _reads_variables(function, kind):
@@ -106,7 +149,8 @@ def _known_by(program: Program, state: State, broadcast: tuple[Any, ...], d: int
         algorithm = pickle.dumps(program.__self__)  # type: ignore[attr-defined]
     except Exception:  # Somebody's class may raise anything.
         return None
-    return function, kind, algorithm, _form(state), _form(broadcast), d
+    single = tuple(leaf.item() for leaf in leaves(broadcast) if not leaf.dim())
+    return function, kind, algorithm, _form(state), _form(broadcast), single, d
 
 
 @cache
@@ -159,8 +203,9 @@ def filled(tree: State, values: Sequence[Any]) -> State:
 class _Recorder:
     """Takes down what a program does with symbols."""
 
-    def __init__(self, d: int) -> None:
-        self.d = d
+    def __init__(self, d: int, count: Count, unequal: bool) -> None:
+        self.d, self.count, self.unequal = d, count, unequal
+        self.asked: list[int | Epochs] = []
         self.given: list[Symbol] = []
         self.steps: list[Step] = []
         self.results: list[Terms] = []
@@ -176,7 +221,12 @@ class _Recorder:
     def oracle(self) -> ClientOracle:
         """Return what a program takes for its client's oracle."""
         gradient: Any = self.gradient
-        return ClientOracle(gradient, _not_linear)
+        return ClientOracle(gradient, _not_linear, count=self.steps_of, unequal=self.unequal)
+
+    def steps_of(self, K: int | Epochs) -> int:
+        """Return how many steps there are, and note what was asked."""
+        self.asked.append(K)
+        return self.count(K)
 
     def gradient(self, y: Any, k: int | None = None) -> LazyVector:
         """Stand for the gradient at y."""

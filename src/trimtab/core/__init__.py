@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.core.hyper import (
+        Count,
+        Epochs,
+        EqualSteps,
         Fraction,
         NonNegative,
         Positive,
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "hyper": (
-        *("Fraction", "NonNegative", "Positive", "Rule", "Share", "StepSize", "Steps"),
-        *("plain_number", "validate"),
+        *("Count", "Epochs", "EqualSteps", "Fraction", "NonNegative", "Positive", "Rule"),
+        *("Share", "StepSize", "Steps", "plain_number", "validate"),
     ),
     "oracle": ("ClientOracle",),
     "protocols": (
@@ -55,6 +58,9 @@ __all__ = [
     "Algorithm",
     "ClientOracle",
     "Clients",
+    "Count",
+    "Epochs",
+    "EqualSteps",
     "Fraction",
     "Gradient",
     "Leaf",

@@ -1,7 +1,8 @@
 """Hyper-parameters: a field's type says what it may be, and which one is the step size.
 
 eta_l: StepSize         positive; the one that is tuned
-K: Steps                a whole number >= 1
+K: Steps                a whole number >= 1, or Epochs of each client's own data
+K: EqualSteps           a whole number >= 1, since the server reckons with it
 mu: NonNegative         also Positive, Fraction (0 <= v < 1), Share (0 < v <= 1)
 """
 
@@ -45,16 +46,47 @@ def _counts(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-_STEP_SIZE = object()  # marks the field that is tuned
+@dataclass(frozen=True)
+class Epochs:
+    """Passes of each client over its own data, in the place of a number of local steps.
 
-Positive = Annotated[float, _number("positive", lambda v: v > 0)]
+    >>> Epochs(5), Epochs(5).steps(3), Epochs(0.25).steps(3)
+    (Epochs(5), 15, 1)
+    """
+
+    count: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", plain_number(self.count))
+        if not _POSITIVE.holds(self.count):
+            raise ValueError(f"{self!r}{_POSITIVE.sentence}")
+
+    def steps(self, in_a_pass: int) -> int:
+        """Return the local steps of a client that makes so many in one pass; at least one."""
+        return max(1, round(self.count * in_a_pass))
+
+    def __repr__(self) -> str:
+        return f"Epochs({self.count!r})"
+
+    def __str__(self) -> str:
+        return f"{self.count:g} epoch{'' if self.count == 1 else 's'}"
+
+
+_STEP_SIZE = object()  # marks the field that is tuned
+_POSITIVE = _number("positive", lambda v: v > 0)
+
+Positive = Annotated[float, _POSITIVE]
 NonNegative = Annotated[float, _number("zero or positive", lambda v: v >= 0)]
 Fraction = Annotated[float, _number("at least 0 and below 1", lambda v: 0 <= v < 1)]
 Share = Annotated[float, _number("above 0 and at most 1", lambda v: 0 < v <= 1)]
-StepSize = Annotated[float, _number("positive", lambda v: v > 0), _STEP_SIZE]
+StepSize = Annotated[float, _POSITIVE, _STEP_SIZE]
+Count = Annotated[int, Rule(_counts, "; pass a whole number {name} >= 1.")]
+_LOCAL_STEPS = ", but it counts local steps; pass a whole number {name} >= 1."
 Steps = Annotated[
-    int, Rule(_counts, ", but it counts local steps; pass a whole number {name} >= 1.")
+    int | Epochs,
+    Rule(lambda v: isinstance(v, Epochs) or _counts(v), _LOCAL_STEPS),
 ]
+EqualSteps = Annotated[int, Rule(_counts, _LOCAL_STEPS)]
 
 
 @dataclass(frozen=True)
@@ -107,12 +139,20 @@ def _own_parameters(cls: Any) -> tuple[Parameter, ...]:
             name=f.name,
             type=_plain_type(hints.get(f.name, Any)),
             required=f.default is MISSING and f.default_factory is MISSING,
-            rule=next((a for a in get_args(hints.get(f.name)) if isinstance(a, Rule)), None),
+            rule=_rule(hints.get(f.name)),
             is_step=_STEP_SIZE in get_args(hints.get(f.name)) if marked else f.name == fallback,
         )
         for f in fields(cls)
         if f.init
     )
+
+
+def _rule(hint: Any) -> Rule | None:
+    """Return the rule that a type carries; of a Literal, that it is one of its values."""
+    values = get_args(hint)
+    if get_origin(hint) is Literal:
+        return Rule(lambda value: value in values, f"; pass {' or '.join(map(repr, values))}.")
+    return next((value for value in values if isinstance(value, Rule)), None)
 
 
 def _plain_type(hint: Any) -> Any:

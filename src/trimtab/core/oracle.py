@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 import torch
 
+from trimtab.core.hyper import Epochs
 from trimtab.core.protocols import Gradient, Vector
-from trimtab.core.streams import PROGRAM, SERVER, stream
+from trimtab.core.streams import PROGRAM, SERVER, SLOW, stream
+from trimtab.errors import BadArgument
 
 Draw = Callable[[Literal["normal", "uniform"], Vector], Vector]
 """Draws numbers in the shape of a vector."""
@@ -49,6 +51,37 @@ def _nothing_drawn(kind: str, like: Vector) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How many local steps a client makes in a round where K are asked for.
+
+    in_a_pass: the steps of one pass over its data; None where there are no samples. slow: the
+    chance that it makes only some of the K, uniform in 1 … K, as drawn from (seed, client, round).
+    """
+
+    in_a_pass: Callable[[], int] | None = None
+    slow: float = 0.0
+    key: tuple[int, int, int] = (0, 0, 0)  # seed, client and round
+
+    def __call__(self, K: int | Epochs) -> int:
+        """Return K_i."""
+        if isinstance(K, Epochs):
+            if self.in_a_pass is None:
+                raise BadArgument(
+                    "K",
+                    "{K:{_K}}, but this problem has no samples to pass over; pass a whole number "
+                    "{K} of local steps.",
+                    _K=repr(K),
+                )
+            K = K.steps(self.in_a_pass())
+        if not self.slow:
+            return K
+        seed, client, r = self.key
+        draw = stream(seed, SLOW, client, r)
+        chance, part = torch.rand(2, generator=draw, dtype=torch.float64).tolist()
+        return 1 + int(part * K) if chance < self.slow else K
+
+
+@dataclass(frozen=True, slots=True)
 class ClientOracle:
     """The oracle of one client in one exchange of a round; `core.Oracle` says what it offers.
 
@@ -60,14 +93,21 @@ class ClientOracle:
     gradient: Gradient
     draw: Draw = _nothing_drawn
     send: Callable[[Any], Any] = _same
-    count: Callable[[int], int] = _same
+    count: Callable[[int | Epochs], int] = Pace()
+    unequal: bool = False  # whether other clients may make other numbers of steps
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
         """Return the gradient."""
         return self.gradient(y, k)
 
-    def steps(self, K: int) -> int:
+    def steps(self, K: int | Epochs, *, equal: bool = False) -> int:
         """Return how many local steps this client makes in this round."""
+        if equal and self.unequal:
+            raise BadArgument(
+                "slow",
+                "this algorithm needs the same number of local steps from every client, because "
+                "its server reckons with K; pass {slow:0}.",
+            )
         return self.count(K)
 
     def sent(self, upload: Any) -> Any:

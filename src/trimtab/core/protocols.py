@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from trimtab.core.hyper import Epochs
+
 Vector = Tensor  # shape (d,); for a chunk of s clients (s, d)
 State = Any  # a tensor, or a (named) tuple of states; () when there is nothing to remember
 
@@ -27,8 +29,11 @@ class Gradient(Protocol):
 class Oracle(Gradient, Protocol):
     """What a program sees of its client; `core.oracle.ClientOracle` is one."""
 
-    def steps(self, K: int) -> int:
-        """Return how many local steps this client makes in this round: K_i."""
+    def steps(self, K: int | Epochs, *, equal: bool = False) -> int:
+        """Return how many local steps this client makes in this round: K_i.
+
+        equal: all clients must make K steps, or there is an error.
+        """
         ...
 
     def sent(self, upload: Any) -> Any:

@@ -8,7 +8,8 @@ import torch
 _MASK = (1 << 64) - 1
 
 # What a stream is for, so that no two uses share numbers.
-COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER = range(10)
+COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER, SLOW = range(11)
+SPLIT = 11
 
 
 def mix(*numbers: int) -> int:

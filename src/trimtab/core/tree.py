@@ -48,6 +48,23 @@ def _leaf(tree: Any, what: str = "a state or message") -> Any:
     raise NoLeafError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
 
 
+def control(state: State) -> State:
+    """Return the control variate c_i in a client's state: the state itself, or a wrapper's `inner`.
+
+    >>> from trimtab.algorithms.through import Client
+    >>> control(Client(inner="c_i", stages=())), control("c_i")
+    ('c_i', 'c_i')
+    """
+    while isinstance(state, tuple) and hasattr(state, "inner"):
+        state = state.inner
+    return state
+
+
+def with_control(state: State, c_i: Tensor) -> State:
+    """Return a client's state with another control variate."""
+    return c_i if control(state) is state else state._replace(inner=with_control(state.inner, c_i))
+
+
 def nbytes(tree: State) -> int:
     """Return how many bytes the tensors of a message take."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

@@ -18,8 +18,10 @@ from torch import Tensor
 from trimtab._files import whole
 from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
+from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, same_problem
 from trimtab.problems.problem import fingerprint as fingerprint
+from trimtab.simulation.sampling import FUNCTION
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
@@ -45,11 +47,15 @@ def save(sim: "Simulation", path: Path) -> None:
         "S": sim.S,
         "seed": sim.seed,
         "lost": sim.lost,
+        "slow": sim.slow,
         "cohorts": sim.cohorts,
         "executor": sim.executor,
         "changes": sim.changes,
         "clients": list(sim.states),
     }
+
+    if sim.available is not None:
+        settings["available"] = sim.available.known_by
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from _named("server", sim.server)
@@ -96,6 +102,23 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
     if alike.warning:
         warnings.warn(f"{path}: {alike.warning}", stacklevel=3)
     return saved
+
+
+def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
+    """Refuse to go on with other clients than the saved simulation would ask."""
+    before, now = settings.get("available"), sim.available and sim.available.known_by
+    if before == now:
+        return
+    if before is None:
+        raise BadArgument(
+            "available", "{_path} was saved without {available}; drop it.", _path=path
+        )
+    raise BadArgument(
+        "available",
+        "{_path} was saved with {_before} of who is there when; pass the same {available} again.",
+        _path=path,
+        _before=before if before == FUNCTION else "another table" if now else "a table",
+    )
 
 
 def _damaged(path: Path, why: str) -> ValueError:

@@ -10,8 +10,10 @@ from trimtab.compute.lazy import eager
 from trimtab.core import Program, State, Vector, leaves, nbytes
 from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
+from trimtab.problems.capabilities import capabilities
 from trimtab.simulation.executors import Exchange
 from trimtab.simulation.sampling import answering
+from trimtab.simulation.work import Work
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
@@ -31,7 +33,7 @@ class Cohort:
     def start_again(self) -> None:
         """Forget what was done in this round."""
         self.alive = self.asked
-        self.bytes_down = self.bytes_up = self.exchanges = 0
+        self.bytes_down = self.bytes_up = self.exchanges = self.work = 0
         self.last: Tally | None = None
         self.vector: Callable[[Vector], Any] | None = None
         self.draws = draws_of_server(self.sim.seed, self.r)
@@ -44,9 +46,11 @@ class Cohort:
         self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
         if not self.alive:
             raise NobodyAnsweredError
-        states = sim.states
+        states, can = sim.states, capabilities(sim.problem)
+        work = Work(can)
         exchange = Exchange(
             sim.problem,
+            can,
             program,
             broadcast,
             self._state,
@@ -56,8 +60,11 @@ class Cohort:
             self.r,
             self.exchanges,
             sim.tapes,
+            work,
+            sim.slow,
         )
         self.last = sim.runs_on.run(exchange, self.alive)
+        self.work += work.total
         if self.vector is not None:
             self.last.vector = self.vector
         self.bytes_up += self.last.bytes_sent(program)

@@ -46,7 +46,7 @@ def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], i
         )
     growth = _growth(rounds)
     K = settings.get("K")
-    if K is None or not growth > 1 or "base" in settings:
+    if not isinstance(K, int) or not growth > 1 or "base" in settings:
         return f"try {name} below {eta:g}"
     L = (1 + growth ** (1 / K)) / eta
     return (

@@ -1,15 +1,24 @@
-"""Who takes part in a round: how many, which of them, and whose replies get lost.
+"""Who takes part in a round: who is there, which of them are asked, and whose replies get lost.
 
 All of it is a function of (seed, round), so that a resumed run asks the same clients.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf
 from operator import index
+from pathlib import Path
 
 import torch
 
 from trimtab.core import plain_number
 from trimtab.core.streams import COHORT, LOST, stream
+from trimtab.errors import BadArgument
+
+Available = Callable[[int], Iterable[int]] | str | Path | None
+"""Who is there in a round: a function, or the path of a CSV; None: all clients, always."""
 
 
 def cohort_size(S: int | float | None, N: int) -> int:
@@ -54,6 +63,114 @@ def sampled(N: int, S: int, seed: int, r: int) -> list[int]:
         t = int(u_j * (j + 1))
         chosen.add(j if t in chosen else t)
     return sorted(chosen)
+
+
+FUNCTION = "a function"  # what an availability is known by that is no table
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Who is there in a round, and what tells one table from another in a saved run."""
+
+    there: Callable[[int], Iterable[int]]
+    known_by: str
+
+    def sampled(self, N: int, S: int, seed: int, r: int) -> list[int]:
+        """Draw S of those who are there in round r, or take all of them if they are fewer."""
+        given = self.there(r)
+        try:
+            there = sorted({index(i) for i in given})
+        except TypeError:
+            there = [-1]
+        if there and not 0 <= there[0] <= there[-1] < N:
+            raise ValueError(
+                f"available({r}) returned {given!r}; return those of the clients 0 to {N - 1} that "
+                "are there in that round."
+            )
+        return [there[j] for j in sampled(len(there), min(S, len(there)), seed, r)]
+
+
+def availability(given: Available, N: int) -> Availability | None:
+    """Return who is there when, of a function of the round or of the path of a CSV."""
+    if given is None:
+        return None
+    if isinstance(given, str | Path):
+        return _of_table(sorted(set(_rows(Path(given), N))))
+    if not callable(given):
+        raise ValueError(
+            f"available={given!r}; pass a function of the round that returns the clients that are "
+            "there, or the path of a CSV with the columns client,from,to."
+        )
+    return Availability(given, FUNCTION)
+
+
+_Row = tuple[int, int, int | float]
+"""A client, and the first and the last round in which it is there."""
+
+
+def _of_table(rows: list[_Row]) -> Availability:
+    """Return the availability of a table; it is known by when each client is there."""
+    spans: dict[int, list[_Row]] = {}
+    for row in rows:
+        spans.setdefault(row[0], []).append(row)
+    merged = [span for own in spans.values() for span in _merged(own)]
+    known_by = sha256(repr(merged).encode()).hexdigest()[:16]
+    return Availability(lambda r: [i for i, first, last in merged if first <= r <= last], known_by)
+
+
+def _merged(rows: list[_Row]) -> list[_Row]:
+    """Return the spans of one client, in order, without those that overlap or touch."""
+    spans = [rows[0]]
+    for client, first, last in rows[1:]:
+        _, begun, until = spans[-1]
+        if first <= until + 1:
+            spans[-1] = (client, begun, max(last, until))
+        else:
+            spans.append((client, first, last))
+    return spans
+
+
+COLUMNS = ("client", "from", "to")
+
+
+def _rows(path: Path, N: int) -> Iterator[_Row]:
+    """Read a table of who is there when; both rounds are included, and an empty `to` is no end."""
+    try:
+        lines = [*csv.reader(path.read_text(encoding="utf-8-sig").splitlines())]
+    except FileNotFoundError:
+        raise BadArgument(
+            "available", "{_path}: there is no such file; pass another {available}.", _path=path
+        ) from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); write a CSV of {','.join(COLUMNS)}."
+        ) from None
+    header = [name.strip() for name in lines[0]] if lines else []
+    if not set(COLUMNS) <= set(header):
+        where = f"line 1 of {path} is {','.join(header)!r}" if header else f"{path} is empty"
+        raise ValueError(f"{where}; begin it with the header {','.join(COLUMNS)}.")
+    for number, line in enumerate(lines[1:], 2):
+        if any(cell.strip() for cell in line):
+            yield _row(f"line {number} of {path}", header, line, N)
+
+
+def _row(where: str, header: list[str], line: list[str], N: int) -> _Row:
+    if len(line) != len(header):
+        raise ValueError(f"{where} has {len(line)} columns, its header {len(header)}; mend it.")
+    cells = {name: cell.strip() for name, cell in zip(header, line, strict=True)}
+    numbers = [cells[name] for name in COLUMNS if name != "to" or cells[name]]
+    wrong = [cell for cell in numbers if not cell.removeprefix("-").isdecimal()]
+    if wrong:
+        raise ValueError(f"{where} has {wrong[0]!r}; write a whole number.")
+    client, first, *rest = map(int, numbers)
+    last = rest[0] if rest else inf
+    if not 0 <= client < N:
+        raise ValueError(f"{where} has client {client}; write one from 0 to {N - 1}.")
+    if first < 1:
+        raise ValueError(f"{where} has rounds from {first}, but they count from 1; write 1.")
+    if last < first:
+        raise ValueError(f"{where} goes from {first} to {last}; write the earlier round first.")
+    return client, first, last
 
 
 def answering(asked: list[int], lost: float, seed: int, r: int, exchange: int) -> list[int]:

@@ -24,6 +24,7 @@ from trimtab.core import (
 )
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
+from trimtab.core.tree import control
 from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
@@ -31,7 +32,14 @@ from trimtab.simulation import checkpoint
 from trimtab.simulation.cohort import Cohort, NobodyAnsweredError, all_finite
 from trimtab.simulation.divergence import Moves, explain
 from trimtab.simulation.executors import Executor, executor_of, known
-from trimtab.simulation.sampling import checked_cohort, cohort_size, sampled
+from trimtab.simulation.sampling import (
+    Availability,
+    Available,
+    availability,
+    checked_cohort,
+    cohort_size,
+    sampled,
+)
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,16 @@ class Round:
     drift: float  # mean |dx_i|
     spread: float  # of the client states
     cosine: float  # agreement of the moves
+    exchanges: int  # in which clients were reached
+    work: int  # sample gradients at those that computed
 
 
 class Simulation(Iterator[Round]):
     """An iterator of rounds; made by `simulate` or `Simulation.load`."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, settings: "_Settings") -> None:
-        self.problem, self.seed, self.lost = problem, settings.seed, settings.lost
+        self.problem, self.seed = problem, settings.seed
+        self.lost, self.slow, self.available = settings.lost, settings.slow, settings.available
         self.S, self.cohorts, self.runs_on = settings.S, settings.cohorts, settings.runs_on
         self.r = 0
         self.server = algorithm.init_server(settings.start)
@@ -101,6 +112,8 @@ class Simulation(Iterator[Round]):
         asked = self._asked(r)
         clients = Cohort(self, r, asked)
         try:
+            if not asked:
+                raise NobodyAnsweredError
             server = self._next_server(clients)
             if not (all_finite(server) and clients.finite()):
                 raise Diverged(at(self._algorithm, r), r, self._why(clients.alive))
@@ -124,12 +137,16 @@ class Simulation(Iterator[Round]):
             drift=last.drift if last else nan,
             spread=last.spread if last else nan,
             cosine=last.cosine if last else nan,
+            exchanges=clients.exchanges,
+            work=clients.work,
         )
 
     def _asked(self, r: int) -> list[int]:
-        """Return the clients of a round: given ones, or S of N."""
+        """Return the clients of a round: given ones, or S of those who are there."""
         if self.cohorts is not None:
             return self.cohorts[r - 1]
+        if self.available is not None:
+            return self.available.sampled(self.problem.N, self.S, self.seed, r)
         return sampled(self.problem.N, self.S, self.seed, r)
 
     def _next_server(self, clients: Cohort) -> State:
@@ -156,14 +173,14 @@ class Simulation(Iterator[Round]):
     def audit(self) -> float:
         """Return |c - sum_i p_i c_i| over all N clients; zero up to rounding when all is well."""
         c = getattr(self.server, "c", None)
-        c_new = self._algorithm.init_client(self.server.x)
+        c_new = control(self._algorithm.init_client(self.server.x))
         if c is None or not isinstance(c_new, torch.Tensor) or c_new.shape != c.shape:
             raise ValueError(f"{self._algorithm} keeps no control variates; there is no audit.")
         p = self.problem.weights
         total = torch.zeros_like(c, dtype=torch.float64)
         seen = 0.0
         for i in self.states:
-            total += float(p[i]) * self.states[i].double()
+            total += float(p[i]) * control(self.states[i]).double()
             seen += float(p[i])
         total += max(0.0, 1 - seen) * c_new.double()
         return float((c.double() - total).norm())
@@ -181,10 +198,12 @@ class Simulation(Iterator[Round]):
         *,
         executor: str | Executor | None = None,
         memory: int | None = None,
+        available: Available = None,
     ) -> "Simulation":
         """Continue a saved simulation; refuse one of another algorithm or problem.
 
-        With the executor it had, it goes on bit for bit.
+        With the executor it had, it goes on bit for bit. Who is `available` is no part of the file:
+        what the simulation was started with is passed again.
         """
         settings = checkpoint.settings(Path(path), algorithm, problem)
         if executor is None and not known(settings["executor"]):
@@ -202,9 +221,12 @@ class Simulation(Iterator[Round]):
             seed=settings["seed"],
             cohorts=settings["cohorts"],
             lost=settings["lost"],
+            slow=settings.get("slow", 0.0),  # files of version 0.1.0 have none
             executor=executor or settings["executor"],
             memory=memory,
+            available=available,
         )
+        checkpoint.check_availability(sim, Path(path), settings)
         checkpoint.restore(sim, Path(path), settings)
         return sim
 
@@ -218,16 +240,23 @@ def simulate(
     x: Vector | None = None,
     cohorts: Iterable[Sequence[int]] | None = None,
     lost: float = 0.0,
+    slow: float = 0.0,
     executor: str | Executor = "auto",
     memory: int | None = None,
+    available: Available = None,
 ) -> Simulation:
     """Return an iterator of rounds; endless, or as long as `cohorts`.
 
     S clients a round (a number, or a fraction of N; None: all), sampled without replacement from
     (seed, round), or `cohorts`, explicit lists of clients. `lost` is the share of replies that get
-    lost at random; a round in which nobody answers leaves the server as it was. `memory` is the
-    number of bytes client states may take in RAM; beyond it they live in a temporary file.
-    `executor`: auto, loop, fused, batched or threads, or one of your own.
+    lost at random; a round in which nobody answers leaves the server as it was. `slow` is the share
+    of clients that make only K_i of their K local steps, uniform in 1 … K, drawn from (seed,
+    client, round), as in the experiments of FedProx. `memory` is the number of bytes client states
+    may take in RAM; beyond it they live in a temporary file. `executor`: auto, loop, fused, batched
+    or threads, or one of your own. `available` says who is there: a function of the round that
+    returns clients, or the path of a CSV with the columns client,from,to (rounds, both included; no
+    `to`: for ever; several rows a client). S of those are sampled, or all of them if they are
+    fewer; a round in which nobody is there leaves the server as it was.
 
     >>> import torch, trimtab
     >>> problem = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([-1.0, 1.0]))
@@ -244,14 +273,21 @@ def simulate(
     seed, lost, size = index(seed), plain_number(lost), cohort_size(S, problem.N)
     if not isinstance(lost, int | float) or not 0 <= lost < 1:
         raise ValueError(f"lost={lost}; pass a share of replies that is at least 0, below 1.")
+    slow = plain_number(slow)
+    if isinstance(slow, bool) or not isinstance(slow, int | float) or not 0 <= slow <= 1:
+        raise ValueError(f"slow={slow!r}; pass a share of clients, a number from 0 to 1.")
+    if cohorts is not None and available is not None:
+        raise ValueError("cohorts and available both say who takes part; pass one of them.")
     settings = _Settings(
         S=size,
         seed=seed,
         start=_start(problem, seed, x),
         cohorts=None if cohorts is None else [checked_cohort(c, problem.N) for c in cohorts],
         lost=float(lost),
+        slow=float(slow),
         runs_on=executor_of(executor, problem, size),
         memory=memory,
+        available=availability(available, problem.N),
     )
     return Simulation(algorithm, problem, settings)
 
@@ -265,8 +301,10 @@ class _Settings:
     start: Vector
     cohorts: list[list[int]] | None
     lost: float
+    slow: float
     runs_on: Executor
     memory: int | None
+    available: Availability | None
 
 
 def _check_kinds(algorithm: Any, problem: Any) -> None:

@@ -9,11 +9,11 @@ import torch
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.lazy import NotAlikeError, NotLazyError, eager, lazily, lazy
 from trimtab.compute.lazy_rows import LazyRows
-from trimtab.compute.tape import Tape, filled, numbers
-from trimtab.core import State, leaves, map_leaves
+from trimtab.compute.tape import Tape, Traced, filled, numbers
+from trimtab.core import Epochs, State, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities, capabilities
+from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import side_by_side
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import run_block
@@ -29,18 +29,33 @@ class Batched(Executor):
     name = "batched"
 
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
-        """Let the kernel play the program's tape where it can; else run chunk by chunk."""
-        can, d = capabilities(exchange.problem), exchange.problem.d
-        tape = None if can.play is None else _tape(exchange, clients[0])
+        """Let the kernel play the program's tape where it can; else run chunk by chunk.
+
+        Clients that make the same number of local steps are run together.
+        """
+        can, d = exchange.can, exchange.problem.d
         tally = Tally()
-        for wave in _slices(clients, max(8, min(WAVE, 4 * ROOM // d))):
-            part = None if tape is None else _play(exchange, can, tape, wave)
-            if part is not None:
-                tally.merge(part)
-                continue
-            for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
-                tally.merge(_chunk(exchange, can, chunk))
+        for alike in _by_steps(exchange, clients):
+            tape = None if can.play is None else _traced(exchange, alike[0]).tape
+            for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
+                part = None if tape is None else _play(exchange, can, tape, wave)
+                if part is not None:
+                    tally.merge(part)
+                    continue
+                for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
+                    tally.merge(_chunk(exchange, can, chunk))
         return tally
+
+
+def _by_steps(e: Exchange, clients: Sequence[int]) -> list[Sequence[int]]:
+    """Return the clients in groups that make the same numbers of local steps."""
+    asked = _traced(e, clients[0]).asked
+    if not e.slow and not any(isinstance(K, Epochs) for K in asked):
+        return [clients]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i in clients:
+        groups.setdefault(tuple(map(e.pace(i), asked)), []).append(i)
+    return list(groups.values())
 
 
 def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
@@ -49,15 +64,16 @@ def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
     return (clients[j : j + size] for j in range(0, len(clients), size))
 
 
-def _tape(e: Exchange, client: int) -> Tape | None:
-    """Return the program's tape, if it has one."""
-    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d)
+def _traced(e: Exchange, client: int) -> Traced:
+    """Return what the program does for the numbers of steps that a client makes."""
+    pace, unequal = e.pace(client), bool(e.slow)
+    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, pace, unequal)
 
 
 def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) -> Tally | None:
     """Let the problem's kernel run the tape; None if it cannot for these clients."""
     assert can.play is not None
-    sent = leaves(e.broadcast)
+    sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
     uploads, states = numbers(tape.upload), numbers(tape.state)
     like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
     new = [_room(e, like) for _ in clients]
@@ -74,6 +90,7 @@ def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) ->
         raise error.of(clients[error.place]) from None
     if played is None:
         return None
+    e.work.played(tape, clients)
     sums, squares = played
     moves = numbers(getattr(tape.upload, "dx", ()))
     tally = Tally()
@@ -116,11 +133,11 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
     """Return uploads and new states with a row for each client, if all of it is vectors."""
     s, d = len(clients), e.problem.d
     states = [e.state(i) for i in clients]
-    given = leaves((states[0], e.broadcast))
+    given = [*leaves(states[0]), *(leaf for leaf in leaves(e.broadcast) if leaf.dim())]
     if any(leaf.shape != (d,) or not leaf.is_floating_point() for leaf in given):
         raise NotAlikeError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
-    sent = map_leaves(lambda leaf: leaf.expand(s, d), e.broadcast)
+    sent = map_leaves(lambda leaf: leaf.expand(s, d) if leaf.dim() else leaf, e.broadcast)
     g = lazily(_oracle(e, can, clients), LazyRows)
     replies = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
     if any(leaf.shape != (s, d) for leaf in leaves(replies)):
@@ -136,6 +153,14 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
         rows = like.expand(len(clients), e.problem.d)
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 
+    def count(K: int | Epochs) -> int:
+        steps = {e.pace(i)(K) for i in clients}
+        if len(steps) > 1:
+            raise NotAlikeError("clients that make different numbers of steps")
+        return steps.pop()
+
     if can.chunk_oracle is None:
-        return ClientOracle(side_by_side([e.oracle(i) for i in clients]), draw)
-    return ClientOracle(can.chunk_oracle(clients, e.seed, e.r), draw)
+        gradient = side_by_side([e.oracle(i) for i in clients])
+    else:
+        gradient = e.work.counted_rows(clients, can.chunk_oracle(clients, e.seed, e.r))
+    return ClientOracle(gradient, draw, count=count, unequal=bool(e.slow))

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.tape import Tapes
 from trimtab.core import Program, State
-from trimtab.core.oracle import ClientOracle, Draws, draws_of_client
+from trimtab.core.oracle import ClientOracle, Draws, Pace, draws_of_client
 from trimtab.core.replies import Tally
+from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem
 from trimtab.simulation.client_states import ClientStates
+from trimtab.simulation.work import Work
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Exchange:
     """What is to be done: a program on the clients of one round, with what is sent to them."""
 
     problem: Problem
+    can: Capabilities  # of the problem, asked once for all clients
     program: Program
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
@@ -27,6 +31,8 @@ class Exchange:
     r: int
     number: int  # of this exchange in its round
     tapes: Tapes
+    work: Work  # counts what the clients compute
+    slow: float = 0.0  # the share of clients that make only some of their local steps
 
     def weight(self, i: int) -> float:
         """Return p_i."""
@@ -34,7 +40,12 @@ class Exchange:
 
     def oracle(self, i: int) -> ClientOracle:
         """Return the oracle of client i in this exchange."""
-        return ClientOracle(self.problem.oracle(i, self.seed, self.r), self.draws(i))
+        gradient = self.work.counted(i, self.problem.oracle(i, self.seed, self.r))
+        return ClientOracle(gradient, self.draws(i), count=self.pace(i), unequal=bool(self.slow))
+
+    def pace(self, i: int) -> Pace:
+        """Return how many local steps client i makes."""
+        return pace_of(self.can, i, self.seed, self.r, self.slow)
 
     def draws(self, i: int) -> Draws:
         """Return the random numbers of client i in this exchange."""
@@ -48,6 +59,12 @@ class Exchange:
             return self.program(g, state, *broadcast)
         except BadDataError as error:
             raise error.of(i) from None
+
+
+def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
+    """Return how many local steps client i of a problem makes in round r."""
+    passes = None if can.steps_in_a_pass is None else partial(can.steps_in_a_pass, i)
+    return Pace(passes, slow, (seed, i, r))
 
 
 @runtime_checkable
