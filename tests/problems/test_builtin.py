@@ -10,6 +10,7 @@ from trimtab import Quadratic, Supervised
 from trimtab.problems.data.files import DataError
 from trimtab.problems.loading import load_problem
 from trimtab.problems.names import PROBLEMS
+from trimtab.problems.problem import metric_of
 
 FILE = """
 import torch
@@ -59,7 +60,8 @@ REAL = {
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in REAL])
 def test_a_problem_that_needs_no_files_can_be_evaluated(name):
     problem, _ = load_problem(name)
-    assert problem.evaluate(problem.x0())["loss"] < 10
+    measured = problem.evaluate(problem.x0())
+    assert measured[metric_of(problem, measured).name] < 10
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -188,3 +190,51 @@ def test_a_function_is_called_under_the_seed(tmp_path):
     one, two, three = (load_problem(f"{tmp_path}/mine.py:f", seed=s)[0] for s in (1, 1, 2))
     assert one.fingerprint == two.fingerprint != three.fingerprint
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# -- how data are cut
+
+
+def labels_of(problem):
+    return [sorted(set(problem.clients[i].y.tolist())) for i in range(problem.N)]
+
+
+def test_built_in_data_are_cut_as_told():
+    by_label, _ = load_problem("digits", partition="label")
+    assert labels_of(by_label) == labels_of(load_problem("digits")[0])
+    alike, _ = load_problem("digits", partition="similarity:100", N=5)
+    assert labels_of(alike) == [list(range(10))] * 5
+    uneven, _ = load_problem("digits", partition="dirichlet:0.1")
+    sizes = [uneven.clients.size(i) for i in range(10)]
+    assert sum(sizes) == sum(by_label.clients.size(i) for i in range(10))
+    assert max(sizes) > 2 * min(sizes)
+    same, _ = load_problem("digits", similarity=100, N=5)
+    assert same.fingerprint == alike.fingerprint
+
+
+def test_a_cut_that_cannot_be_made_is_refused(refused, file):
+    with refused("partition=dirichlet", "pass dirichlet:0.1"):
+        load_problem("digits", partition="dirichlet")
+    with refused("partition=label and similarity=10", "one of them"):
+        load_problem("digits", partition="label", similarity=10)
+    for spec in ("quadratic", "heart", "shakespeare", f"{file}:linear"):
+        with refused(f"{spec} comes as clients and is not cut", "drop partition"):
+            load_problem(spec, partition="label")
+
+
+def test_a_function_of_the_users_may_take_a_cut(tmp_path):
+    path = tmp_path / "cut.py"
+    path.write_text(
+        "from trimtab import Quadratic\n"
+        "def mine(partition='none'):\n"
+        "    return Quadratic([1.0] * len(partition), [0.0] * len(partition))\n"
+    )
+    assert load_problem(f"{path}:mine", partition="mine")[0].N == 4
+    assert load_problem(f"{path}:mine", partition=None)[0].N == 4
+
+
+def test_numbers_are_cut_by_similarity_alone(real_data, refused):
+    alike, _ = load_problem("concrete", partition="similarity:100")
+    assert alike.N == 10
+    with refused("these targets are numbers"):
+        load_problem("concrete", partition="dirichlet:0.1")

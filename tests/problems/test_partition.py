@@ -7,7 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.problems.partition import by_column, by_label, by_similarity, dirichlet, split
+from trimtab.problems.partition import (
+    by_column,
+    by_label,
+    by_similarity,
+    dirichlet,
+    read_cut,
+    split,
+)
 
 some_labels = st.lists(st.integers(0, 6), min_size=1, max_size=80).map(torch.tensor)
 seeds = st.integers(0, 2**40)
@@ -143,3 +150,40 @@ def test_alpha_is_positive(refused, alpha):
 def test_there_is_at_least_one_sample_for_each_client(refused, cut, N):
     with refused(f"N={N}", "N <= 6"):
         cut(N)
+
+
+# -- as users type it
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("dirichlet:0.1", lambda labels, N: dirichlet(labels, N, 0.1)),
+        ("similarity:10", lambda labels, N: by_similarity(labels, N, 10)),
+        ("similarity:0", by_label),
+        ("label", by_label),
+    ],
+)
+def test_a_cut_is_read(spec, expected):
+    labels = torch.arange(60) % 4
+    pairs = zip(read_cut(spec).rows(labels, 6), expected(labels, 6), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    assert str(read_cut(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("", "iid", "dirichlet", "dirichlet:", "dirichlet:0", "dirichlet:-1", "dirichlet:inf"),
+        *("dirichlet:nan", "dirichlet:many", "similarity", "similarity:101", "similarity:-1"),
+        *("label:3", "Label", "dirichlet:0.1:2"),
+    ],
+)
+def test_a_cut_that_is_none_is_refused(spec, refused):
+    with refused(f"partition={spec}" if spec else "partition", "dirichlet:0.1", "label"):
+        read_cut(spec)
+
+
+def test_numbers_are_not_divided_by_class(refused):
+    with refused("partition=dirichlet:0.1", "these targets are numbers", "similarity:10"):
+        read_cut("dirichlet:0.1").rows(torch.rand(9), 3)

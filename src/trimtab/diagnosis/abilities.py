@@ -76,6 +76,11 @@ class Abilities:
         return capabilities(self.problem).constant_hessians
 
     @property
+    def symmetric(self) -> bool:
+        """Whether its oracles are gradients, so that the Hessians are symmetric."""
+        return capabilities(self.problem).symmetric
+
+    @property
     def samples(self) -> Supervised | None:
         """The problem itself if its clients hold samples, of which some can be taken."""
         return self.problem if isinstance(self.problem, Supervised) else None

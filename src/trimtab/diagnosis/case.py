@@ -15,6 +15,11 @@ SHORT = 800  # the time is short if it allows < 800 gradients of all data
 SHARE = 0.01  # eps is 0.01 x the start's f - f*, unless another was asked for
 NEAR = 0.1  # a point is as good as the least one if its f is <= the least f + 0.1 eps
 VANISHED = 0.1  # f has no minimum nearby if |Hess| at the best point is < 0.1 x that at the start
+NO_GRADIENTS = (
+    "The clients' matrices are not symmetric, so they are no Hessians and f is only what the "
+    "problem calls its loss: L and delta are spectral norms, mu belongs to the symmetric part, and "
+    "Lanczos, the quadratic model and the rates of the convex theory are left out."
+)
 
 
 @dataclass
@@ -93,7 +98,10 @@ def begin(
 ) -> Case:
     """Return what is known at the start."""
     f0 = panel.can.loss(x0)
-    return Case(problem, panel, budget, S, seed, x0, f0, eps, cross_device, x0, x0, f0)
+    case = Case(problem, panel, budget, S, seed, x0, f0, eps, cross_device, x0, x0, f0)
+    if not panel.can.symmetric:
+        case.doubts.append(NO_GRADIENTS)
+    return case
 
 
 def explore(case: Case, out_of_time: OutOfTime) -> None:
@@ -102,7 +110,8 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     best, reached = search.x, search.reached
     least = case.panel.can.loss(best)
     case.aim_below(least)
-    if not out_of_time() and case.panel.can.optimum is None and _flat(case, best, out_of_time):
+    unknown = case.panel.can.symmetric and case.panel.can.optimum is None
+    if not out_of_time() and unknown and _flat(case, best, out_of_time):
         best = next((x for x, f in search.way if f - least <= NEAR * case.eps), best)
         reached = False
         case.doubts.append(

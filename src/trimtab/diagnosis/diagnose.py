@@ -156,7 +156,7 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
             clients=tables.of_clients(case.panel, here, hessians),
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
-        forecast=_forecast(at, law, modelled, choice),
+        forecast=_forecast(case, at, law, modelled, choice),
         recommendation=_recommendation(plan, holds),
         sentences=_sentences(case, measured, modelled, plan, at, law, holds),
         cut=case.budget.cut,
@@ -206,12 +206,19 @@ def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
 
 
 def _forecast(
-    at: theory.Constants | None, law: Law, modelled: Modelled, choice: Choice | None
+    case: Case,
+    at: theory.Constants | None,
+    law: Law,
+    modelled: Modelled,
+    choice: Choice | None,
 ) -> Forecast:
     K = 1 if choice is None else choice.K
+    convexity = "not known" if at is None else at.convexity
+    if not case.panel.can.symmetric:
+        at, convexity = None, theory.NO_GRADIENTS
     return Forecast(
         rates={} if at is None else theory.rates(at, K),
-        convexity="not known" if at is None else at.convexity,
+        convexity=convexity,
         knee=None if at is None else theory.knees(at),
         bias=law.bias,
         bias_by_K=stationary.by_K(law.bias, modelled.model, choice),
@@ -250,7 +257,7 @@ def _sentences(
         sure=confidence.sure,
         doubts=confidence.doubts,
         accuracy=reasons.accuracy(plan.choice, holds),
-        about_K=reasons.about_K(plan.choice, at, case.eps),
+        about_K=reasons.about_K(plan.choice, at if case.panel.can.symmetric else None, case.eps),
     )
 
 

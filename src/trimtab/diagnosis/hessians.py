@@ -1,6 +1,8 @@
 """Measured Hessians at one point: how steep the clients' losses are, and how far apart.
 
-L = the largest |eigenvalue| of any Hess_i; delta = that of any Hess_i - Hess.
+L = the largest |eigenvalue| of any Hess_i; delta = that of any Hess_i - Hess. Where oracles are no
+gradients the derivatives are not symmetric and have no such eigenvalues: L and delta are spectral
+norms then, and mu is the least eigenvalue of the symmetric part.
 """
 
 from dataclasses import dataclass, field, replace
@@ -62,7 +64,8 @@ def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | N
         H = panel.products_in_time(i, x, eye, out_of_time)
         if H is None or out_of_time():
             return None
-        matrices.append((H + H.T).double() / 2)
+        # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
+        matrices.append((H + H.T).double() / 2 if panel.can.symmetric else H.T.double())
     return torch.stack(matrices)
 
 
@@ -72,6 +75,7 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     if d > DENSE:
         return None
     H, eye = torch.zeros(d, d, dtype=torch.float64), torch.eye(d).to(x)
+    assert panel.can.symmetric
     for i in range(panel.problem.N):
         H_i = None if out_of_time() else panel.products_in_time(i, x, eye, out_of_time)
         if H_i is None:
@@ -104,6 +108,25 @@ def by_matrices(panel: Panel, H_i: Tensor, out_of_time: OutOfTime) -> Hessians |
             matrix=H,
             norm=mean.norm,
         )
+    )
+
+
+def by_asymmetric_matrices(panel: Panel, H_i: Tensor) -> Hessians:
+    """Return what follows from derivatives that are not symmetric."""
+    p = panel.p
+    H = weighted(p, H_i)
+    norms = tuple(torch.linalg.matrix_norm(H_i - H, 2).tolist())
+    least = torch.linalg.eigvalsh((H_i + H_i.mT) / 2)[:, 0]
+    return Hessians(
+        L=float(torch.linalg.matrix_norm(H_i, 2).max()),
+        mu=float(torch.linalg.eigvalsh((H + H.T) / 2)[0]),
+        delta=max(norms),
+        weak=min(0.0, float(least.min())),
+        second=root_mean(p, norms),
+        apart=norms,
+        measured=(True,) * len(norms),
+        matrix=H,
+        norm=float(torch.linalg.matrix_norm(H, 2)),
     )
 
 

@@ -10,6 +10,7 @@ from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.measure import noise_sample
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import lyapunov
+from trimtab.problems.lyapunov import continuous
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
@@ -111,6 +112,6 @@ def noise_law(
     C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
-    V = lyapunov(H, C)
+    V = lyapunov(H, C) if panel.can.symmetric else continuous(H, C)
     D3, left = third_derivative(panel, x, V, out_of_time)
     return NoiseLaw(C, V, D3, left) if left < MOST_LEFT_OUT else None

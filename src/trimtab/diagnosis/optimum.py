@@ -82,6 +82,8 @@ def descend(
     if known is not None:
         yield known, float(can.gradient(known).norm())
         return
+    if not can.symmetric:  # A search along a line wants gradients of f.
+        return
     search = _Search(problem, x, out_of_time)
     least = search.least
     for _ in range(most):

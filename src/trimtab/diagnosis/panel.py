@@ -79,7 +79,8 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
     """Return Hess_i at x times each row of V (or times V).
 
     By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
-    by differences of its gradient.
+    by differences of its gradient. (Autograd gives products with the transposed matrix, so it is
+    asked only where that is the same.)
     """
     can = Abilities(problem)
     products = can.hessian_products
@@ -89,7 +90,7 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
         leaf = x.detach().clone().requires_grad_()
         gradient = can.client_gradient(i, leaf)
         rows = V.reshape(-1, problem.d)
-        if gradient.requires_grad:
+        if gradient.requires_grad and can.symmetric:
             parts = [
                 torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
                 for v in rows
@@ -175,6 +176,7 @@ class _Some:
         self.N, self.d = len(clients), problem.d
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
+        self.symmetric = self.can.symmetric
         products = self.can.hessian_products
         if products is not None:
             self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)

@@ -148,7 +148,7 @@ def confidence(
     if plan.choice is None:
         return Confidence("there is no advice.", doubts)
     agrees = _agrees(plan.favourite, plan.choice)
-    doubts += _doubts_about_choice(plan, agrees, reach)
+    doubts += _doubts_about_choice(plan, agrees, reach, modelled=case.panel.can.symmetric)
     if plan.favourite is None:
         return Confidence("not sure; run `trimtab compare`.", doubts)
     only = ""
@@ -190,7 +190,10 @@ def _doubts_about_numbers(case: Case, change: float, hessians: Hessians) -> list
     return doubts
 
 
-def _doubts_about_choice(plan: Plan, agrees: bool, reach: Reach | None) -> list[str]:
+def _doubts_about_choice(
+    plan: Plan, agrees: bool, reach: Reach | None, *, modelled: bool
+) -> list[str]:
+    """Doubt what rests on few rounds; modelled: there would be a model, had there been time."""
     doubts, favourite = [], plan.favourite
     rounds = 0 if plan.best is None else len(plan.best.losses)
     if plan.reached is None and rounds < LONG:
@@ -198,7 +201,8 @@ def _doubts_about_choice(plan: Plan, agrees: bool, reach: Reach | None) -> list[
             f"The step size was tried for {rounds} rounds only; it may be too large later."
         )
     if favourite is None:
-        doubts.append("The advice rests on a few rounds alone; there was no time for the model.")
+        why = "there was no time for the model" if modelled else "there is no model"
+        doubts.append(f"The advice rests on a few rounds alone; {why}.")
     elif not agrees:
         preferred = f"{named(favourite.algorithm)} with K = {favourite.K}"
         doubts.append(f"The model preferred {preferred}; the rounds on the problem decided.")

@@ -14,7 +14,9 @@ from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
 from trimtab.diagnosis.choice import ALIKE, CHANGES
 from trimtab.diagnosis.hessian_products import WORST, by_products
 from trimtab.diagnosis.hessians import (
+    SMALL,
     Hessians,
+    by_asymmetric_matrices,
     by_matrices,
     by_mean_alone,
     full_hessian,
@@ -108,7 +110,7 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
     case.pass_seconds = case.step_seconds = min(seconds)
     if case.short:
         budget.note("The time sufficed for little more than a few rounds.")
-    elif not budget.out_of_time(CURVATURE):
+    elif case.panel.can.symmetric and not budget.out_of_time(CURVATURE):
         until = budget.until(CURVATURE)
         steep = optimum.steepest(case.panel, case.x0, case.seed, until, first.mean)
     return steep
@@ -146,6 +148,8 @@ def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, He
     if case.short or case.budget.out_of_time(HESSIANS):
         case.budget.note("There was no time for the Hessians of single clients.")
         return HessiansSeen(by_mean_alone(case.panel, steep), None)
+    if not case.panel.can.symmetric:
+        return _not_symmetric(case, steep)
     here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, WORST)
     if case.quadratic or case.best is case.x0:
         return HessiansSeen(here, here)
@@ -154,6 +158,20 @@ def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, He
         return HessiansSeen(here, None)
     start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, WORST_AT_START)
     return HessiansSeen(here, start)
+
+
+def _not_symmetric(case: Case, steep: Spectrum) -> HessiansSeen:
+    """Measure derivatives that are not symmetric, as whole matrices: Lanczos needs symmetry."""
+    seen: list[Hessians] = []
+    for x in [case.best] if case.quadratic or case.best is case.x0 else [case.best, case.x0]:
+        matrices = full_hessians(case.panel, x, case.budget.until(HESSIANS_AT_START))
+        if matrices is None:
+            break
+        seen.append(by_asymmetric_matrices(case.panel, matrices))
+    if not seen:
+        case.budget.note(f"d is above {SMALL}, or there was no time for matrices of all clients.")
+        return HessiansSeen(by_mean_alone(case.panel, steep), None)
+    return HessiansSeen(seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None)
 
 
 def _hessians_at(
@@ -186,6 +204,8 @@ def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]
     moved, L = measured.here.moved, measured.hessians.L
     leave_the_optimum(case, float(moved.norm(dim=1).max()) / L or 1.0, L)
     pull = stationary.pull_of(case.panel, case.best, moved)
+    if not case.panel.can.symmetric:
+        return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
     quadratic = prediction.build(case, moved, pull, noisy, (BASIS, MODEL))
     predicted: list[Predicted] = []

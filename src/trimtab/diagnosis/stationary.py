@@ -18,6 +18,7 @@ from trimtab.diagnosis.noise import NoiseLaw
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.quadratic_model import KS, QuadraticModel
 from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
+from trimtab.problems import lyapunov
 
 SOLVE, LAW = 0.97, 0.98  # the shares of the time at which the bias and the noise's law are due
 FLAT = 1e-6  # a direction is left out of Hess^-1 if its eigenvalue is <= 1e-6 L
@@ -98,6 +99,8 @@ def by_K(bias: Bias, model: QuadraticModel | None, choice: Choice | None) -> tup
 
 def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     """Return |Hess^-1 pull|, leaving out directions in which f is flat."""
+    if hessians.matrix is not None and not case.panel.can.symmetric:
+        return float(torch.linalg.solve(hessians.matrix, pull.double().cpu()).norm())
     if hessians.matrix is not None:
         values, U = torch.linalg.eigh(hessians.matrix)
         steep = values > FLAT * hessians.L
@@ -145,7 +148,8 @@ def _with_noise(
 
     def trace(algorithm: str) -> float:
         C = theory.sampled_noise(law.C, spread, algorithm, K, at.N, at.S)
-        return float(theory.lyapunov(H, eta * C).trace())
+        solved = theory.lyapunov if panel.can.symmetric else lyapunov.continuous
+        return float(solved(H, eta * C).trace())
 
     if panel.can.steps_in_a_pass is not None:
         case.budget.note(

@@ -4,7 +4,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
-from trimtab.diagnosis.theory import dominating
+from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.diagnosis import Diagnosis
@@ -88,6 +88,8 @@ def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
 
 
 def _convexity(diagnosis: "Diagnosis") -> str:
+    if diagnosis.convexity == NO_GRADIENTS:
+        return "least eigenvalue of the symmetric part of the mean matrix"
     if abs(diagnosis.mu) <= FLAT * diagnosis.L:
         return "no strong convexity"
     below_zero = isfinite(diagnosis.mu) and diagnosis.mu < 0

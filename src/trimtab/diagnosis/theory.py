@@ -17,6 +17,7 @@ from trimtab.core import Vector
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SGD
 
 STRONGLY_CONVEX, GENERAL_CONVEX, NON_CONVEX = "strongly convex", "general convex", "non-convex"
+NO_GRADIENTS = "no gradients"  # what oracles give belongs to no f, so Table 2 says nothing of it
 
 Option = Literal["I", "II"]
 Rate = dict[str, float]

@@ -1,4 +1,4 @@
-"""What is optimised: quadratics with closed forms, and any nn.Module on clients' data.
+"""What is optimised: quadratics and linear systems in closed form, any nn.Module on clients' data.
 
 `problem` says what a problem must have, `capabilities` what it may have besides; `names`,
 `catalogue` and `loading` find problems by name. Imports compute, core, errors, _files and
@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.problems.catalogue import digits_problem
+    from trimtab.problems.garnet import GarnetTD
+    from trimtab.problems.linear_system import LinearSystem
     from trimtab.problems.problem import Problem
     from trimtab.problems.quadratic import Quadratic
     from trimtab.problems.supervised.problem import Supervised
 
 _HOMES = {
+    "GarnetTD": "garnet",
+    "LinearSystem": "linear_system",
     "Problem": "problem",
     "Quadratic": "quadratic",
     "Supervised": "supervised.problem",
     "digits_problem": "catalogue",
 }
 
-__all__ = ["Problem", "Quadratic", "Supervised", "digits_problem"]
+__all__ = ["GarnetTD", "LinearSystem", "Problem", "Quadratic", "Supervised", "digits_problem"]
 
 
 def __getattr__(name: str) -> Any:

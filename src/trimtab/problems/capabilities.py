@@ -1,7 +1,9 @@
 """What a problem can do beyond what every problem must: the one place that looks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -28,19 +30,39 @@ class Capabilities:
     play: Callable[..., Any] | None = None  # runs a tape for several clients, by a kernel
     threads: bool = False  # oracles of several clients may be called at once, and gain by it
     steps: Callable[[float], int] | None = None  # K for a number of epochs
+    steps_in_a_pass: Callable[[int], int] | None = None  # of client i over its own data
+    samples: Callable[[int], tuple[int, int]] | None = None  # n_i, and b_i of a mini-batch
     reshuffles: bool = False  # a pass of mini-batches sees each sample once
     optimum: Callable[[], Vector] | None = None
     constant_hessians: bool = False  # f_i are quadratic
+    symmetric: bool = True  # what oracles give is the gradient of f_i: its derivative is symmetric
     state_dict: Callable[[Vector], dict[str, Tensor]] | None = None  # of a module at x
+    split: Callable[[float, int], Any] | None = None  # the problem with rows held out, by a seed
+    validate: Callable[[Vector], dict[str, float]] | None = None  # if it has validation data
+    has_test: bool = True  # `evaluate` looks at data that nothing was learnt from
+    vector: Callable[[dict[str, Tensor]], Vector] | None = None  # x of a module's state_dict
+    client_metrics: Callable[[int, Vector], dict[str, float]] | None = None  # of client i
+    own_test: Callable[[int], bool] | None = None  # whether client i has a test part of its own
+    groups: Sequence[Any] | None = None  # a label for each client
+    metrics: Mapping[str, Any] | None = None  # functions of outputs and targets, by name
+    with_metric: Callable[[str], Any] | None = None  # the problem with a ready metric besides
+    class_shares: Callable[[], tuple[str, Tensor] | None] | None = (
+        None  # where accuracy is measured
+    )
+    weighing: str | None = None  # where the p_i come from: uniform, samples or own
 
 
 def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `threads`, `steps`, `sampling`, `x_star`,
-    `constant_hessians` or `unflatten`. Where it has no gradients of its own, they come from its
-    oracles; where it has no loss but the clients' losses, it is their mean.
+    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `threads`, `steps`, `steps_in_a_pass`,
+    `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`, `flatten`, `split`,
+    `validate` (and, if that is not always so, `has_validation`), `has_test`, `has_own_test`,
+    `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`; by an `evaluate` that takes a
+    client; by `symmetric` = False that its oracles are no gradients. Where it has no gradients of
+    its own, they come from its oracles; where it has no loss but the clients' losses, it is their
+    mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
@@ -65,10 +87,24 @@ def capabilities(problem: Any) -> Capabilities:
         play=has("play") if has("kernel") is not None else None,
         threads=bool(has("threads")),
         steps=has("steps"),
+        steps_in_a_pass=has("steps_in_a_pass"),
+        samples=has("samples") if callable(has("samples")) else None,
         reshuffles=has("sampling") == "reshuffle",
         optimum=(lambda: problem.x_star) if _declares(problem, "x_star") else None,
         constant_hessians=bool(has("constant_hessians")),
+        symmetric=has("symmetric") is not False,
         state_dict=has("unflatten"),
+        split=has("split"),
+        validate=has("validate") if getattr(problem, "has_validation", True) else None,
+        has_test=bool(getattr(problem, "has_test", True)),
+        vector=has("flatten"),
+        client_metrics=_client_metrics(problem),
+        own_test=has("has_own_test"),
+        groups=has("groups"),
+        metrics=has("metrics") if isinstance(has("metrics"), Mapping) else None,
+        with_metric=has("with_metric"),
+        class_shares=has("class_shares"),
+        weighing=has("weighing"),
     )
 
 
@@ -117,6 +153,29 @@ def _mean_loss(
         return sum(float(problem.weights[i]) * float(client_loss(i, x)) for i in range(problem.N))
 
     return loss
+
+
+def _client_metrics(problem: Any) -> Callable[[int, Vector], dict[str, float]] | None:
+    """Return (i, x) -> what `evaluate` says of client i, if it takes a client."""
+    evaluate = getattr(problem, "evaluate", None)
+    if not _takes_client(getattr(evaluate, "__func__", evaluate)):
+        return None
+
+    def client_metrics(i: int, x: Vector) -> dict[str, float]:
+        measured: dict[str, float] = problem.evaluate(x, client=i)
+        return measured
+
+    return client_metrics
+
+
+@lru_cache(maxsize=256)
+def _takes_client(evaluate: Any) -> bool:
+    """Tell whether a function has a parameter `client`; kept, since it is asked at every round."""
+    try:
+        parameters = signature(evaluate).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "client" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _declares(problem: Any, name: str) -> bool:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab.core.streams import stream
+from trimtab.errors import BadArgument
 from trimtab.problems.data.a9a import a9a
 from trimtab.problems.data.cifar10 import cifar10
 from trimtab.problems.data.concrete import concrete
@@ -17,17 +18,21 @@ from trimtab.problems.data.files import Folder
 from trimtab.problems.data.heart_disease import FEATURES, heart_disease
 from trimtab.problems.data.shakespeare import joined, shakespeare
 from trimtab.problems.data.split import Pair, Scale
+from trimtab.problems.garnet import GarnetTD, Sampling
 from trimtab.problems.models import logistic, resnet18
-from trimtab.problems.partition import by_similarity, split
+from trimtab.problems.partition import Cut, read_cut, split
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 
 
 def digits_problem(
-    batch: int | float | None = 0.2, N: int = 10, similarity: float = 0.0
+    batch: int | float | None = 0.2,
+    N: int = 10,
+    similarity: float | None = None,
+    partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on scikit-learn's digits, sorted by label over N clients."""
-    return _classify(lambda: logistic(64, 10), *digits(), batch, N, similarity)
+    return _classify(lambda: logistic(64, 10), *digits(), batch, N, _cut(similarity, partition))
 
 
 def quadratic_problem(N: int = 10, d: int = 20, sigma: float = 0.0) -> Quadratic:
@@ -39,37 +44,58 @@ def quadratic_problem(N: int = 10, d: int = 20, sigma: float = 0.0) -> Quadratic
     return Quadratic(A, torch.randn(N, d, generator=draw, dtype=torch.float64), sigma)
 
 
+def garnet_problem(
+    N: int = 10,
+    states: int = 30,
+    features: int = 4,
+    gamma: float = 0.9,
+    heterogeneity: float = 1.0,
+    sampling: Sampling = "iid",
+) -> GarnetTD:
+    """Return TD(0) with linear features on a random Garnet MDP for each client."""
+    return GarnetTD(N, states, features, gamma, heterogeneity, sampling=sampling)
+
+
 def emnist_problem(
     data: Folder = None,
     batch: int | float | None = 0.2,
     N: int = 100,
-    similarity: float = 0.0,
+    similarity: float | None = None,
     split: Literal["balanced", "byclass"] = "balanced",
     pixels: Scale = "unit",
+    partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on EMNIST, as in section 7 of the SCAFFOLD paper."""
+    cut = _cut(similarity, partition)
     train, test, _ = emnist(split, data, pixels)
-    return _classify(lambda: logistic(784, CLASSES[split]), train, test, batch, N, similarity)
+    return _classify(lambda: logistic(784, CLASSES[split]), train, test, batch, N, cut)
 
 
 def cifar10_problem(
     data: Folder = None,
     batch: int | float | None = 50,
     N: int = 10,
-    similarity: float = 0.0,
+    similarity: float | None = None,
     pixels: Scale = "standardised",
+    partition: str | None = None,
 ) -> Supervised:
     """Return ResNet-18 with GroupNorm on CIFAR-10; hours on a CPU."""
+    cut = _cut(similarity, partition)
     train, test, _ = cifar10(data, pixels)
-    return _classify(resnet18, train, test, batch, N, similarity)
+    return _classify(resnet18, train, test, batch, N, cut)
 
 
 def a9a_problem(
-    data: Folder = None, batch: int | float | None = 0.2, N: int = 10, similarity: float = 0.0
+    data: Folder = None,
+    batch: int | float | None = 0.2,
+    N: int = 10,
+    similarity: float | None = None,
+    partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on a9a, sorted by label over N clients."""
+    cut = _cut(similarity, partition)
     train, test, _ = a9a(data)
-    return _classify(lambda: logistic(123, 2), train, test, batch, N, similarity)
+    return _classify(lambda: logistic(123, 2), train, test, batch, N, cut)
 
 
 def heart_problem(data: Folder = None, batch: int | float | None = 0.2) -> Supervised:
@@ -82,11 +108,16 @@ def heart_problem(data: Folder = None, batch: int | float | None = 0.2) -> Super
 
 
 def concrete_problem(
-    data: Folder = None, batch: int | float | None = None, N: int = 10, similarity: float = 0.0
+    data: Folder = None,
+    batch: int | float | None = None,
+    N: int = 10,
+    similarity: float | None = None,
+    partition: str | None = None,
 ) -> Supervised:
     """Return linear regression on concrete, sorted by strength over N clients, full batches."""
+    cut = _cut(similarity, partition)
     X, y = concrete(data)
-    clients = split(X, y, by_similarity(y.flatten(), N, similarity))
+    clients = split(X, y, cut.rows(y.flatten(), N))
     return Supervised(lambda: logistic(8, 1), F.mse_loss, clients, batch=batch)
 
 
@@ -106,12 +137,27 @@ def _classify(
     test: Pair,
     batch: int | float | None,
     N: int,
-    similarity: float,
+    cut: Cut,
 ) -> Supervised:
-    """Return a classifier over N clients, s per cent alike and else sorted by label."""
+    """Return a classifier over N clients."""
     X, y = train
-    clients = split(X, y, by_similarity(y, N, similarity))
+    clients = split(X, y, cut.rows(y, N))
     return Supervised(module, F.cross_entropy, clients, test, batch)
+
+
+def _cut(similarity: float | None, partition: str | None) -> Cut:
+    """Return how data are cut: as told by one of the two, else sorted by label."""
+    if partition is None:
+        return Cut("similarity", similarity or 0.0)
+    if similarity is not None:
+        raise BadArgument(
+            "partition",
+            "{partition:{_given}} and {similarity:{_other}} are two ways to cut the same data; "
+            "pass one of them.",
+            _given=partition,
+            _other=f"{similarity:g}",
+        )
+    return read_cut(partition)
 
 
 def _reader(length: int, classes: int, size: int = 16, hidden: int = 128) -> nn.Sequential:

@@ -18,10 +18,14 @@ _WORDS = {
     "metrics": "the metrics differ",
     "data": "the data of the clients differ",
     "test": "the test data differ",
+    "tests": "the test parts of the clients differ",
+    "validation": "the validation data differ",
     "weights": "the weights of the clients differ",
     "A": "the matrices A differ",
     "b": "the vectors b differ",
+    "noise": "the covariances of the noise differ",
 }
+_OFTEN_ABSENT = ("tests", "validation")  # a line without them says that there are none
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def likeness(stored: str, now: str) -> Likeness:
         return Likeness((f"it was a {_name(old_kind)}, is now a {_name(kind)}",))
     differs, unknown = list[str](), list[str]()
     for name in {**old, **new}:
-        was, now_is = old.get(name, "?"), new.get(name, "?")
+        absent = "None" if name in _OFTEN_ABSENT else "?"
+        was, now_is = old.get(name, absent), new.get(name, absent)
         if was != now_is and _comparable(was, now_is):
             differs.append(_WORDS.get(name, f"{name} was {was}, is now {now_is}"))
         elif was != now_is or "?" in was:

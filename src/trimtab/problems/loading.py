@@ -16,14 +16,18 @@ from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 
 
-def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
+def load_problem(
+    spec: str, *, partition: str | None = None, **options: Any
+) -> tuple[Problem, float | None]:
     """Return the problem of a name or of `file.py:function`, and the target it suggests.
 
     The names are those of `trimtab.problems.names.PROBLEMS`; only they suggest targets, and
     not all of them do. Of the options (N, batch, similarity, data, seed, ...) a function gets those
     that it has a parameter for; one that is None is left to the function's default. A `batch` that
-    a function does not take is given to the Supervised that it returns. Global random numbers are
-    seeded by `seed` while the function runs, so that a module built there is the same each time.
+    a function does not take is given to the Supervised that it returns. partition says how the data
+    are cut into clients, `dirichlet:0.1`, `similarity:10` or `label`; a function that has no
+    parameter for it refuses it. Global random numbers are seeded by `seed` while the function
+    runs, so that a module built there is the same each time.
     Whatever is wrong with the name, the file or the function is a ValueError of one sentence.
 
     >>> problem, target = load_problem("digits", N=5, batch=None)
@@ -32,8 +36,9 @@ def load_problem(spec: str, **options: Any) -> tuple[Problem, float | None]:
     >>> load_problem("digit")
     Traceback (most recent call last):
     ValueError: 'digit' is no problem; pass one of digits, quadratic, emnist, cifar10, a9a, heart,\
- concrete, shakespeare, or file.py:function.
+ concrete, shakespeare, garnet, or file.py:function.
     """
+    options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
     if spec in PROBLEMS:
         builtin = PROBLEMS[spec]
@@ -68,6 +73,10 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     parameters = inspect.signature(make).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     taken = {name: value for name, value in options.items() if takes_all or name in parameters}
+    if "partition" in options and "partition" not in taken:
+        raise BadArgument(
+            "partition", "{spec} comes as clients and is not cut; drop {partition}.", spec=spec
+        )
     try:
         # A module that is built in there is the same when a run is resumed.
         with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):

@@ -25,4 +25,7 @@ PROBLEMS = {
         "concrete_problem", "strength of concrete, sorted over 10 clients", target=0.39
     ),
     "shakespeare": Builtin("shakespeare_problem", "the next character, over 50 speakers"),
+    "garnet": Builtin(
+        "garnet_problem", "TD learning, a random Garnet MDP for each of 10 clients", target=0.01
+    ),
 }

@@ -1,7 +1,8 @@
 """Cut a data set into clients: lists of row numbers that are disjoint and leave nothing out."""
 
 from collections.abc import Sequence
-from math import inf
+from dataclasses import dataclass
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.streams import PARTITION, mix, stream
+from trimtab.errors import BadArgument
 
 
 def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tensor]:
@@ -64,6 +66,56 @@ def dirichlet(labels: Tensor, N: int, alpha: float, seed: int = 0) -> list[Tenso
             j = max(range(N), key=lambda j: len(parts[j]))
             parts[i], parts[j] = parts[j][-1:], parts[j][:-1]
     return parts
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut data into clients, as users type it: a word, and a number where it needs one."""
+
+    word: str
+    number: float | None = None
+
+    def rows(self, labels: Tensor, N: int, seed: int = 0) -> list[Tensor]:
+        """Return the rows of each client; a Dirichlet cut needs labels that are classes."""
+        if self.word == "dirichlet":
+            if labels.is_floating_point():
+                raise BadArgument(
+                    "partition",
+                    "{partition:{_given}} divides classes, but these targets are numbers; pass "
+                    "similarity:10 or label.",
+                    _given=str(self),
+                )
+            return dirichlet(labels, N, self.number or 0.0, seed)
+        return by_similarity(labels, N, self.number or 0.0, seed)
+
+    def __str__(self) -> str:
+        return self.word if self.number is None else f"{self.word}:{self.number:g}"
+
+
+def read_cut(spec: str) -> Cut:
+    """Read `dirichlet:0.1` (alpha), `similarity:10` (per cent) or `label`.
+
+    >>> read_cut("similarity:10"), read_cut("label")
+    (Cut(word='similarity', number=10.0), Cut(word='label', number=None))
+    """
+    word, colon, text = spec.partition(":")
+    try:
+        number = float(text) if colon else None
+    except ValueError:
+        number = nan
+    allowed = {
+        "dirichlet": number is not None and 0 < number < inf,
+        "similarity": number is not None and 0 <= number <= 100,
+        "label": number is None,
+    }
+    if not allowed.get(word, False):
+        raise BadArgument(
+            "partition",
+            "{partition:{_given}}; pass dirichlet:0.1 (any alpha above 0), similarity:10 (per "
+            "cent, from 0 to 100) or label.",
+            _given=spec,
+        )
+    return Cut(word, number)
 
 
 def by_column(column: Sequence[Any] | Tensor) -> dict[Any, Tensor]:

@@ -1,15 +1,18 @@
 """What a simulator, a diagnosis or a federation needs to know of a problem."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
+from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities, fingerprint_of, old_fingerprint_of
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
+from trimtab.problems.metrics import READY, known_as, ready
 
 
 class Problem(Protocol):
@@ -53,6 +56,54 @@ class Problem(Protocol):
 def metric_of(problem: Problem, measured: Mapping[str, float]) -> Metric:
     """Return what a problem is judged by: its own metric, or accuracy where it has one, or loss."""
     return capabilities(problem).metric or (ACCURACY if "accuracy" in measured else LOSS)
+
+
+def judged_by(problem: Problem, metric: str | Metric) -> Problem:
+    """Return the problem with a metric that it is judged by.
+
+    What `evaluate` returns has the direction of `trimtab.problems.metrics.known_as`: more is
+    better, unless the name ends in loss, error, mse, mae, perplexity, distance or gap; a Metric
+    says it itself. A ready metric that is not measured is added, if the problem can.
+
+    >>> from trimtab import Quadratic
+    >>> judged_by(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
+    False
+    """
+    can, given = capabilities(problem), metric
+    if can.metric is not None and given in (can.metric, can.metric.name):
+        return problem
+    name = given.name if isinstance(given, Metric) else given
+    measured = list(problem.evaluate(problem.x0()))
+    known = ready(name)
+    if name not in measured and known is not None:
+        name = name if isinstance(given, Metric) else known.metric.name
+        if name not in measured and can.with_metric is not None:
+            problem = can.with_metric(name)
+            measured.append(name)
+    if name not in measured:
+        others = [] if can.with_metric is None else [each for each in READY if each not in measured]
+        raise BadArgument(
+            "metric",
+            "{metric:{_given}} is not measured here; pass one of {_known}.",
+            _given=name,
+            _known=", ".join([*measured, *others]),
+        )
+    function = (capabilities(problem).metrics or {}).get(name)
+    judge = given if isinstance(given, Metric) else known_as(name, function)
+    return _with(problem, judge)
+
+
+def _with(problem: Any, metric: Metric) -> Problem:
+    """Return a copy of a problem, which shares its data, with another metric."""
+    judged = copy(problem)
+    try:
+        judged.metric = metric
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"the metric of this {type(problem).__name__} cannot be set ({error}); make `metric` "
+            "an attribute that can."
+        ) from error
+    return judged  # type: ignore[no-any-return]
 
 
 def fingerprint(problem: Problem) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.samples import Data, read, size
 
 _KEPT = 128  # of a lazy sequence, <= 128 clients stay in memory
@@ -27,10 +28,13 @@ class ClientData:
         dtype: torch.dtype,
         device: torch.device,
         check: Callable[[str, Data], None],
+        name: str = "client",
     ) -> None:
         self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
-        self.in_memory = isinstance(clients, list | tuple)
+        self.name = name  # what they are called in errors, before the number
+        self.in_memory = isinstance(whole(clients), list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
+        self._part = clients if isinstance(clients, Part) else None
         self._lock = Lock()  # Executors read from several threads.
 
     def __len__(self) -> int:
@@ -41,22 +45,32 @@ class ClientData:
         if i in self._read:
             return len(self._read[i])
         try:
-            return size(self.clients[i])
+            return self._part.size(i) if self._part is not None else size(self.clients[i])
         except TypeError:
             return len(self[i])  # Reading it says what is wrong with it.
 
+    def whole_size(self, i: int) -> int:
+        """Return the number of samples of client i, those held out for validation as well."""
+        return self.size(i) if self._part is None else self._part.whole_size(i)
+
     def __getitem__(self, i: int) -> Data:
+        who = f"{self.name} {i}"
         with self._lock:
             if i in self._read:
                 self._read.move_to_end(i)
                 return self._read[i]
-            data = read(f"client {i}", self.clients[i], self.dtype, self.device)
-            check_data(f"client {i}", data)
-            self.check(f"client {i}", data)
+            data = read(who, self.clients[i], self.dtype, self.device)
+            check_data(who, data)
+            self.check(who, data)
             self._read[i] = data
             if not self.in_memory and len(self._read) > _KEPT:
                 self._read.popitem(last=False)
             return data
+
+
+def whole(clients: Sequence[Any]) -> Sequence[Any]:
+    """Return clients as they were given, before some of their rows were held out."""
+    return clients.whole if isinstance(clients, Part) else clients
 
 
 def check_clients(clients: Any) -> None:

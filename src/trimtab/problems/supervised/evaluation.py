@@ -1,7 +1,8 @@
-"""What Supervised measures at a point: the loss, the accuracy of classifiers, users' metrics."""
+"""What Supervised measures at a point: the loss, the accuracy of classifiers, named metrics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +10,20 @@ from torch import Tensor
 from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
+from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ready
 from trimtab.problems.supervised.flat import first_line, version
-from trimtab.problems.supervised.losses import correct
+from trimtab.problems.supervised.losses import Loss, correct, ignored_label, recognise
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.samples import Data
 
 Measure = Callable[[Tensor, Tensor], Tensor | float]
 """A metric of a user's: a function of outputs and targets."""
+
+Measures = Mapping[str, Measure | str] | Sequence[str]
+"""What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
+
+_NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
 
 
 @dataclass(frozen=True)
@@ -28,23 +36,113 @@ class Evaluation:
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
         """Return all metrics at x on some data; by the kernel, if it knows the layers."""
-        mean, d = self.mean_loss, self.mean_loss.model.d
         layers = layers if data.labelled else None
+        output = self._outputs(data, x, layers)
+        return self._measured(output, data, x, layers, self.metrics)
+
+    @torch.no_grad()
+    def over(
+        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
+    ) -> dict[str, float]:
+        """Return the mean of all metrics over clients with weights p_i.
+
+        Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
+        """
+        means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
+        rows, kept = list[dict[str, float]](), list[tuple[Tensor, Tensor]]()
+        for data in clients:
+            fast = layers if data.labelled else None
+            output = self._outputs(data, x, fast)
+            rows.append(self._measured(output, data, x, fast, means))
+            if len(means) < len(self.metrics):
+                kept.append((output, data.y))
+        measured = weighted_mean(rows, p)
+        if kept:
+            outputs, targets = (torch.cat(part) for part in zip(*kept, strict=True))
+            rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+            measured |= self._named(outputs, targets, rest)
+        return measured
+
+    def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tensor:
+        mean, d = self.mean_loss, self.mean_loss.model.d
         large = layers is None and d >= KEEPS_CORES_BUSY
         with mean.precision(x), one_thread(when=not large):
             if layers is not None:
-                output = kernel.outputs(layers, x.to(data.X.dtype), data.X)
-            elif not large and d >= WORTH_A_THREAD and len(mean.pieces(data)) > 1:
-                output = mean.outputs_on_threads(x, data)
-            else:
-                output = mean.outputs(x, data)
+                return kernel.outputs(layers, x.to(data.X.dtype), data.X)
+            if not large and d >= WORTH_A_THREAD and len(mean.pieces(data)) > 1:
+                return mean.outputs_on_threads(x, data)
+            return mean.outputs(x, data)
+
+    def _measured(
+        self,
+        output: Tensor,
+        data: Data,
+        x: Vector,
+        layers: kernel.Layers | None,
+        metrics: Mapping[str, Measure],
+    ) -> dict[str, float]:
+        """Return the loss, the accuracy of a classifier and some metrics of these outputs."""
+        mean = self.mean_loss
+        large = layers is None and mean.model.d >= KEEPS_CORES_BUSY
+        with mean.precision(x), one_thread(when=not large):
             measured = {"loss": float(mean.of_outputs(output, data))}
             right = correct(mean.loss, output, data.y)
             if right is not None:
                 measured["accuracy"] = float(right.double().mean())
-            for name, metric in self.metrics.items():
-                measured[name] = _number(name, metric, output, data.y)
-            return measured
+            return measured | self._named(output, data.y, metrics)
+
+    def _named(self, output: Tensor, y: Tensor, metrics: Mapping[str, Measure]) -> dict[str, float]:
+        """Return metrics by name; ready ones see logits, and ignored labels as -100."""
+        measured = dict[str, float]()
+        for name, metric in metrics.items():
+            if is_ready(metric):
+                scores, labels = _as_logits(self.mean_loss.loss, output, y)
+                measured[name] = _ready_number(name, metric, scores, labels)
+            else:
+                measured[name] = _number(name, metric, output, y)
+        return measured
+
+
+def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
+    """Return the functions of what `metrics=` was given, by the names that they are shown under.
+
+    >>> list(functions(["auc", "log_loss"], torch.nn.CrossEntropyLoss()))
+    ['auc', 'log loss']
+    """
+    if isinstance(metrics, str):
+        raise ValueError(f"metrics={metrics!r}; pass a list of names, [{metrics!r}].")
+    if metrics is None:
+        return {}
+    if isinstance(metrics, Mapping):
+        return {name: _function(given, loss) for name, given in metrics.items()}
+    if not isinstance(metrics, Iterable):
+        raise ValueError(f"metrics={metrics!r}; pass functions by name, or a list of names.")
+    found = dict[str, Measure]()
+    for given in metrics:
+        known = ready(given) if isinstance(given, str) else None
+        found[str(given) if known is None else known.metric.name] = _function(given, loss, True)
+    return found
+
+
+def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
+    """Return the function of a metric, and refuse one that nobody knows or this loss has not."""
+    if callable(given) and not by_name:
+        chosen: Measure = given
+    else:
+        known = ready(given) if isinstance(given, str) else None
+        if known is None:
+            raise ValueError(
+                f"{given!r} is no ready metric; pass one of {', '.join(READY)}, or a function of "
+                "outputs and targets by a name of your own."
+            )
+        chosen = known.function
+    numbers = recognise(loss)
+    if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
+        raise ValueError(
+            f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
+            "r2 or auc, or a function of your own."
+        )
+    return chosen
 
 
 def weighted_mean(rows: Sequence[Mapping[str, float]], p: Sequence[float]) -> dict[str, float]:
@@ -56,6 +154,44 @@ def weighted_mean(rows: Sequence[Mapping[str, float]], p: Sequence[float]) -> di
     return {
         name: sum(p_i * row[name] for p_i, row in zip(p, rows, strict=True)) for name in rows[0]
     }
+
+
+def shares_of(
+    what: str, loss: Loss, targets: Sequence[Tensor], p: Sequence[float]
+) -> tuple[str, Tensor] | None:
+    """Return the share of each class, the mean over targets with weights p_i, and what they are.
+
+    None if targets are numbers other than 0 and 1, or no label counts.
+    """
+    parts = list[Tensor]()
+    for y in targets:
+        if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
+            return None
+        labels = y.long() if y.is_floating_point() else y[(y >= 0) & (y != ignored_label(loss))]
+        parts.append(labels.flatten().cpu().bincount().double())
+    shares = torch.zeros(max((len(counts) for counts in parts), default=0), dtype=torch.float64)
+    for p_i, counts in zip(p, parts, strict=True):
+        shares[: len(counts)] += p_i * counts / max(1.0, float(counts.sum()))
+    return (what, shares / shares.sum()) if float(shares.sum()) > 0 else None
+
+
+def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs as logits where they are probabilities, and ignored labels as -100."""
+    known = recognise(loss)
+    if known is not None and known.name == "binary_cross_entropy":
+        output = torch.logit(output.double(), eps=_SURE)
+    ignored = ignored_label(loss)
+    if ignored >= 0 and not y.is_floating_point():
+        y = y.masked_fill(y == ignored, -100)
+    return output, y
+
+
+def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
+    """Return a ready metric, and say which one it is that cannot take these outputs."""
+    try:
+        return float(metric(output, y))
+    except ValueError as error:
+        raise ValueError(f"metric '{name}': {error}") from error
 
 
 def _number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:

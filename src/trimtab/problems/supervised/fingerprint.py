@@ -11,10 +11,13 @@ from torch.utils.data import TensorDataset
 
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_code, hashed_tensors, update
+from trimtab.problems.supervised.client_data import ClientData, whole
 from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.samples import as_tensor, collated, is_pair, size
+from trimtab.problems.supervised.unseen import Unseen
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class Identity:
     model: FlatModule
     loss: Loss
     weights: Tensor
-    items: Sequence[Any] | None  # the clients; None if they are not in memory
-    test: Any
+    clients: ClientData
+    unseen: Unseen
 
     def fingerprint(self) -> str:
         """Return a line with a value for each part."""
@@ -36,10 +39,10 @@ class Identity:
         hashes = {
             "start": hashed_tensors(self._start()),
             "weights": "uniform" if uniform else hashed_tensors([self.weights]),
-            "data": "?" if self.items is None else hashed_items(self.items),
-            "test": None if self.test is None else hashed_items([self.test]),
+            "data": "?" if self._items is None else hashed_items(self._items),
+            "test": None if self.unseen.given is None else hashed_items([self.unseen.given]),
         }
-        return line("Supervised", {**sizes, **self.settings, **self.code, **hashes})
+        return line("Supervised", {**sizes, **self.settings, **self.code, **hashes, **self._more()})
 
     def old_fingerprint(self) -> str:
         """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
@@ -49,12 +52,31 @@ class Identity:
             digest.update(repr(text).encode())
         for tensor in self._start():
             update(digest, tensor)
-        for item in (*(self.items or ()), *(() if self.test is None else (self.test,))):
+        test = self.unseen.given
+        for item in (*(self._items or ()), *(() if test is None else (test,))):
             digest.update(repr(size(item)).encode())
             for part in item if isinstance(item, tuple | list) else ():
                 update(digest, _as_0_1_0(part))
         end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
+        end = " ".join([*(f"{name}={value}" for name, value in self._more().items()), end])
         return f"Supervised N={N} d={self.model.d} {end}"
+
+    @property
+    def _items(self) -> Sequence[Any] | None:
+        """The data of the clients, whether learnt from or held out; None if not in memory."""
+        return whole(self.clients.clients) if self.clients.in_memory else None
+
+    def _more(self) -> dict[str, str]:
+        """Return parts that most problems, and all of earlier versions, do not have."""
+        tests, held = self.unseen.tests, self.unseen.held_out
+        parts = {}
+        if tests is not None:
+            parts["tests"] = hashed_items(tests) if isinstance(tests, list | tuple) else "?"
+        if isinstance(held, Part):
+            parts["validation"] = f"{held.fraction}@{held.seed}"
+        elif held is not None:
+            parts["validation"] = hashed_items([held])
+        return parts
 
     def _start(self) -> list[Tensor]:
         """Return the parameters and buffers that a run starts with."""
@@ -75,6 +97,9 @@ def hashed_items(items: Iterable[Any]) -> str:
     """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
     digest, complete = sha256(), True
     for item in items:
+        if item is None:
+            digest.update(b"none")
+            continue
         tensors = item.tensors if isinstance(item, TensorDataset) else item
         if isinstance(tensors, tuple | list) and tensors:
             whole = isinstance(item, TensorDataset) or is_pair(item)

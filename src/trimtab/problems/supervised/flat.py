@@ -1,7 +1,7 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -56,6 +56,10 @@ class FlatModule:
         """Return the trainable parameters of a module of the same build as a vector."""
         parameters = dict(module.named_parameters())
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def vector_in(self, state_dict: Mapping[str, Tensor]) -> Vector:
+        """Return the trainable parameters in the state_dict of a module of the same build."""
+        return torch.cat([state_dict[name].detach().reshape(-1) for name in self.names])
 
     def state_dict(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict, with the parameters of x."""

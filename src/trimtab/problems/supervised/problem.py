@@ -3,32 +3,39 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
-from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.metric import Metric
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.problems.supervised.batches import Sampling, batch_size, check_batch
-from trimtab.problems.supervised.client_data import (
-    ClientData,
-    check_clients,
-    check_data,
-    no_samples,
+from trimtab.problems.supervised.arguments import (
+    Weights,
+    built,
+    check_groups,
+    dtype_of,
+    numbers_of,
 )
-from trimtab.problems.supervised.evaluation import Evaluation, Measure, weighted_mean
+from trimtab.problems.supervised.batches import Sampling, batch_size, check_batch
+from trimtab.problems.supervised.client_data import ClientData, check_clients
+from trimtab.problems.supervised.evaluation import (
+    Evaluation,
+    Measures,
+    functions,
+    shares_of,
+)
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
-from trimtab.problems.supervised.flat import FlatModule, check_module, first_line
+from trimtab.problems.supervised.flat import FlatModule, check_module
+from trimtab.problems.supervised.holdout import Part, check_fraction
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.samples import Data, read
+from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 
 
 class Supervised:
@@ -41,8 +48,11 @@ class Supervised:
     sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
     weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
     S < N only SCAFFOLD aims exactly at the weighted optimum: the mean over those that replied is a
-    ratio. l2 adds l2/2 |x|^2 to every client's loss. metrics: functions of (outputs, targets).
-    autocast: a dtype for torch.autocast, e.g. torch.bfloat16.
+    ratio. l2 adds l2/2 |x|^2 to every client's loss. metrics: functions of (outputs, targets) by
+    name, or names of ready ones, ["auc", "f1"] (`trimtab.problems.metrics`). autocast: a dtype for
+    torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
+    it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
+    also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -58,11 +68,15 @@ class Supervised:
         clients: Sequence[Any],
         test: Any = None,
         batch: int | float | None = None,
-        weights: Sequence[float] | Tensor | Literal["samples"] | None = None,
+        weights: Weights = None,
         sampling: Sampling = "reshuffle",
         l2: float = 0.0,
-        metrics: Mapping[str, Measure] | None = None,
+        metrics: Measures | None = None,
         autocast: torch.dtype | None = None,
+        *,
+        validation: Any = None,
+        tests: Sequence[Any] | None = None,
+        groups: Sequence[Any] | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
         check_batch(batch)
@@ -71,29 +85,28 @@ class Supervised:
         if not l2 >= 0:
             raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
         check_clients(clients)
+        check_groups(groups, len(clients))
         check_loss(loss)
+        clients, tests = with_own_tests(clients, tests)
+        self._arguments |= {"clients": clients, "tests": tests}
         if not callable(module):
             raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
         self._build = None if isinstance(module, nn.Module) else module
-        first = module if isinstance(module, nn.Module) else _built(module, seed=0)
+        first = module if isinstance(module, nn.Module) else built(module, seed=0)
         check_module(first)
-        self.model = FlatModule(first, _dtype(clients))
+        self.model = FlatModule(first, dtype_of(clients))
         self.batch, self.l2 = batch, float(l2)
         self.sampling: Sampling = sampling
-        self.metrics, self.autocast = dict(metrics or {}), autocast
-        self.clients = ClientData(clients, self.model.dtype, self.model.device, self._check)
+        self.metrics, self.autocast = functions(metrics, loss), autocast
+        where = (self.model.dtype, self.model.device, self._check)
+        self.clients = ClientData(clients, *where)
+        self._unseen = Unseen(test, tests, validation, *where)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
         self._mean_loss = MeanLoss(self.model, loss, autocast)
-        if isinstance(weights, str):
-            if weights != "samples":
-                raise ValueError(f"weights={weights!r}; pass N numbers, 'samples' or None.")
-            weights = [float(self.clients.size(i)) for i in range(self.N)]
-            if 0 in weights:
-                raise no_samples(f"client {weights.index(0)}")
-        self.weights = normalised(weights, self.N)
+        self.weights = normalised(numbers_of(weights, self.clients), self.N)
+        self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-        self._test = test
         # These are hashed now: what a function captured may be the record of its own calls.
         self._code = hashes_of_code(loss, self.metrics, self.model)
 
@@ -105,24 +118,66 @@ class Supervised:
         """Return the module's parameters; those of a fresh build under the seed, if it is built."""
         if self._build is None:
             return self.model.start.clone()
-        return self.model.vector_of(_built(self._build, seed)).to(self.model.start)
+        return self.model.vector_of(built(self._build, seed)).to(self.model.start)
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i; mini-batches and dropout depend on (seed, i, r, k) alone."""
         return self._oracles.oracle(i, seed, r)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
-        """Return loss (without l2), accuracy for classifiers, and the user's metrics.
+        """Return loss (without l2), accuracy for classifiers, and the metrics.
 
-        On one client's data; or on the test data; or, where there is none, the mean over the
-        clients, weighted by p_i.
+        On one client's own test part, or its training data if it has none; or on the test set,
+        which is all clients' test parts if none was given; or, where there is none of these, the
+        mean over the clients' training data, weighted by p_i (auc, balanced accuracy, f1, r2 and
+        perplexity: of all their samples together).
         """
         if client is not None:
-            return self._evaluation.on(self.clients[client], x, self.kernel)
-        if self._test is not None:
+            own = self._unseen.own(client)
+            data = self.clients[client] if own is None else own
+            return self._evaluation.on(data, x, self.kernel)
+        if self.has_test:
             return self._evaluation.on(self.test, x, self.kernel)
-        rows = [self._evaluation.on(self.clients[i], x, self.kernel) for i in range(self.N)]
-        return weighted_mean(rows, self.weights.tolist())
+        each = (self.clients[i] for i in range(self.N))
+        return self._evaluation.over(each, self.weights.tolist(), x, self.kernel)
+
+    # -- data held out
+
+    def split(self, fraction: float = 0.1, seed: int = 0) -> "Supervised":
+        """Return the problem with a part of each client's rows held out as validation data.
+
+        Rows by (seed, client); at least one where a client has five or more, else none. Weights
+        stay those of the whole clients. Where there are validation data, or no client has five
+        rows, the problem stays as it is.
+
+        >>> X, y = torch.zeros(20, 3), torch.zeros(20, dtype=torch.long)
+        >>> problem = Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(X, y)]).split(0.1)
+        >>> problem.clients.size(0), problem.has_validation
+        (18, True)
+        """
+        check_fraction(fraction)
+        if self._unseen.held_out is not None:
+            return self
+        kept, held = (Part(self.clients.clients, fraction, seed, held) for held in (False, True))
+        parted = self.replace(clients=kept, validation=held)
+        return parted if not self.clients.in_memory or parted.has_validation else self
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there are validation data."""
+        return self._unseen.has_validation
+
+    def validate(self, x: Vector) -> dict[str, float]:
+        """Return what `evaluate` returns, on the validation data of all clients together."""
+        if not self.has_validation:
+            raise ValueError(
+                "Supervised has no validation data; pass validation=…, or call problem.split(0.1)."
+            )
+        return self._evaluation.on(self._unseen.validation, x, self.kernel)
+
+    def has_own_test(self, i: int) -> bool:
+        """Tell whether client i has a test part of its own, on which it is evaluated."""
+        return self._unseen.has_own(i)
 
     # -- what it can do besides
 
@@ -183,13 +238,28 @@ class Supervised:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
         return self._oracles.gradient(x, data, training=False)
 
-    @cached_property
+    @property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
-        data = read("the test set", self._test, self.model.dtype, self.model.device)
-        check_data("the test set", data)
-        self._check("the test set", data)
-        return data
+        return self._unseen.test
+
+    def class_shares(self) -> tuple[str, Tensor] | None:
+        """Return which labels accuracy is measured on, and the share of each class among them.
+
+        None where targets are no labels, or clients would have to be read for it.
+        """
+        if self.has_test:
+            return shares_of("test labels", self.loss_function, [self.test.y], [1.0])
+        if not self.clients.in_memory:
+            return None
+        targets = [self.clients[i].y for i in range(self.N)]
+        return shares_of("clients' labels", self.loss_function, targets, self.weights.tolist())
+
+    @property
+    def weighing(self) -> str:
+        """Where the weights come from: uniform, samples, or numbers of the user's own."""
+        given = self._arguments["weights"]
+        return "uniform" if given is None else given if isinstance(given, str) else "own"
 
     @property
     def loss_function(self) -> Loss:
@@ -199,11 +269,15 @@ class Supervised:
     @property
     def has_test(self) -> bool:
         """Whether there are test data."""
-        return self._test is not None
+        return self._unseen.has_test
 
     def unflatten(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
         return self.model.state_dict(x)
+
+    def flatten(self, state_dict: Mapping[str, Tensor]) -> Vector:
+        """Return the x whose module has this state_dict."""
+        return self.model.vector_in(state_dict).to(self.model.start)
 
     def steps(self, epochs: float) -> int:
         """Return K for a number of epochs: the mean over clients of their steps per pass.
@@ -212,13 +286,28 @@ class Supervised:
         >>> Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(X, y)], batch=0.2).steps(epochs=4)
         20
         """
-        sizes = [self.clients.size(i) for i in range(self.N)]
-        per_pass = [ceil(n / batch_size(self.batch, n)) for n in sizes if n]
+        per_pass = [self.steps_in_a_pass(i) for i in range(self.N) if self.clients.size(i)]
         return max(1, round(epochs * sum(per_pass) / len(per_pass)))
+
+    def steps_in_a_pass(self, i: int) -> int:
+        """Return how many mini-batches make up one pass over the data of client i."""
+        n = self.clients.size(i)
+        return ceil(n / batch_size(self.batch, n))
+
+    def samples(self, i: int) -> tuple[int, int]:
+        """Return how many samples client i has, and how many a mini-batch of it."""
+        n = self.clients.size(i)
+        return n, batch_size(self.batch, n)
 
     def replace(self, **changes: Any) -> "Supervised":
         """Return the same problem with other arguments, e.g. `problem.replace(batch=32)`."""
-        return Supervised(**{**self._arguments, **changes})
+        other = Supervised(**{**self._arguments, **changes})
+        other.metric = self.metric
+        return other
+
+    def with_metric(self, name: str) -> "Supervised":
+        """Return the problem with a ready metric measured besides."""
+        return self.replace(metrics={**self.metrics, name: name})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -246,10 +335,8 @@ class Supervised:
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
         }
-        items = self.clients.clients if self.clients.in_memory else None
-        return Identity(
-            settings, self._code, self.model, self.loss_function, self.weights, items, self._test
-        )
+        what = (self.model, self.loss_function, self.weights)
+        return Identity(settings, self._code, *what, self.clients, self._unseen)
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
@@ -261,28 +348,3 @@ class Supervised:
             )
         self._mean_loss.check(who, data)
         self._shape = shape
-
-
-def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with seeded(mix(seed, FORWARD), torch.device("cpu")):
-        try:
-            module = build()
-        except TypeError as error:
-            raise ValueError(
-                f"the module cannot be built ({first_line(error)}); pass a module, or a function "
-                "without arguments that returns one."
-            ) from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(
-            f"the function that builds the module returned a {type(module).__name__}; return an "
-            "nn.Module."
-        )
-    return module
-
-
-def _dtype(clients: Sequence[Any]) -> torch.dtype | None:
-    """Return float64 if that is what the clients' tensors are; else leave it to the module."""
-    first = clients[0] if isinstance(clients, list | tuple) else None
-    first = first.tensors if isinstance(first, TensorDataset) else first
-    X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
-    return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None

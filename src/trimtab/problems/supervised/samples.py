@@ -67,6 +67,22 @@ def as_tensor(what: str, part: Any) -> Tensor:
 
 def collated(who: str, dataset: Any) -> tuple[Any, Any]:
     """Return all samples of a map-style Dataset as X and y."""
+    check_dataset(who, dataset)
+    samples = [_sample(who, dataset, j) for j in range(len(dataset))]
+    if not samples:
+        return torch.empty(0), torch.empty(0)
+    try:
+        X, y = default_collate(samples)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"the samples of {who} do not fit together ({first_line(error)}); make them tensors "
+            "of one shape."
+        ) from error
+    return X, y
+
+
+def check_dataset(who: str, dataset: Any) -> None:
+    """Refuse what is no map-style Dataset."""
     if isinstance(dataset, DataLoader):
         raise ValueError(
             f"{who} is a DataLoader; pass its dataset, and the size of mini-batches as batch=…."
@@ -81,17 +97,6 @@ def collated(who: str, dataset: Any) -> tuple[Any, Any]:
         raise ValueError(
             f"{who} is a {type(dataset).__name__}; pass a pair (X, y) of inputs and targets."
         )
-    samples = [_sample(who, dataset, j) for j in range(len(dataset))]
-    if not samples:
-        return torch.empty(0), torch.empty(0)
-    try:
-        X, y = default_collate(samples)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"the samples of {who} do not fit together ({first_line(error)}); make them tensors "
-            "of one shape."
-        ) from error
-    return X, y
 
 
 def _sample(who: str, dataset: Any, j: int) -> tuple[Any, ...]:

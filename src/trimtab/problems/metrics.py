@@ -1,0 +1,261 @@
+"""Ready metrics by name: functions of all outputs and targets, by PyTorch or scikit-learn.
+
+Outputs are what a module returns: for labels 0 … C - 1 a score for each class, (n, C) or
+(n, C, length); for targets 0 and 1 of the outputs' own shape a logit each; for numbers a number
+each. Labels below 0 do not count. What is not defined, such as an auc where all labels are
+equal, or anything of outputs that are not finite, is NaN.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, nan
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trimtab.problems.metric import ACCURACY, Metric
+
+Function = Callable[[Tensor, Tensor], float]
+
+
+class Ready(NamedTuple):
+    """A metric that has a name, and what computes it."""
+
+    metric: Metric
+    function: Function
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of right predictions; of several logits a sample, over all of them."""
+    scores, y = _columns(outputs, targets)
+    right = _classes(scores, y) == y
+    return float(right.double().mean()) if _usable(scores, y) else nan
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Return the mean over the classes among the targets of the share of each that is found.
+
+    NaN if there is one class only. Of several logits a sample, the mean over their columns.
+    """
+    from sklearn.metrics import recall_score
+
+    def of(scores: Tensor, y: Tensor) -> float:
+        found = _classes(scores, y)
+        seen = _seen(y)
+        if len(seen) < 2:
+            return nan
+        return float(recall_score(y.numpy(), found.numpy(), labels=seen, average="macro"))
+
+    return _mean(of(*each) for each in _problems(outputs, targets))
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    """Return the area under the ROC curve, that of class 1 if there are two.
+
+    Of several classes: each against the rest, and the mean (macro) over those that are among the
+    targets but are not all of them. Of several logits a sample, the mean over their columns.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    def of(scores: Tensor, y: Tensor) -> Iterator[float]:
+        binary = scores.dim() == 1 or scores.shape[1] == 2
+        margin = scores if scores.dim() == 1 else scores[:, 1] - scores[:, 0]
+        p = scores if binary else F.softmax(scores, 1)
+        parts = [(y == 1, margin)] if binary else [(y == c, p[:, c]) for c in _seen(y)]
+        for positive, score in parts:
+            both = bool(positive.any()) and not bool(positive.all())
+            yield float(roc_auc_score(positive.numpy(), score.numpy())) if both else nan
+
+    return _mean(value for each in _problems(outputs, targets) for value in of(*each))
+
+
+def f1(outputs: Tensor, targets: Tensor) -> float:
+    """Return the F1 score of class 1 if there are two, else the mean (macro) over classes.
+
+    The mean is over classes that are among the targets or predictions. NaN where class 1 is
+    neither. Of several logits a sample, the mean over their columns.
+    """
+    from sklearn.metrics import f1_score
+
+    def of(scores: Tensor, y: Tensor) -> float:
+        predicted = _classes(scores, y)
+        binary = scores.dim() == 1 or scores.shape[1] == 2
+        seen = [1] if binary else _seen(torch.cat([y, predicted]))
+        if not bool(((y == seen[0]) | (predicted == seen[0])).any()):
+            return nan
+        return float(f1_score(y.numpy(), predicted.numpy(), labels=seen, average="macro"))
+
+    return _mean(of(*each) for each in _problems(outputs, targets))
+
+
+def log_loss(outputs: Tensor, targets: Tensor) -> float:
+    """Return the mean of -log p(target), whatever else the loss may weigh or smooth."""
+    scores, y = _columns(outputs, targets)
+    if not _usable(scores, y):
+        return nan
+    if scores.dim() == y.dim():
+        return float(F.binary_cross_entropy_with_logits(scores, y.double()))
+    return float(F.cross_entropy(scores, y))
+
+
+def perplexity(outputs: Tensor, targets: Tensor) -> float:
+    """Return exp(log loss): how many classes a guess among equals would have to choose from."""
+    return float(torch.tensor(log_loss(outputs, targets), dtype=torch.float64).exp())
+
+
+def mse(outputs: Tensor, targets: Tensor) -> float:
+    """Return the mean squared difference, over all numbers."""
+    predicted, y = _numbers(outputs, targets)
+    return float((predicted - y).square().mean()) if _usable(predicted, y) else nan
+
+
+def mae(outputs: Tensor, targets: Tensor) -> float:
+    """Return the mean absolute difference, over all numbers."""
+    predicted, y = _numbers(outputs, targets)
+    return float((predicted - y).abs().mean()) if _usable(predicted, y) else nan
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of the targets' variance that is explained; the mean over their columns.
+
+    Columns in which all targets are equal do not count; NaN if there is no other.
+    """
+    from sklearn.metrics import r2_score
+
+    predicted, y = _numbers(outputs, targets)
+    if not _usable(predicted, y):
+        return nan
+    predicted, y = predicted.reshape(len(y), -1), y.reshape(len(y), -1)
+    vary = (y != y[0]).any(0)
+    if not bool(vary.any()):
+        return nan
+    return float(r2_score(y[:, vary].numpy(), predicted[:, vary].numpy()))
+
+
+_ALL = (
+    Ready(ACCURACY, accuracy),
+    Ready(Metric("balanced accuracy", True, 0.0, 1.0), balanced_accuracy),
+    Ready(Metric("auc", True, 0.0, 1.0), auc),
+    Ready(Metric("f1", True, 0.0, 1.0), f1),
+    Ready(Metric("log loss", False, 0.0), log_loss),
+    Ready(Metric("mse", False, 0.0), mse),
+    Ready(Metric("mae", False, 0.0), mae),
+    Ready(Metric("r2", True, -inf, 1.0), r2),
+    Ready(Metric("perplexity", False, 1.0), perplexity),
+)
+READY = {each.metric.name: each for each in _ALL}
+
+# Of these, a mean over clients would say something else, or nothing.
+_POOLED = (balanced_accuracy, auc, f1, r2, perplexity)
+# Of these, the outputs must be scores of classes, or logits.
+_CLASSIFIERS = (accuracy, balanced_accuracy, f1, log_loss, perplexity)
+
+_LOWER = ("loss", "error", "mse", "mae", "perplexity", "distance", "gap")
+
+
+def ready(name: str) -> Ready | None:
+    """Return the ready metric of a name, in which _ and - may stand for blanks.
+
+    >>> ready("balanced_accuracy").metric.name, ready("ndcg")
+    ('balanced accuracy', None)
+    """
+    return READY.get(name.lower().replace("_", " ").replace("-", " "))
+
+
+def known_as(name: str, function: object = None) -> Metric:
+    """Return what is known of a metric called `name` that is computed by `function`.
+
+    A ready function has its own direction and ends. A function of a user's has no ends, and the
+    direction of the ready metric of its name; any other name is the better the higher, unless it
+    ends in loss, error, mse, mae, perplexity, distance or gap.
+
+    >>> known_as("AUC", auc), known_as("rmse").higher, known_as("ndcg").higher
+    (Metric(name='AUC', higher=True, low=0.0, high=1.0), False, True)
+    """
+    if function is None and name == ACCURACY.name:
+        return ACCURACY
+    own = next((each.metric for each in _ALL if each.function is function), None)
+    if own is not None:
+        return Metric(name, own.higher, own.low, own.high)
+    named = ready(name)
+    return Metric(name, not name.lower().endswith(_LOWER) if named is None else named.metric.higher)
+
+
+def is_ready(function: object) -> bool:
+    """Tell whether a function is one of the ready ones, which may be unlike any user's."""
+    return any(function is each.function for each in _ALL)
+
+
+def is_pooled(function: object) -> bool:
+    """Tell whether a metric must be computed of all samples at once, and is no mean."""
+    return any(function is each for each in _POOLED)
+
+
+def needs_classifier(function: object) -> bool:
+    """Tell whether a metric needs scores of classes, or logits."""
+    return any(function is each for each in _CLASSIFIERS)
+
+
+# -- what outputs and targets are
+
+
+def _problems(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return scores and labels, (n, C) or (n,), (n,): one pair, or one for each column of logits.
+
+    None where something is not finite, or nothing is left.
+    """
+    scores, y = _columns(outputs, targets)
+    if not _usable(scores, y):
+        return []
+    if scores.dim() != y.dim() or y.dim() == 1:
+        return [(scores, y)]
+    return list(zip(scores.unbind(1), y.unbind(1), strict=True))
+
+
+def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores in float64 and labels: (n, C), (n,); or logits and labels of one shape."""
+    scores, y = outputs.detach().double().cpu(), targets.detach().cpu()
+    if not y.is_floating_point() and scores.dim() == y.dim() + 1 and scores.shape[1] > 1:
+        scores, y = scores.movedim(1, -1).flatten(0, -2), y.flatten()
+        return scores[y >= 0], y[y >= 0].long()
+    if scores.numel() != y.numel() or not bool(((y == 0) | (y == 1)).all()):
+        raise ValueError(
+            f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} "
+            "are not those of a classifier; give it labels 0, 1, … and a score for each, or "
+            "targets 0 and 1 and a logit for each."
+        )
+    scores = scores.reshape(y.shape)
+    flat = y.dim() != 2 or y.shape[1] == 1
+    return (scores.flatten(), y.flatten().long()) if flat else (scores, y.long())
+
+
+def _classes(scores: Tensor, y: Tensor) -> Tensor:
+    """Return the predictions: the class with the best score, or whether the logit is positive."""
+    return (scores > 0).long() if scores.dim() == y.dim() else scores.argmax(1)
+
+
+def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return predictions and targets in float64, of one shape."""
+    if outputs.numel() != targets.numel():
+        raise ValueError(
+            f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} "
+            "are not those of a regression; give both the same shape."
+        )
+    y = targets.detach().double().cpu()
+    return outputs.detach().double().cpu().reshape(y.shape), y
+
+
+def _seen(y: Tensor) -> list[int]:
+    """Return which classes there are."""
+    return y.bincount().nonzero().flatten().tolist()
+
+
+def _usable(scores: Tensor, y: Tensor) -> bool:
+    return y.numel() > 0 and bool(torch.isfinite(scores).all())
+
+
+def _mean(values: Iterator[float] | Sequence[float]) -> float:
+    """Return the mean of those that are defined; NaN if none is."""
+    defined = [value for value in values if value == value]
+    return sum(defined) / len(defined) if defined else nan
