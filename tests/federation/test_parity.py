@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from trimtab import (
     Adam,
     Dane,
+    Epochs,
     FedAvg,
     FedDyn,
     FedNova,
@@ -38,6 +39,8 @@ ALGORITHMS = [
     Scaffold(eta_l=0.05, K=7, option="I"),
     Scaffold(eta_l=0.05, K=7, eta_g=0.7),
     Scaffold(eta_l=0.05, K=7, lean=True),
+    Scaffold(eta_l=0.05, K=Epochs(2)),
+    FedNova(eta_l=0.05, K=Epochs(1)),
     FedAvg(eta_l=0.05, K=7),
     FedProx(eta_l=0.05, K=7, mu=0.3),
     MimeLite(eta=0.02, K=5, base=Momentum()),

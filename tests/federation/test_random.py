@@ -51,7 +51,7 @@ class World(Federation):
     def site(self, name):
         site = super().site(name)
         n = {name: index + 1 for index, name in enumerate(self.names)}
-        site._sizes = lambda index: (n[name], 1)  # as many samples as WEIGHTED has it
+        site.sizes = lambda index: (n[name], 1)  # as many samples as WEIGHTED has it
         return site
 
     def point(self, name):
@@ -228,7 +228,7 @@ class Upheaval(World):
 
     def site(self, name):
         site = super(World, self).site(name)
-        site._sizes = lambda index: (index + 1, 1)
+        site.sizes = lambda index: (index + 1, 1)
         return site
 
 

@@ -37,6 +37,7 @@ from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.server import SuperLink
+from trimtab.problems.capabilities import capabilities
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -172,7 +173,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         weights=federation.weights,  # type: ignore[arg-type]
         seed=job.seed,
         target=job.target,
-        metric=problem.metric,
+        metric=capabilities(problem).metric,
         min_sites=min(job.min_sites, len(known)),
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
     except ValueError as error:
         send(replies, Message(events.to_json(events.Failed.of(error))))
         sys.exit(2)
-    ready = Ready(problem.clients.size(0), len(problem.test))
+    ready = Ready(*site.sizes(0))
     send(replies, Message(asdict(ready)))
     while (request := receive(sys.stdin.buffer)) is not None:
         send(replies, site.answer(request))

@@ -10,8 +10,9 @@ from math import nan
 import torch
 from torch import Tensor
 
-from trimtab.core import State
-from trimtab.federation.message import arrays_of, check_arrays
+from trimtab.core import State, leaves
+from trimtab.core.tree import control, with_control
+from trimtab.federation.message import arrays_of, check_arrays, filled
 from trimtab.federation.protocol.inquiry import Attempt, Inquiry
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.states import START
@@ -37,7 +38,7 @@ class ControlSum:
 
 def has_controls(standing: Standing) -> bool:
     """Tell whether the algorithm keeps a c on the server and a c_i at each client."""
-    c, c_i = getattr(standing.server, "c", None), _first(standing)
+    c, c_i = getattr(standing.server, "c", None), control(_first(standing))
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
@@ -56,16 +57,16 @@ def audit(standing: Standing, inquiry: Inquiry) -> Audit:
 def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:
     """Add the p_i c_i of some sites, one at a time."""
     first, p = _first(standing), standing.p
-    shown = ControlSum(torch.zeros_like(first, dtype=torch.float64), 0.0, set())
+    shown = ControlSum(torch.zeros_like(control(first), dtype=torch.float64), 0.0, set())
     for member, reply in inquiry.replies(standing, "control", members):
-        c_i = first
+        c_i = control(first)
         if not reply.header.get("start"):
             try:
-                check_arrays("its state", reply.arrays, [first])
+                check_arrays("its state", reply.arrays, leaves(first))
             except ValueError as error:
                 inquiry.turn_away(member.name, str(error).rstrip("."))
                 continue
-            c_i = reply.arrays["0"]
+            c_i = control(filled(first, reply.arrays))
         shown.total += p[member.name] * c_i.double()
         shown.largest = max(shown.largest, float(c_i.double().norm()))
         shown.names.add(member.name)
@@ -86,7 +87,8 @@ def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing |
     c_i = ((c.double() - shown.total) / share).to(c.dtype)
     members = [member for member in standing.members if member.name in lost]
     attempt = Attempt.fresh(inquiry.clock)
-    replies = inquiry.replies(standing, "restore", members, arrays_of(c_i), attempt)
+    state = with_control(_first(standing), c_i)  # what stages remember begins anew
+    replies = inquiry.replies(standing, "restore", members, arrays_of(state), attempt)
     names = [member.name for member, _ in replies]
     return replace(standing, members=standing.accepting(attempt.tag, names)) if names else None
 
@@ -100,7 +102,9 @@ def joined(standing: Standing, name: str, weight: float) -> Standing:
     grown = replace(standing, members=(*standing.members, new), numbers=standing.numbers + 1)
     if not has_controls(standing):
         return grown
-    c = (W * standing.server.c.double() + weight * _first(standing).double()) / (W + weight)
+    c = (W * standing.server.c.double() + weight * control(_first(standing)).double()) / (
+        W + weight
+    )
     return _with_control(grown, c)
 
 

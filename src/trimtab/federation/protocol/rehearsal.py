@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Algorithm, Program, State, Vector, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle
+from trimtab.core.oracle import ClientOracle, Pace
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Rehearsal:
         self.exchanges: list[Exchange] = []
 
     def run(self, program: Program, *broadcast: Any) -> "_Reply":
-        g = ClientOracle(_zero, lambda _, like: torch.zeros_like(like))
+        g = ClientOracle(_zero, lambda _, like: torch.zeros_like(like), count=_ONE_STEP)
         upload, self.state = program(g, self.state, *broadcast)
         self.exchanges.append(Exchange(program, broadcast, upload))
         return _Reply(upload)
@@ -104,6 +104,9 @@ class _Reply:
 
     def __len__(self) -> int:
         return 1
+
+
+_ONE_STEP = Pace(lambda: 1)  # an epoch has one step: how many there are changes no shape
 
 
 def _zero(y: Vector, k: int | None = None) -> Vector:

@@ -35,9 +35,11 @@ from trimtab.federation.message import (
 from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.states import START, StateFile, States
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
+from trimtab.simulation.executors.executor import pace_of
 
 log = logging.getLogger("trimtab.federation.protocol")
 
@@ -95,7 +97,7 @@ class Site:
 
     def _hello(self, request: Message) -> Message:
         """Say what this site has: samples to train and to test on, d and dtype of its model."""
-        n, tested = self._sizes(request["index"])
+        n, tested = self.sizes(request["index"])
         dtype = str(self._dtype).removeprefix("torch.")
         return _status(ReplyStatus.DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
 
@@ -116,7 +118,8 @@ class Site:
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
         draws = draws_of_client(seed, index, r, number + 1)
-        g = ClientOracle(self.problem.oracle(index, seed, r), draws)
+        pace = pace_of(capabilities(self.problem), index, seed, r)
+        g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
         upload, new = exchange.program(g, state, *broadcast)
         check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
         check_arrays("its new state", arrays_of(new), leaves(like.client))
@@ -240,9 +243,9 @@ class Site:
         """Return the metrics of x on the test part; on the training part if there is none."""
         held_out = isinstance(self.problem, Supervised) and self.problem.has_test
         metrics = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
-        return {"metrics": plain(metrics), "tested": self._sizes(index)[1]}
+        return {"metrics": plain(metrics), "tested": self.sizes(index)[1]}
 
-    def _sizes(self, index: int) -> tuple[int, int]:
+    def sizes(self, index: int) -> tuple[int, int]:
         """Return how many samples there are to train and to test on."""
         if not isinstance(self.problem, Supervised):
             return 1, 1

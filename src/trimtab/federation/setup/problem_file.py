@@ -1,5 +1,9 @@
 """The user's file: `model() -> (module, loss)` and `silo(data: Path) -> (train, test)`.
 
+Or, for a problem that is no module, `problem(data: Path | None) -> Problem`: data is a site's, and
+None at the server, which asks x0, d and metric of what it returns. A site's problem has one client,
+the site, or those of all sites in the order in which the server numbers them.
+
 It may also have `metrics`, functions of (outputs, targets) by name, and `metric`, the Metric that a
 target is of; and it may `register` algorithms, which its own site then admits.
 """
@@ -13,17 +17,21 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trimtab._importing import load, place_of, told
+from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
+from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metric import Metric
+from trimtab.problems.problem import Problem, normalised
 from trimtab.problems.supervised.problem import Supervised
 
 MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}
+_NEEDED = ("N", "d", "weights", "x0", "oracle", "evaluate")
 
 
 class ProblemFile:
-    """A file with both functions; the server calls the first, a site both."""
+    """A file with model and silo, of which the server calls the first; or with problem."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,24 +41,35 @@ class ProblemFile:
             )
         with seeded(mix(0, PROBLEM), torch.device("cpu")):
             module = load(path)
-        for name, form in _FUNCTIONS.items():
+        other = None if hasattr(module, "model") else getattr(module, "problem", None)
+        self._problem_of: Callable[[Path | None], Any] | None = other if callable(other) else None
+        for name, form in _FUNCTIONS.items() if self._problem_of is None else ():
             if not callable(getattr(module, name, None)):
                 raise ValueError(f"{path} has no function {name}; write {form}.")
-        self._model: Callable[[], Any] = module.model
-        self._silo: Callable[[Path], Any] = module.silo
+        self._model: Callable[[], Any] = getattr(module, "model", None)  # type: ignore[assignment]
+        self._silo: Callable[[Path], Any] = getattr(module, "silo", None)  # type: ignore[assignment]
         self.metrics: dict[str, Any] = getattr(module, "metrics", {})
         self.metric: Metric | None = getattr(module, "metric", None)
 
-    def server_problem(self) -> Supervised:
+    def server_problem(self) -> Problem:
         """Return the problem without data: what x starts from, and how it is unflattened."""
+        if self._problem_of is not None:
+            return self._made(None)
         return self._problem(_Nowhere(), None, None)
 
-    def site_problem(self, data: Path, batch: int | float | None) -> Supervised:
+    def site_problem(self, data: Path, batch: int | float | None) -> Problem:
         """Return the problem with this site's data in every client's place."""
         if not data.exists():
             raise BadArgument(
                 "data", "{path}: there is no such file or folder; pass {data:PATH}.", path=data
             )
+        if self._problem_of is not None:
+            if batch is not None:
+                raise BadArgument(
+                    "batch", "{path} has no mini-batches; drop {batch}.", path=self.path
+                )
+            made = self._made(data)
+            return _Everywhere(made) if made.N == 1 else made
         try:
             parts = self._silo(data)
         except (Exception, SystemExit) as error:
@@ -60,11 +79,26 @@ class ProblemFile:
                 f"silo in {self.path} returned a {type(parts).__name__}; return (train, test), "
                 "each (X, y) or a Dataset."
             )
-        dtype = self.server_problem().model.dtype
+        dtype = self._problem(_Nowhere(), None, None).model.dtype
         train, test = (_as(dtype, part) for part in parts)
         problem = self._problem([train] * MOST, test, batch)
         _ = problem.clients[0], problem.test  # read and checked now, not in the first round
         return problem
+
+    def _made(self, data: Path | None) -> Problem:
+        """Call the file's problem, and refuse what is none."""
+        assert self._problem_of is not None
+        try:
+            with seeded(mix(0, PROBLEM), torch.device("cpu")):
+                made = self._problem_of(data)
+        except (Exception, SystemExit) as error:
+            raise self._failed("problem", error) from error
+        if not all(hasattr(made, name) for name in _NEEDED):
+            raise ValueError(
+                f"problem in {self.path} returned a {type(made).__name__}; return a Problem, such "
+                "as trimtab.LinearSystem(…)."
+            )
+        return made  # type: ignore[no-any-return]
 
     def _failed(self, function: str, error: BaseException) -> ValueError:
         """Return an error of trimtab's own as it is, and another one with its place."""
@@ -90,6 +124,26 @@ class ProblemFile:
                 f"model in {self.path} returned a {type(built).__name__}; return (module, loss)."
             )
         return pair[0], pair[1]
+
+
+class _Everywhere:
+    """A problem of one client in every client's place; each place has random numbers of its own."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.N, self.d = problem, MOST, problem.d
+        self.weights, self.metric = normalised(None, MOST), capabilities(problem).metric
+
+    def x0(self, seed: int = 0) -> Vector:
+        """Return the start of the one client's problem."""
+        return self.problem.x0(seed)
+
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
+        """Return the one client's oracle, seeded for place i."""
+        return self.problem.oracle(0, mix(seed, i), r)
+
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        """Return what the one client measures, whatever its number."""
+        return self.problem.evaluate(x, client=0)
 
 
 class _Nowhere(Sequence[Any]):

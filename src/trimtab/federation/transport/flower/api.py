@@ -42,7 +42,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from trimtab.federation.message import Message, decode, encode
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-_WHOLE = 60.0  # a message that was announced arrives within <= this many seconds
+_WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
