@@ -6,10 +6,13 @@ from pathlib import Path
 from trimtab import cli
 from trimtab.reproduce import REPRODUCTIONS, read
 from trimtab.reproduce.page import excerpt, page, write
+from trimtab.reproduce.reproduction import VERDICTS
+from trimtab.reproduce.unjudged import IDENTITIES, UNJUDGED
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
-    "figure3 theorem2 table3 table4 table5 concrete emnist400 clients mime bias speedup local-steps"
+    "figure3 theorem2 table3 table4 table5 concrete emnist400 clients mime mvr bias speedup lsa "
+    "contraction local-steps dane nonconvex unequal"
 )
 
 
@@ -41,8 +44,35 @@ def test_the_list_for_machines(capsys, monkeypatch):
     found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found] == NAMES.split()
     for one in found:
-        assert set(one) == {"name", "shows", "minutes", "record", "claims"}
+        assert set(one) == {"name", "shows", "minutes", "record", "claims", "checks"}
         assert one["record"] is None or one["record"] == f"results/{one['name']}"
-        assert one["claims"]
-        assert set(one["claims"].values()) <= {"held", "not held", "open"}
-        assert one["record"] or set(one["claims"].values()) == {"open"}
+        assert one["claims"] or one["checks"]
+        assert not set(one["claims"]) & set(one["checks"])
+        assert set(one["claims"].values()) <= set(VERDICTS)
+        assert set(one["checks"].values()) <= {"held", "mixed", "not held", "open"}
+        assert one["record"] or set(one["claims"].values()) <= {"open", "not judged"}
+    checks = [check for one in found for check in one["checks"]]
+    assert "The closed form is what FedAvg does." in checks
+
+
+def test_the_readme_counts_the_papers_sentences_apart_from_our_checks():
+    found = {name: read(ROOT / "results" / name) for name in REPRODUCTIONS}
+    claims = [claim for name, r in REPRODUCTIONS.items() for claim in r.claims(found[name])]
+    papers = [claim.verdict for claim in claims if not claim.own]
+    ours = [claim.verdict for claim in claims if claim.own]
+    assert ours
+    text = excerpt(found)
+    assert f"{papers.count('held')} of {len(papers)} sentences of the papers hold" in text
+    assert f"of {len(ours)} checks of our own {ours.count('held')} do" in text
+
+
+def test_what_tests_hold_is_there_and_what_nothing_judges_says_why():
+    for identity in IDENTITIES:
+        path, _, name = identity.test.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text("utf-8")
+    text = page({})
+    for sentence in UNJUDGED:
+        claim = sentence.judged({})
+        assert claim.verdict == "not judged"
+        assert claim.numbers
+        assert f"{sentence.where}: {sentence.text} Reason: {claim.numbers}." in text

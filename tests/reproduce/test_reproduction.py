@@ -14,6 +14,10 @@ from trimtab.reproduce.reproduction import (
     MissingRecordError,
     Reproduction,
     Verdict,
+    check,
+    counted,
+    not_judged,
+    over_seeds,
     reproduce,
     sentence,
 )
@@ -131,6 +135,47 @@ def test_a_reproduction_that_is_closed_closes_the_cell_at_work(tmp_path):
 def test_a_sentence_without_its_records_is_open():
     assert reproduction().claims({}) == [Claim("All arrive.", None)]
     assert reproduction().claims({"a": {"value": 0}}) == [Claim("All arrive.", False, "1 do")]
+
+
+def judged(held):
+    """Return the claim of a sentence that is judged by seeds."""
+    judge = sentence("It is faster.", "section 1")(lambda records: over_seeds(held, "7 rounds"))
+    return judge.judged({})
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict", "told"),
+    [
+        ({0: True, 1: True, 2: True}, "held", "all 3 seeds"),
+        ({0: False, 1: False}, "not held", "all 2 seeds"),
+        ({0: True, 1: True, 2: False}, "mixed", "seed 0: yes, seed 1: yes, seed 2: no"),
+        ({0: False, 1: True}, "mixed", "seed 0: no, seed 1: yes"),
+        ({0: True}, "held", "one seed"),
+    ],
+)
+def test_a_sentence_is_judged_seed_by_seed_and_one_can_turn_it_round(held, verdict, told):
+    claim = judged(held)
+    assert (claim.verdict, claim.numbers) == (verdict, f"7 rounds; {told}")
+
+
+def test_a_sentence_that_no_seed_judges_is_open():
+    assert judged({}).verdict == "open"
+
+
+def test_what_nothing_here_can_judge_says_why():
+    claim = not_judged("It wins on CIFAR-100.", "slides", "the data cannot be had").judged({})
+    assert (claim.verdict, claim.numbers) == ("not judged", "the data cannot be had")
+
+
+def test_a_check_of_our_own_is_told_apart():
+    ours = check("The closed form is right.", "ours")(lambda records: Verdict(True, ""))
+    assert ours.judged({}) == Claim("The closed form is right.", True, own=True)
+    assert not arrives.judged({}).own
+
+
+def test_verdicts_are_counted_from_held_to_not_judged():
+    all_kinds = ["open", "not judged", "mixed", "held", "not held", "held"]
+    assert counted(all_kinds) == "2 held, 1 mixed, 1 not held, 1 open, 1 not judged"
 
 
 def test_every_sentence_says_once_what_and_where():

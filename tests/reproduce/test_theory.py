@@ -18,8 +18,11 @@ from trimtab.reproduce.many_runs import Chains, Logistic, Noisy
 from trimtab.reproduce.reproduction import reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
 from trimtab.reproduce.scaffold2020.concrete.cells import regression
+from trimtab.reproduce.scaffold2020.dane import DANE
 from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
+from trimtab.reproduce.scaffold2020.nonconvex import NONCONVEX
 from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
+from trimtab.reproduce.scaffold2020.unequal import UNEQUAL
 
 # What does not hold, and is reported so; the discussions say why.
 NOT_HELD = {
@@ -27,9 +30,13 @@ NOT_HELD = {
         "Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).",
         "Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).",
     },
+    "dane": {
+        "DANE needs an additional line search to match the rates of SCAFFOLD (with no constant "
+        "weight its exponent is at most 1.1)."
+    },
     "concrete": {"SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8."},
 }
-ALL = (THEOREM2, BIAS, SPEEDUP, LOCAL_STEPS, CONCRETE)
+ALL = (THEOREM2, BIAS, SPEEDUP, LOCAL_STEPS, DANE, NONCONVEX, CONCRETE, UNEQUAL)
 every = pytest.mark.parametrize("which", ALL, ids=lambda r: r.name)
 
 
@@ -94,7 +101,7 @@ def test_seeds_name_the_cells_that_know_chance(which):
     once = [cell.name for cell in which.cells(True, 1)]
     thrice = [cell.name for cell in which.cells(True, 3)]
     assert thrice[: len(once)] == once
-    random = [name for name in once if "iid" in name or which is SPEEDUP]
+    random = [name for name in once if "iid" in name or which in (SPEEDUP, DANE, UNEQUAL)]
     assert sorted(thrice[len(once) :]) == sorted(f"{n}-seed{s}" for n in random for s in (1, 2))
     assert len(which.cells(False, 1)) >= len(once)
 
@@ -129,6 +136,15 @@ def test_bias_fails_when_scaffold_and_fedavg_change_places(records):
     assert set(verdicts(BIAS, found).values()) == {False}
 
 
+def test_unequal_fails_when_scaffold_and_fedavg_change_places(records):
+    found = records(UNEQUAL)
+    for record in found.values():
+        ends = record["ends"]
+        ends["fedavg"], ends["scaffold"] = ends["scaffold"], ends["fedavg"]
+        record["curves"]["fednova"]["values"][-1] = 0.5
+    assert set(verdicts(UNEQUAL, found).values()) == {False}
+
+
 def test_speedup_fails_without_a_speed_up(records):
     found = records(SPEEDUP)
     for record in found.values():
@@ -161,6 +177,59 @@ def test_local_steps_fails_when_they_do_not_help(records):
         for at in record["found"]:
             at["rounds"] = 10.0
     assert set(verdicts(LOCAL_STEPS, found).values()) == {False}
+
+
+def test_dane_fails_when_it_and_scaffold_change_places(records):
+    found = records(DANE)
+    for record in found.values():
+        ratio = record["settings"]["delta/mu"]
+        record["dane"]["rounds"] = float(ratio)
+        record["dane, best weight"]["rounds"] = ratio**1.5
+        record["scaffold"]["rounds"] = float(ratio**2)
+        record["runs are off by"]["dane"] = 0.1
+    judged = verdicts(DANE, found)
+    assert {sentence for sentence, held in judged.items() if held} == NOT_HELD["dane"]
+
+
+def test_dane_is_mixed_when_one_seed_says_otherwise(records):
+    found = records(DANE)
+    for name in list(found):
+        other = deepcopy(found[name])
+        other["settings"]["seed"] = 1
+        other["scaffold"]["rounds"] = other["dane"]["rounds"]
+        found[f"{name}-seed1"] = other
+    mixed = [claim.sentence for claim in DANE.claims(found) if claim.verdict == "mixed"]
+    assert len(mixed) == 3
+    assert all("SCAFFOLD" in sentence for sentence in mixed)
+
+
+def test_nonconvex_fails_when_sampling_costs_more_and_local_steps_do_not_help(records):
+    found = records(NONCONVEX)
+    for record in found.values():
+        if record["settings"]["kind"] == "weak":
+            record["found"] = {
+                similar: [row | {"rounds": 1000.0 * int(similar) ** -1.5} for row in rows]
+                for similar, rows in record["found"].items()
+            }
+            record["runs are off by"] = [0.1]
+        else:
+            for ratio, row in record["found"].items():
+                row["rounds"] = [10 * int(ratio) ** 1.1 / eps**1.2 for eps in record["eps"]]
+    assert set(verdicts(NONCONVEX, found).values()) == {False}
+
+
+def test_one_seed_above_the_bound_makes_nonconvex_mixed(records):
+    found = records(NONCONVEX)
+    for ratio, row in found["network-seed1"]["found"].items():
+        row["rounds"][-1] = 10 * int(ratio) ** 0.7
+    assert NONCONVEX.claims(found)[0].verdict == "mixed"
+
+
+def test_a_run_that_does_not_arrive_is_no_support_for_a_slope(records):
+    found = records(NONCONVEX)
+    found["network"]["found"]["16"]["rounds"][-1] = None
+    first = NONCONVEX.claims(found)[0]
+    assert (first.verdict, "did not arrive: 1" in first.numbers) == ("not held", True)
 
 
 def test_concrete_fails_when_scaffold_and_fedavg_change_places(real_data, records):

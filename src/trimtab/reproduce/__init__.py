@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.reproduce.mangold2025.bias import BIAS
+from trimtab.reproduce.mangold2025.contraction import CONTRACTION
+from trimtab.reproduce.mangold2025.lsa import LSA
 from trimtab.reproduce.mangold2025.speedup import SPEEDUP
 from trimtab.reproduce.mime2020.mime import MIME
+from trimtab.reproduce.mime2020.mvr import MVR
 from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, listed, read, reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
+from trimtab.reproduce.scaffold2020.dane import DANE
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
 from trimtab.reproduce.scaffold2020.figure3 import FIGURE3
 from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
+from trimtab.reproduce.scaffold2020.nonconvex import NONCONVEX
 from trimtab.reproduce.scaffold2020.table3 import TABLE_3
 from trimtab.reproduce.scaffold2020.table4 import TABLE_4
 from trimtab.reproduce.scaffold2020.table5 import TABLE_5
 from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
+from trimtab.reproduce.scaffold2020.unequal import UNEQUAL
 
 _ALL = (
     FIGURE3,
@@ -31,9 +37,15 @@ _ALL = (
     EMNIST400,
     CLIENTS,
     MIME,
+    MVR,
     BIAS,
     SPEEDUP,
+    LSA,
+    CONTRACTION,
     LOCAL_STEPS,
+    DANE,
+    NONCONVEX,
+    UNEQUAL,
 )
 REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 

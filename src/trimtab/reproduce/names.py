@@ -1,15 +1,24 @@
 """Algorithms by name, as the papers' tables write them."""
 
 from trimtab.algorithms import Adam, Base, Momentum, registry
-from trimtab.core import Algorithm
+from trimtab.core import Algorithm, Epochs
 
 BASES: dict[str, Base] = {"none": Momentum(beta=0.0), "momentum": Momentum(), "adam": Adam()}
+OF_ITS_OWN = {"alpha": 0.1}  # FedDyn's; ours, not tuned, as is the a = 0.1 of ScaffoldM and MVR
 TITLES = {name: registry.kind(name).title for name in registry.NAMES} | {
     "fedopt": "FedAvg",  # Its base optimiser works at the server.
 }
 
 
-def build(name: str, eta: float, K: int, *, base: str = "none", eta_g: float = 1.0) -> Algorithm:
+def build(
+    name: str,
+    eta: float,
+    K: int | Epochs,
+    *,
+    base: str = "none",
+    eta_g: float = 1.0,
+    a: float = 0.1,
+) -> Algorithm:
     """Return an algorithm with a step size; it takes of the rest what it knows.
 
     >>> build("scaffold", 0.1, 5)
@@ -17,7 +26,8 @@ def build(name: str, eta: float, K: int, *, base: str = "none", eta_g: float = 1
     >>> build("serveronly", 0.1, 5, base="momentum")
     ServerOnly(eta=0.1, base=Momentum(beta=0.9))
     """
-    words = {"eta": eta, "eta_l": eta, "K": K, "base": BASES[base], "eta_g": eta_g}
+    words = {"eta": eta, "eta_l": eta, "K": K, "base": BASES[base], "eta_g": eta_g, "a": a}
+    words |= OF_ITS_OWN
     taken = {word: value for word, value in words.items() if _has(name, word)}
     algorithm: Algorithm = registry.build(name, **taken)
     return algorithm

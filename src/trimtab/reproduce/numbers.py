@@ -69,10 +69,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Return the mean, and behind it the least and the greatest if there are several.
+    """Return the mean, and behind it the least and the greatest if one can tell them apart.
 
-    >>> spread([1.5]), spread([1.0, 2.0])
-    ('1.5', '1.5 (1 to 2)')
+    >>> spread([1.5]), spread([1.0, 2.0]), spread([1.5, 1.5001])
+    ('1.5', '1.5 (1 to 2)', '1.5')
     """
-    mean = f"{fmean(values):{form}}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):{form}} to {max(values):{form}})"
+    mean, low, high = (f"{value:{form}}" for value in (fmean(values), min(values), max(values)))
+    return mean if low == high else f"{mean} ({low} to {high})"

@@ -1,9 +1,9 @@
 """Cells on EMNIST: a step size found by a race, then the winner's accuracy round by round."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import log
+from math import ceil, log
 from pathlib import Path
 
 from torch import nn
@@ -18,12 +18,12 @@ from trimtab.problems.models import logistic, mlp
 from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.reproduce import names
-from trimtab.reproduce.raced_record import Candidate, RacedRecord, Setting, stays
-from trimtab.reproduce.reproduction import Cell, Computing
+from trimtab.reproduce.raced_record import SMALL, Candidate, RacedRecord, Setting, read_raced, stays
+from trimtab.reproduce.reproduction import Cell, Computing, Records
 from trimtab.simulation import step_size
 from trimtab.studies.fragility import Again, judge, moved, repeat
 from trimtab.studies.goal import Goal
-from trimtab.studies.race import Start, Trials, race, ranked
+from trimtab.studies.race import AS_GOOD, Start, Trials, race, ranked
 from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial
 
@@ -37,9 +37,38 @@ def cell(setting: Setting) -> Cell:
     return Cell(setting.name, lambda data, scratch: compute(setting, data, scratch))
 
 
-def seeded_cells(settings: Sequence[Setting], seeds: int) -> list[Cell]:
-    """Return the cells of all settings, for each seed."""
-    return [cell(replace(setting, seed=seed)) for seed in range(seeds) for setting in settings]
+def near_first_seed(records: Records, seeds: int) -> list[Cell]:
+    """Return the cells of further seeds, which try the winner of the first and its neighbours.
+
+    A seed changes the cut of the data, the cohorts and the mini-batches. Such a run ends where it
+    stays at the target of the race.
+    """
+    first = [r for r in read_raced(records) if r.setting.seed == 0 and r.setting.eta is None]
+    usual = [r for r in first if r.setting.pixels == "unit" and not r.setting.random_start]
+    return [cell(_again_around(r, seed)) for seed in range(1, seeds) for r in usual]
+
+
+def on_small_clients(records: Records, seeds: int) -> list[Cell]:
+    """Return the cells of all seeds with a twelfth of the data, at the winners of the full size.
+
+    Small versions have small clients anyway: their further seeds differ in the seed alone.
+    """
+    full = {name: r for name, r in records.items() if Setting(**r["setting"]).every == 1}
+    if seeds == 1 or not full:
+        return near_first_seed(records, seeds)
+    winners = [r for r in read_raced(full) if r.setting.seed == 0 and r.setting.eta is None]
+    usual = [r for r in winners if r.setting.pixels == "unit" and not r.setting.random_start]
+    return [
+        cell(replace(_again_around(record, seed), every=SMALL))
+        for seed in range(seeds)
+        for record in usual
+    ]
+
+
+def _again_around(record: RacedRecord, seed: int) -> Setting:
+    s = record.setting
+    until = s.until if s.target is None else s.target
+    return replace(s, seed=seed, around=record.eta, until=until)
 
 
 # -- the problem
@@ -93,16 +122,19 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     def start(eta: float, x: Vector | None = None) -> Trial:
         folder = scratch / f"eta{eta:.6g}{'' if x is None else '-again'}"
         record = Record(folder, asdict(s) | {"eta": eta}, resume=True)
-        algorithm = names.build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g)
+        algorithm = names.build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g, a=s.a)
         return Trial(algorithm, problem, record, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x)
 
     goal = Goal(ACCURACY, s.target)
-    trials = {s.eta: start(s.eta)} if s.eta is not None else (yield from _race(s, start, goal))
+    if s.eta is not None:
+        trials = {s.eta: start(s.eta)}
+    else:
+        trials = yield from (_race if s.around is None else _neighbours)(s, start, goal)
     winner = ranked(trials, goal)[0]
     (eta,) = (eta for eta, trial in trials.items() if trial is winner)
     yield from _run_on(winner, s)
     again = None
-    if s.eta is None and not s.network and not winner.diverged:
+    if s.eta is None and s.around is None and not s.network and not winner.diverged:
         again = yield from _again(start(eta, moved(problem.x0(s.seed), s.seed)), winner, goal)
     accuracy = _accuracy(winner)
     return RacedRecord(
@@ -137,6 +169,19 @@ def _race(s: Setting, start: Start, goal: Goal) -> Generator[Progress, None, Tri
         eta = step_size(event.algorithm)[1]
         yield Progress(f"step size {eta:.3g}, round {event.line.r}")
     return work.result()
+
+
+def _neighbours(s: Setting, start: Start, goal: Goal) -> Generator[Progress, None, Trials]:
+    """Run a known step size, then those beside it as long as they could still win."""
+    trials: Trials = {}
+    known = round(log(s.around or 1.0, FACTOR))
+    for eta in (FACTOR**e for e in (known, known - 1, known + 1)):
+        met = [line.r for trial in trials.values() if (line := goal.first(trial.rounds))]
+        trials[eta] = start(eta)
+        far = min(s.limit, ceil(AS_GOOD * min(met))) if met else s.limit
+        for event in trials[eta].advance(far, goal):
+            yield Progress(f"step size {eta:.3g}, round {event.line.r}")
+    return trials
 
 
 def _run_on(winner: Trial, s: Setting) -> Generator[Progress, None, None]:

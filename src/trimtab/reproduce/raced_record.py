@@ -10,6 +10,7 @@ from trimtab.reproduce.reproduction import Record, Records
 from trimtab.studies.fragility import Again
 
 HELD = 10  # a run stays at a target if the mean of 10 rounds is >= the target
+SMALL = 12  # small clients have every 12th image
 TARGETS = (0.45, 0.5, 0.6)
 
 
@@ -31,9 +32,11 @@ class Setting:
     every: int = 1  # Take every so many-th sample.
     seed: int = 0
     eta: float | None = None  # None: the step size is raced for.
+    a: float = 0.1  # The share of the new gradient in those with a momentum of their own.
     classes: Literal[47, 62] = 47
     base: str = "none"  # The optimiser of those that take one.
     eta_g: float = 1.0  # The step at the server of those with a base.
+    around: float | None = None  # The race is between this step size and its two neighbours.
 
     @property
     def name(self) -> str:
@@ -41,9 +44,11 @@ class Setting:
         parts = [self.algorithm, str(self.epochs), f"{self.similarity:g}"]
         parts += [self.base] if takes_base(self.algorithm) else []
         parts += [f"etag{self.eta_g:g}"] if self.eta_g != 1 else []
+        parts += [f"a{self.a:g}"] if self.a != 0.1 else []
         parts += [f"S{self.S}"] if self.S != 20 else []
         parts += ["standardised"] if self.pixels != "unit" else []
         parts += ["random-start"] if self.random_start else []
+        parts += [f"every{self.every}"] if self.every != 1 else []
         parts += [f"eta{self.eta:.4g}"] if self.eta is not None else []
         parts += [f"seed{self.seed}"] if self.seed else []
         return "-".join(parts)

@@ -7,7 +7,7 @@ with the cells that have none; what a long cell has done by then waits in a fold
 
 import gzip
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -47,15 +47,19 @@ class Cell:
     compute: Callable[[Path | None, Path], Computing]
 
 
-# -- sentences of a paper, and what our records say of them
+# -- sentences of a paper, checks of our own, and what our records say of them
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a sentence holds in our records (None: open), and the numbers that decide it."""
+    """Whether a sentence holds in our records (None: open), and the numbers that decide it.
+
+    mixed: some seeds say yes and some no, whatever held says.
+    """
 
     held: bool | None
     numbers: str
+    mixed: bool = False
 
 
 class MissingRecordError(Exception):
@@ -67,36 +71,48 @@ Judge = Callable[[Records], Verdict]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper; whether it holds in our records (None: they do not tell yet).
+    """A sentence; whether it holds in our records (None: they do not tell).
 
-    numbers: what decided it.
+    numbers: what decided it, or why nothing here can. own: it is ours and no paper's.
     """
 
     sentence: str
     held: bool | None
     numbers: str = ""
+    mixed: bool = False
+    own: bool = False
+    judgeable: bool = True
 
     @property
     def verdict(self) -> str:
-        """Held, not held or open."""
-        return {True: "held", False: "not held", None: "open"}[self.held]
+        """Held, mixed, not held, open, or not judged."""
+        if not self.judgeable:
+            return "not judged"
+        return "mixed" if self.mixed else {True: "held", False: "not held", None: "open"}[self.held]
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a paper says, where it says it, and the function that judges it."""
+    """What a paper says, where it says it, and the function that judges it.
+
+    own: it is a check of ours. judge is None if nothing here can judge it; reason says why.
+    """
 
     text: str
     where: str
-    judge: Judge
+    judge: Judge | None
+    own: bool = False
+    reason: str = ""
 
     def judged(self, records: Records) -> Claim:
         """Return what the records say of it."""
+        if self.judge is None:
+            return Claim(self.text, None, self.reason, own=self.own, judgeable=False)
         try:
             verdict = self.judge(records)
         except MissingRecordError:
-            return Claim(self.text, None)
-        return Claim(self.text, verdict.held, verdict.numbers)
+            return Claim(self.text, None, own=self.own)
+        return Claim(self.text, verdict.held, verdict.numbers, verdict.mixed, self.own)
 
 
 def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
@@ -105,10 +121,58 @@ def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
     >>> @sentence("SCAFFOLD arrives.", "section 1")
     ... def arrives(records: Records) -> Verdict:
     ...     return Verdict(records["cell"]["rounds"] < 10, f"{records['cell']['rounds']} rounds")
-    >>> arrives.judged({"cell": {"rounds": 7}})
-    Claim(sentence='SCAFFOLD arrives.', held=True, numbers='7 rounds')
+    >>> claim = arrives.judged({"cell": {"rounds": 7}})
+    >>> claim.verdict, claim.numbers
+    ('held', '7 rounds')
     """
     return lambda judge: Sentence(text, where, judge)
+
+
+def check(text: str, where: str) -> Callable[[Judge], Sentence]:
+    """Make a check of our own, which no paper states, of the function below; it counts apart."""
+    return lambda judge: Sentence(text, where, judge, own=True)
+
+
+def not_judged(text: str, where: str, reason: str) -> Sentence:
+    """Return a sentence of a source that nothing here can judge, and why."""
+    return Sentence(text, where, None, reason=reason)
+
+
+Held = dict[int | str, bool]
+"""Whether a sentence holds, by seed, or by the name of a run that stands for one."""
+
+
+def over_seeds(held: Held, numbers: str) -> Verdict:
+    """Return held if every seed says so, not held if none does, and mixed if they disagree.
+
+    >>> over_seeds({0: True, 1: False}, "7 and 12 rounds")
+    Verdict(held=None, numbers='7 and 12 rounds; seed 0: yes, seed 1: no', mixed=True)
+    >>> over_seeds({0: True}, "7 rounds").numbers
+    '7 rounds; one seed'
+    """
+    if not held:
+        raise MissingRecordError
+    said = set(held.values())
+    if len(said) > 1:
+        names = (f"seed {seed}" if isinstance(seed, int) else seed for seed in held)
+        answers = ("yes" if yes else "no" for yes in held.values())
+        each = ", ".join(f"{name}: {answer}" for name, answer in zip(names, answers, strict=True))
+    else:
+        each = "one seed" if len(held) == 1 else f"all {len(held)} seeds"
+    return Verdict(said.pop() if len(said) == 1 else None, f"{numbers}; {each}", len(said) > 1)
+
+
+VERDICTS = ("held", "mixed", "not held", "open", "not judged")
+
+
+def counted(verdicts: Iterable[str]) -> str:
+    """Return how many there are of each verdict.
+
+    >>> counted(["not held", "held", "held"])
+    '2 held, 1 not held'
+    """
+    known = list(verdicts)
+    return ", ".join(f"{known.count(v)} {v}" for v in VERDICTS if v in known)
 
 
 # -- a reproduction
@@ -119,7 +183,8 @@ class Reproduction:
     """What `trimtab reproduce NAME` does.
 
     shows: what, in one line. source: where it is published. minutes: on two cores.
-    cells(quick, seeds): what is computed; more(records): the cells that follow from others.
+    cells(quick, seeds): what is computed. repeats(records, seeds): what further seeds compute where
+    that follows from the first; more(records): the other cells that follow from others.
     table(records), discussion: Markdown; the table has the published numbers beside ours.
     """
 
@@ -133,6 +198,7 @@ class Reproduction:
     figure: Callable[[Records], "Figure"]
     discussion: str = ""
     more: Callable[[Records], Sequence[Cell]] = lambda records: ()
+    repeats: Callable[[Records, int], Sequence[Cell]] = lambda records, seeds: ()
 
     def claims(self, records: Records) -> list[Claim]:
         """Return the sentences as the records judge them."""
@@ -155,12 +221,16 @@ def reproduce(
     def more() -> Sequence[Cell]:
         return [] if quick else reproduction.more(read(folder))
 
-    known = [cell.name for cell in (*cells, *more())]
+    def repeats() -> Sequence[Cell]:
+        return reproduction.repeats(read(folder), seeds)
+
+    known = [cell.name for cell in (*cells, *repeats(), *more())]
     for pattern in pick:
         if not any(fnmatch(name, pattern) for name in known):
             names = ", ".join(known)
             raise ValueError(f"{reproduction.name} has no cell {pattern!r}; it has {names}.")
     yield from _each(cells, folder, pick, data)
+    yield from _each(repeats(), folder, pick, data)
     yield from _each(more(), folder, pick, data)
     return read(folder)
 
@@ -222,10 +292,12 @@ def listed(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
     """Return what is known of a reproduction, for people and machines."""
     own = folder / reproduction.name
     records = read(own)
+    claims = reproduction.claims(records)
     return {
         "name": reproduction.name,
         "shows": reproduction.shows,
         "minutes": reproduction.minutes,
         "record": str(own) if records else None,
-        "claims": {claim.sentence: claim.verdict for claim in reproduction.claims(records)},
+        "claims": {claim.sentence: claim.verdict for claim in claims if not claim.own},
+        "checks": {claim.sentence: claim.verdict for claim in claims if claim.own},
     }

@@ -1,13 +1,15 @@
 """What the records of cells on EMNIST say: rounds to a target, over the seeds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
+from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_record import RacedRecord, first, stays
-from trimtab.reproduce.reproduction import MissingRecordError, Verdict
+from trimtab.reproduce.reproduction import Held, MissingRecordError, Verdict, over_seeds
 
 Aim = Literal["target", "until"]
 """The accuracy that the race is for, or the one that the winner runs on to."""
@@ -45,8 +47,12 @@ READINGS = (
 
 
 def chosen(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
-    """Return the records with these settings, one for each seed; pixels and start as usual."""
-    wanted = {"pixels": "unit", "random_start": False, "eta": None} | wanted
+    """Return the records with these settings, one for each seed.
+
+    Pixels and start are as usual, and clients as large as there are.
+    """
+    every = min((record.setting.every for record in raced), default=1)
+    wanted = {"pixels": "unit", "random_start": False, "eta": None, "every": every} | wanted
     return [
         record
         for record in raced
@@ -62,12 +68,29 @@ def values(raced: Sequence[RacedRecord], word: str) -> list[Any]:
 # -- their rounds
 
 
+def _each(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> list[float]:
+    """Return the rounds of each seed that ran as far as the reading asks; infinite if not met."""
+    seeds = _as_far_as(chosen(raced, **wanted), reading.aim)
+    return [inf if r is None else r for r in map(reading.rounds, seeds)]
+
+
+def _as_far_as(seeds: Sequence[RacedRecord], aim: Aim) -> list[RacedRecord]:
+    """Return the seeds that ran on to an aim: further ones end at the target of the race."""
+    return [r for r in seeds if aim == "target" or r.setting.around is None]
+
+
 def rounds(
     raced: Sequence[RacedRecord], reading: Reading = PUBLISHED, **wanted: Any
 ) -> float | None:
     """Return the mean of the rounds over the seeds; infinite if not met, None if not computed."""
-    seeds = [reading.rounds(record) for record in chosen(raced, **wanted)]
-    return fmean(inf if r is None else r for r in seeds) if seeds else None
+    seeds = _each(raced, reading, **wanted)
+    return fmean(seeds) if seeds else None
+
+
+def told(raced: Sequence[RacedRecord], **wanted: Any) -> str:
+    """Return the rounds in words, with their spread over the seeds; a question mark if unknown."""
+    seeds = _each(raced, PUBLISHED, **wanted)
+    return spread(seeds, ".4g") if seeds else "?"
 
 
 def needed(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
@@ -78,11 +101,55 @@ def needed(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> flo
     return mean
 
 
-def judged(raced: Sequence[RacedRecord], holds: Callable[[Reading], bool], numbers: str) -> Verdict:
-    """Return the verdict by the paper's reading, and behind the numbers those of all."""
-    held = {reading: holds(reading) for reading in READINGS}
-    told = ", ".join(f"{r.named(raced)}: {'yes' if held[r] else 'no'}" for r in READINGS)
-    return Verdict(held[PUBLISHED], f"{numbers}; {told}")
+Holds = Callable[[Sequence[RacedRecord], Reading], bool]
+"""Whether a sentence holds in the records of one seed, by one reading."""
+
+
+def by_size(raced: Sequence[RacedRecord]) -> dict[str, list[RacedRecord]]:
+    """Return the records of full size, and those on small clients, if there are both."""
+    sizes = values(raced, "every")
+    names = ("full size", "small clients") if len(sizes) > 1 else ("",) * len(sizes)
+    named = zip(names, sizes, strict=True)
+    return {name: [r for r in raced if r.setting.every == every] for name, every in named}
+
+
+def by_seed(raced: Sequence[RacedRecord]) -> dict[int | str, list[RacedRecord]]:
+    """Return the records of each seed; of either size of clients, if there are two."""
+    found: dict[int | str, list[RacedRecord]] = {}
+    for size, records in by_size(raced).items():
+        for seed in values(records, "seed"):
+            key = f"{size}, seed {seed}" if size else seed
+            found[key] = [record for record in records if record.setting.seed == seed]
+    return found
+
+
+def told_by_size(raced: Sequence[RacedRecord], tell: Callable[[Sequence[RacedRecord]], str]) -> str:
+    """Tell the numbers of the full size, then those of small clients."""
+    return "; ".join(
+        f"{size}: {tell(records)}" if size else tell(records)
+        for size, records in by_size(raced).items()
+    )
+
+
+def each_seed(raced: Sequence[RacedRecord], holds: Callable[[list[RacedRecord]], bool]) -> Held:
+    """Judge each seed by itself; one that lacks a record is left out."""
+    held: Held = {}
+    for seed, records in by_seed(raced).items():
+        with suppress(MissingRecordError):
+            held[seed] = holds(records)
+    return held
+
+
+def judged(raced: Sequence[RacedRecord], holds: Holds, numbers: str) -> Verdict:
+    """Return the verdict of all seeds by the paper's reading, and the first seed's by the others.
+
+    Only the first seed runs on to what the other readings ask for.
+    """
+    verdict = over_seeds(each_seed(raced, lambda seed: holds(seed, PUBLISHED)), numbers)
+    first_seed = next(iter(by_seed(raced).values()), [])
+    other = {reading: holds(first_seed, reading) for reading in READINGS[1:]}
+    answers = ", ".join(f"{r.named(raced)}: {'yes' if other[r] else 'no'}" for r in other)
+    return replace(verdict, numbers=f"{verdict.numbers}; seed 0 by other readings: {answers}")
 
 
 # -- as tables show them
@@ -90,17 +157,33 @@ def judged(raced: Sequence[RacedRecord], holds: Callable[[Reading], bool], numbe
 
 def aimed_at(raced: Sequence[RacedRecord], aim: Aim) -> str:
     """Return the accuracy that is wanted, in words."""
-    wanted = {getattr(record.setting, aim) for record in raced if record.setting.eta is None}
+    winners = [record for record in raced if record.setting.eta is None]
+    wanted = {getattr(record.setting, aim) for record in _as_far_as(winners, aim)}
     return " or ".join(f"{accuracy:g}" for accuracy in sorted(wanted))
 
 
 def shown(seeds: Sequence[RacedRecord], reading: Reading) -> str:
     """Return the rounds as tables show them: the mean over the seeds with its spread, or n+."""
-    every = [reading.rounds(record) for record in seeds]
+    every = [reading.rounds(record) for record in _as_far_as(seeds, reading.aim)]
     met = [r for r in every if r is not None]
     if len(met) < len(every):
         return f"{seeds[0].limit}+"
     return f"{fmean(met):.0f} ± {pstdev(met):.0f}" if len(met) > 1 else "".join(map(str, met))
+
+
+def on_small_clients(
+    raced: Sequence[RacedRecord], rows: Sequence[tuple[str, dict[str, Any]]]
+) -> list[str]:
+    """Return a table of the rounds on small clients: so many rows, a column for each similarity."""
+    small = by_size(raced).get("small clients", [])
+    similarities = values(small, "similarity")
+    table = [["small clients", "seeds", *(f"{s:g} %" for s in similarities)]]
+    for title, wanted in rows:
+        cells = [chosen(small, similarity=s, **wanted) for s in similarities]
+        if any(cells):
+            each = [shown(seeds, PUBLISHED) if seeds else "" for seeds in cells]
+            table.append([title, str(min(map(len, cells))), *each])
+    return [lines(table)] if len(table) > 1 else []
 
 
 def both(seeds: Sequence[RacedRecord], aim: Aim) -> str:
@@ -115,7 +198,7 @@ def step_sizes(seeds: Sequence[RacedRecord]) -> str:
 
 def fragile_note(raced: Sequence[RacedRecord]) -> str:
     """Say how many winners are fragile."""
-    winners = [record for record in raced if record.setting.eta is None]
+    winners = [r for r in raced if r.setting.eta is None and r.setting.around is None]
     tried = [record for record in winners if record.fragile is not None]
     fragile = sum(bool(record.fragile) for record in tried)
     left = len(winners) - len(tried)

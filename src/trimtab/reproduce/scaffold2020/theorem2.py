@@ -26,6 +26,7 @@ from trimtab.reproduce.reproduction import (
     Records,
     Reproduction,
     Verdict,
+    check,
     sentence,
 )
 from trimtab.simulation import simulate
@@ -39,7 +40,7 @@ FIT_FROM = 64  # the slope against R is fitted over R >= 64
 AT = 64  # the slope against G is that at R = 64
 GRID = (-7.0, log10(0.5), 4001)  # -7 <= log10(mu eta_l) <= log10(0.5), 4001 values
 BOUND = 0.2  # f(x_R) mu R^2/G^2 >= 0.2
-WHERE = "section 3.2, Theorem II"
+WHERE, OURS = "section 3.2, Theorem II", "ours: what the bound looks like on this pair"
 
 
 # -- the cells
@@ -151,7 +152,7 @@ def error_is_at_least_of_second_order(records: Records) -> Verdict:
     return Verdict(min(values.values()) >= BOUND, told)
 
 
-@sentence("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.", WHERE)
+@check("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.", OURS)
 def error_falls_almost_as_second_power(records: Records) -> Verdict:
     """Fit the exponent of R."""
     slopes = {K: _slopes(record)[0] for K, record in _by_K(records).items()}
@@ -165,7 +166,7 @@ def error_grows_as_G_squared(records: Records) -> Verdict:
     return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _told(slopes, ".4f"))
 
 
-@sentence("The closed form is what FedAvg does.", "ours: it is what the others stand on")
+@check("The closed form is what FedAvg does.", "ours: it is what the others stand on")
 def closed_form_is_what_runs_do(records: Records) -> Verdict:
     """Compare it with runs."""
     runs = [run for record in _by_K(records).values() for run in record["runs"]]
@@ -174,7 +175,7 @@ def closed_form_is_what_runs_do(records: Records) -> Verdict:
     return Verdict(off < 1e-6, f"runs of up to {longest} rounds differ by {off:.1g} of it at most")
 
 
-@sentence("With eta_g free FedAvg becomes SGD, and the bound does not hold.", WHERE)
+@check("With eta_g free FedAvg becomes SGD, and the bound does not hold.", OURS)
 def bound_needs_eta_g_of_one(records: Records) -> Verdict:
     """Look for a run below the bound."""
     free = {K: record["eta_g free"]["f"] * MU * AT**2 for K, record in _by_K(records).items()}

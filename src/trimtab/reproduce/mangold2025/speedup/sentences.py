@@ -12,9 +12,10 @@ from trimtab.reproduce.mangold2025.speedup.cells import (
 )
 from trimtab.reproduce.names import TITLES
 from trimtab.reproduce.numbers import slope
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, sentence
+from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
 
 WHERE = "slides, Numerical Illustration: Speed-Up of Scaffold"
+OURS = "ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula"
 
 Sizes = dict[int, list[Stationary]]
 """The records of all seeds by N."""
@@ -63,7 +64,7 @@ def variance_of_fedavg_falls(records: Records) -> Verdict:
     return _falls_as_one_over_N(records, "fedavg")
 
 
-@sentence("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.", WHERE)
+@check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.", OURS)
 def variances_are_those_of_theory(records: Records) -> Verdict:
     """Look for the N that is farthest off."""
     farthest = {
@@ -93,9 +94,9 @@ def variances_are_close(records: Records) -> Verdict:
     return Verdict(all(v < 0.1 for v in apart.values()), f"farthest apart: {_told(apart, '.1%')}")
 
 
-@sentence(
+@check(
     "FedAvg's mean square error stops falling at its squared bias; SCAFFOLD's goes on with 1/N.",
-    WHERE,
+    "ours: what the slides' two formulas say together",
 )
 def fedavg_stops_at_its_bias(records: Records) -> Verdict:
     """Compare the most clients with the fewest, on the quadratics."""

@@ -1,7 +1,7 @@
 """The sentences of the slides, judged on the sorted cut, each above the function that judges it."""
 
 from trimtab.reproduce.names import TITLES
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, sentence
+from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
 from trimtab.reproduce.scaffold2020.concrete.cells import (
     ALGORITHMS,
     DECADES,
@@ -11,7 +11,7 @@ from trimtab.reproduce.scaffold2020.concrete.cells import (
     of_cut,
 )
 
-WHERE = "slides, Quick demo"
+WHERE, OURS = "slides, Quick demo", "ours: the slides compare at one rate"
 
 
 def _sorted(records: Records) -> dict[str, Tuned]:
@@ -82,7 +82,7 @@ def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
     return Verdict(scaffold.sooner(sgd), f"rounds to {TARGET:g} at {sgd.eta:g}: {told}")
 
 
-@sentence("At its own best rate SCAFFOLD is faster than SGD at its own.", WHERE)
+@check("At its own best rate SCAFFOLD is faster than SGD at its own.", OURS)
 def scaffold_is_faster_at_its_best(records: Records) -> Verdict:
     """Compare their rounds."""
     tuned = _sorted(records)

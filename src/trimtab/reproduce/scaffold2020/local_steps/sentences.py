@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trimtab.diagnosis.theory import Option
 from trimtab.reproduce.numbers import slope
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, sentence
+from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
 from trimtab.reproduce.scaffold2020.local_steps.cells import OPTIONS, QUICK, Sweep, read_sweeps
 
 WHERE, OURS = "section 6, Theorem IV", "ours: the paper does not speak of option II"
@@ -66,7 +66,7 @@ def plateau_is_proportional_to_delta(records: Records) -> Verdict:
     return Verdict(0.8 <= exponent <= 1.2, f"exponent {exponent:.2f}; plateaus {told}")
 
 
-@sentence("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).", OURS)
+@check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).", OURS)
 def option_II_has_a_floor(records: Records) -> Verdict:
     """Look at the least rounds for each L/mu."""
     least: dict[int, float] = {}
@@ -78,14 +78,14 @@ def option_II_has_a_floor(records: Records) -> Verdict:
     return Verdict(held, "; ".join(told))
 
 
-@sentence("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).", OURS)
+@check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).", OURS)
 def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
     """Compare the best K with the knee."""
     option_II = _of("II", records)
     return Verdict(_near_the_knee(option_II, 3), _best_K(option_II))
 
 
-@sentence(
+@check(
     "While L/delta >= sqrt(L/mu), both hold: option II's plateau is sqrt(L/mu) (within 20 %), its "
     "best K within a factor of 3 of that.",
     OURS,
@@ -102,7 +102,7 @@ def both_hold_while_clients_are_alike(records: Records) -> Verdict:
     )
 
 
-@sentence("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
+@check("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
 def rates_are_those_of_runs(records: Records) -> Verdict:
     """Compare them; a run that does not shrink the error is off by far."""
     ran = [at for sweep in _complete(records) for at in sweep.by_K if at.ran]

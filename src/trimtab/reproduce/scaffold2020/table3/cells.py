@@ -4,12 +4,13 @@ from dataclasses import replace
 from math import log
 
 from trimtab.reproduce.names import takes_local_steps
-from trimtab.reproduce.raced_cells import cell, seeded_cells
+from trimtab.reproduce.raced_cells import FACTOR, cell
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.reproduction import Cell, Records
 from trimtab.reproduce.rounds_to_target import PUBLISHED
 
 SIMILARITIES = (0, 10, 100)
+FOR_ALL = tuple(round(FACTOR**e, 6) for e in (-4, -2, 0, -6, -5))  # 0.029 <= eta <= 1
 ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
 
 
@@ -31,8 +32,8 @@ def settings(quick: bool) -> list[Setting]:
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return the cells of the table for each seed."""
-    return seeded_cells(settings(quick), seeds)
+    """Return the cells of the table for the first seed."""
+    return [cell(setting) for setting in settings(quick)]
 
 
 # -- the other readings
@@ -72,9 +73,15 @@ def _best_three(raced: list[RacedRecord]) -> list[float]:
     return sorted(total, key=lambda eta: total[eta])[:3]
 
 
+def for_all(eta: float) -> list[Setting]:
+    """Return the third reading: one step size for all algorithms and cells."""
+    return [replace(s, eta=eta, until=0.5, limit=1000) for s in settings(quick=False)]
+
+
 def more(records: Records) -> list[Cell]:
-    """Return what the paper leaves open: other pixels, another start, one step size for all."""
-    return [cell(setting) for setting in [*unknowns(), *common(records)]]
+    """Return what the paper leaves open: pixels, start, one step size for an algorithm or all."""
+    wanted = [*unknowns(), *common(records), *(s for eta in FOR_ALL for s in for_all(eta))]
+    return [cell(setting) for setting in {setting.name: setting for setting in wanted}.values()]
 
 
 def best_common(records: Records) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Table 3 as we show it: beside the published numbers, and by all readings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
@@ -12,6 +12,7 @@ from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.rounds_to_target import (
     AIMS,
+    PUBLISHED,
     READINGS,
     Reading,
     aimed_at,
@@ -19,20 +20,34 @@ from trimtab.reproduce.rounds_to_target import (
     chosen,
     fragile_note,
     lines,
+    on_small_clients,
     rounds,
+    shown,
     step_sizes,
     values,
 )
-from trimtab.reproduce.scaffold2020.table3.cells import ALGORITHMS, SIMILARITIES, best_common
+from trimtab.reproduce.scaffold2020.table3.cells import (
+    ALGORITHMS,
+    FOR_ALL,
+    SIMILARITIES,
+    best_common,
+)
 
 
 def table(records: Records) -> str:
     """Return a table for each similarity, then the other readings."""
     raced, common = read_raced(records), best_common(records)
     parts = [_tuned(raced, s) for s in values(raced, "similarity")]
-    parts.append(fragile_note(raced))
-    parts += [*_one_step_size(raced, common), *_pixels_and_start(raced)]
+    parts += [fragile_note(raced), *on_small_clients(raced, _ROWS)]
+    parts += [*_one_step_size(raced, common), *_for_all(raced), *_pixels_and_start(raced)]
     return "\n\n".join([*parts, *_closeness(raced, common)])
+
+
+_ROWS = [
+    (f"{TITLES[name]}, {epochs} epochs" if epochs > 1 else f"{TITLES[name]}, 1 epoch", wanted)
+    for name, epochs in published.TABLE3
+    for wanted in [{"algorithm": name, "epochs": epochs}]
+]
 
 
 def _tuned(raced: Sequence[RacedRecord], s: float) -> str:
@@ -73,6 +88,20 @@ def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) ->
     return [lines(rows)] if common else []
 
 
+def _for_all(raced: Sequence[RacedRecord]) -> list[str]:
+    """Return the rounds with one step size for all algorithms and cells, where there are some."""
+    etas = [eta for eta in sorted(FOR_ALL) if chosen(raced, algorithm="sgd", eta=eta)]
+    rows = [["one step size for all algorithms", "epochs", "0 %", "10 %", "100 %"]]
+    for eta in etas:
+        for name, epochs in published.TABLE3:
+            wanted: dict[str, Any] = {"algorithm": name, "epochs": epochs, "eta": eta}
+            cells = [chosen(raced, similarity=s, **wanted) for s in SIMILARITIES]
+            if any(cells):
+                row = [shown(seeds, PUBLISHED) if seeds else "" for seeds in cells]
+                rows.append([f"{eta:.2g}, {TITLES[name]}", str(epochs), *row])
+    return [lines(rows)] if len(rows) > 1 else []
+
+
 def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     """Return the cells with other pixels and another start beside the usual ones."""
     rows = [["5 epochs, rounds to 0.5", "0 %", "10 %", "step sizes"]]
@@ -104,15 +133,21 @@ class Distance:
 
 
 def distance(
-    raced: Sequence[RacedRecord], reading: Reading, common: Mapping[str, float]
+    raced: Sequence[RacedRecord],
+    reading: Reading,
+    common: Mapping[str, float],
+    cells: Collection[tuple[str, int, float]] | None = None,
 ) -> Distance | None:
     """Return how far a reading is from the paper, by geometric means; None if nothing is there.
 
     common: step sizes by algorithm; those that are not in it were tuned in every cell.
+    cells: those that count, as (algorithm, epochs, similarity); None: all that there are.
     """
     off, off_in_speed_up = [], []
     for (name, epochs), row in published.TABLE3.items():
         for s, theirs in row.items():
+            if cells is not None and (name, epochs, s) not in cells:
+                continue
 
             def ours(name: str, epochs: int, s: float = s) -> float | None:
                 wanted = {"algorithm": name, "epochs": epochs, "similarity": s}
@@ -145,4 +180,41 @@ def _closeness(raced: Sequence[RacedRecord], common: Mapping[str, float]) -> lis
         far = distance(raced, reading, etas)
         if far is not None:
             rows.append([way, f"{far.rounds:.2f}", f"{far.speed_ups:.2f}", str(far.cells)])
+    if len(rows) == 1:
+        return []
+    return [lines(rows), *_closeness_for_all(raced)]
+
+
+def _closeness_for_all(raced: Sequence[RacedRecord]) -> list[str]:
+    """Return how near each step size for all comes, on the cells in which all arrive."""
+    known = {eta: cells for eta in sorted(FOR_ALL) if (cells := _of_published(raced, eta))}
+    if len(known) < 2:
+        return []
+    tried = set.intersection(*(set(cells) for cells in known.values()))
+    shared = {cell for cell in tried if all(cells[cell] < inf for cells in known.values())}
+    head = ["one step size for all algorithms", "rounds off by", "speed-ups over SGD off by"]
+    rows = [[*head, "cells", f"does not arrive, of {len(tried)} cells"]]
+    for way, eta in [("tuned per cell", None), *((f"{eta:.2g}", eta) for eta in known)]:
+        far = distance(raced, PUBLISHED, {} if eta is None else everywhere(eta), shared)
+        if far is not None:
+            lost = sum(known[eta][cell] == inf for cell in tried) if eta is not None else 0
+            off = [f"{far.rounds:.2f}", f"{far.speed_ups:.2f}"]
+            rows.append([way, *off, str(far.cells), str(lost)])
     return [lines(rows)] if len(rows) > 1 else []
+
+
+def everywhere(eta: float) -> dict[str, float]:
+    """Return a step size for every algorithm."""
+    return dict.fromkeys(ALGORITHMS, eta)
+
+
+def _of_published(raced: Sequence[RacedRecord], eta: float) -> dict[tuple[str, int, float], float]:
+    """Return the rounds of a step size in the cells for which the paper has a number."""
+    return {
+        (name, epochs, s): ours
+        for (name, epochs), row in published.TABLE3.items()
+        for s, theirs in row.items()
+        if theirs
+        for ours in [rounds(raced, algorithm=name, epochs=epochs, similarity=s, eta=eta)]
+        if ours is not None
+    }
