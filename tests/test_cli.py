@@ -133,7 +133,7 @@ def trimtab(capsys, *arguments):
 BAD = {
     "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
     "compare digits --S 0": "S=0: pass a whole number S >= 1",
-    "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1.",
+    "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
     "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20.",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
     "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
@@ -148,7 +148,7 @@ BAD = {
     "compare mine.py:fails": "mine.py:fails failed (mine.py, line 46 in fails: KeyError: 'column')",
     "compare mine.py:unpacks": "mine.py, line 81 in unpacks: ValueError: too many values to unpack",
     "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 84 in leaves: SystemExit: 0)",
-    "compare mine.py:late": "fails on client 0 (mine.py, line 66 in forward: RuntimeError: out of",
+    "compare mine.py:late": " (mine.py, line 66 in forward: RuntimeError: out of luck)",
     "compare broken.py:good": "broken.py cannot be imported (broken.py, line 1: ModuleNotFoundErr",
     "compare typo.py:good": "typo.py cannot be imported (typo.py, line 2: SyntaxError: '(' was ne",
     "run sgd --eta 1 -R 0": "-R 0; pass a number of rounds R >= 1.",
@@ -198,11 +198,14 @@ def test_options_are_what_they_were():
         for name, command in ((name, cli.get_command(None, name)) for name in COMMANDS)
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
+    common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
+    common += ["--lost", "--available", "--force"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
+    of_compare = "--K --algorithms --base --baselines --budget --eta-g --minutes --prefer --seeds"
     assert options == {
-        "compare": sorted([*common, "--K", "--algorithms", "--base"]),
-        "run": sorted([*common, *hyper.split()]),
+        "compare": sorted([*common, *of_compare.split()]),
+        "run": sorted([*common, *hyper.split(), "--patience", "--save"]),
         "diagnose": sorted(
             [
                 "--S",
@@ -300,8 +303,10 @@ def test_compare_json_has_the_promised_keys(capsys):
     )
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert set(found) == {"problem", "target", "advice", "page", "algorithms"}
+    assert {"problem", "target", "advice", "page", "algorithms"} <= set(found)
+    assert {"metric", "prefer", "split", "seeds", "budget", "complete", "notes"} <= set(found)
     promised = {"name", "settings", "rounds", "bytes", "seconds", "best", "diverged"}
+    promised |= {"exchanges", "work", "interval", "reached", "test", "runs", "not_run"}
     assert all(promised <= set(entry) for entry in found["algorithms"])
     assert [entry["name"] for entry in found["algorithms"]] == ["sgd", "scaffold"]
 

@@ -10,12 +10,15 @@ from safetensors.torch import load_file, save_file
 
 import trimtab
 from quadratics_pair import pair
-from trimtab import FedAvg, Quadratic, Scaffold, Sgd, compare
+from trimtab import Epochs, FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.core.hyper import settings_of
+from trimtab.problems import digits_problem
 from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY, LOSS
 from trimtab.report import write_page
-from trimtab.studies.comparison import Entry, advise, read_comparison
+from trimtab.studies.advice import advise
+from trimtab.studies.comparison import read_comparison
+from trimtab.studies.entry import Entry
 from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge
 from trimtab.studies.goal import Goal, goal_of
@@ -255,7 +258,8 @@ def test_a_metric_that_is_never_finite_is_no_divergence():
 
 
 def test_scaffold_wins_where_fedavg_drifts():
-    found = compare(pair(G=10.0), ["fedavg", "scaffold"], K=10, target=-0.49, R=40)
+    how = {"K": 10, "eta_g": 1.0, "target": -0.49, "R": 40}  # with eta_g free FedAvg becomes SGD
+    found = compare(pair(G=10.0), ["fedavg", "scaffold"], **how)
     by_name = {entry.name: entry for entry in found.entries}
     assert by_name["scaffold"].rounds is not None
     assert "Scaffold" in found.advice.split(":")[0]
@@ -300,6 +304,15 @@ def test_instances_keep_their_step_size_and_may_come_twice():
     found = compare(pair(1.0), [FedAvg(eta_l=0.1, K=2), FedAvg(eta_l=0.2, K=2)], target=-0.4, R=9)
     assert [entry.settings["eta_l"] for entry in found.entries] == [0.1, 0.2]
     assert [entry.label for entry in found.entries] == ["fedavg-K2", "fedavg#2-K2"]
+
+
+def test_an_instance_may_count_epochs(tmp_path):
+    problem = digits_problem()
+    algorithms = [Scaffold(eta_l=0.3, K=Epochs(count)) for count in (1, 0.5)]
+    result = compare(problem, algorithms, R=3, out=tmp_path / "epochs")
+    assert [entry.label for entry in result.entries] == ["scaffold-1epochs", "scaffold#2-0.5epochs"]
+    assert result.entries[0].settings["K"] == "Epochs(1)"
+    assert "K = Epochs(" in result.advice
 
 
 def test_an_algorithm_of_ones_own_is_compared_as_an_instance():
@@ -350,7 +363,7 @@ def test_the_folder_holds_all_that_was_found(tmp_path):
 @pytest.mark.parametrize("rounds", [1, 7, 23, 60])
 def test_an_interrupted_comparison_resumes_to_the_same_result(tmp_path, rounds):
     problem, _ = load_problem("quadratic", sigma=0.1)
-    options = {"K": 4, "R": 20, "S": 4, "name": "quadratic"}
+    options = {"K": 4, "R": 20, "S": 4, "name": "quadratic", "budget": 1e9, "seeds": 2}
     whole = compare(problem, ["fedavg", "scaffold"], **options)
     steps = compare.start(problem, ["fedavg", "scaffold"], out=tmp_path / "c", **options)
     for _ in range(rounds):

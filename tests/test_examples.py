@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trimtab import compare
 from trimtab.problems.loading import load_problem
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -94,3 +95,15 @@ def test_drift(tmp_path):
     assert (tmp_path / "figures" / "drift.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (tmp_path / "figures" / "drift.svg").read_text()
     assert {path.name for path in tmp_path.rglob("*.*")} == {"drift.png", "drift.svg"}
+
+
+def test_paper_table():
+    """It takes longer than an example may; its problem is what the command line takes."""
+    problem, _ = load_problem(f"{EXAMPLES / 'paper_table.py'}:problem")
+    found = compare(problem, ["fedavg", "scaffold"], metric="log loss", R=10, budget=2e4, seeds=2)
+    assert found.metric == "log loss"
+    assert r"\toprule" in found.to_latex()
+    page = (EXAMPLES.parent / "docs" / "studies.md").read_text("utf-8")
+    source = (EXAMPLES / "paper_table.py").read_text("utf-8")
+    body = source[source.index("def problem") : source.index("if __name__")].strip()
+    assert body in page

@@ -57,6 +57,7 @@ def test_help_loads_nothing_heavy(command):
     [
         ("trimtab ", {"compare", "run", "diagnose", "check", "federate"}),
         ("trimtab run --et", {"--eta-l", "--eta", "--eta-g"}),
+        ("trimtab run --save ", {"best", "last", "both"}),
         ("trimtab compare --al", {"--algorithms"}),
         ("trimtab federate ", {"server", "site", "status"}),
         ("trimtab run sca", {"scaffold"}),

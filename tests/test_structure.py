@@ -113,6 +113,7 @@ def test_the_package_itself_imports_nothing_of_the_command_line():
         *(
             "_version",
             "errors",
+            "core",
             "algorithms",
             "studies",
             "diagnosis",
@@ -181,8 +182,9 @@ def test_no_sentence_of_the_library_names_an_option(module):
 
 PUBLIC = [
     *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "Cosine", "Dane"),
-    *("DataError", "Decay", "Diagnosis", "Diverged", "FedAvg", "FedDyn", "FedNova"),
-    *("FedOpt", "FedProx", "InUse", "Metric", "Mime", "MimeLite", "MimeLiteMvr"),
+    *("DataError", "Decay", "Diagnosis", "Diverged", "Epochs", "FedAvg", "FedDyn", "FedNova"),
+    *("FedOpt", "FedProx", "GarnetTD", "InUse", "LinearSystem", "Metric", "Mime", "MimeLite"),
+    *("MimeLiteMvr",),
     *("MimeMvr", "Momentum", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
     *("Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
@@ -216,13 +218,17 @@ SIGNATURES = {
     trimtab.Quadratic: "(A, b, sigma=0.0, weights=None)",
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
-        "l2=0.0, metrics=None, autocast=None)"
+        "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "
-        "executor='auto', memory=None)"
+        "slow=0.0, executor='auto', memory=None, available=None)"
     ),
-    trimtab.Simulation.load: "(path, algorithm, problem, *, executor=None, memory=None)",
+    trimtab.Simulation.load: (
+        "(path, algorithm, problem, *, executor=None, memory=None, available=None)"
+    ),
+    trimtab.LinearSystem: "(A, b, noise=None, weights=None)",
+    trimtab.GarnetTD: ("(N, states, features, gamma, heterogeneity, seed=0, sampling='iid')"),
     trimtab.Simulation.save: "(self, path)",
     trimtab.Simulation.audit: "(self)",
     trimtab.diagnose: (
@@ -287,7 +293,9 @@ def test_a_problem_must_have_six_things():
     assert public.keys() - methods.keys() == {"N", "d", "weights"}
 
 
-@pytest.mark.parametrize("kind", [trimtab.Quadratic, trimtab.Supervised])
+@pytest.mark.parametrize(
+    "kind", [trimtab.Quadratic, trimtab.Supervised, trimtab.LinearSystem, trimtab.GarnetTD]
+)
 def test_our_problems_can_do_more(kind):
     methods = PROBLEM | BESIDES
     assert {name: signature(getattr(kind, name)) for name in methods} == methods
@@ -300,5 +308,5 @@ def test_supervised_also_unflattens():
 def test_a_round_tells_what_the_design_says():
     assert [field.name for field in fields(trimtab.Round)] == [
         *("r", "x", "server", "cohort", "bytes_down", "bytes_up", "seconds"),
-        *("drift", "spread", "cosine"),
+        *("drift", "spread", "cosine", "exchanges", "work"),
     ]

@@ -1,6 +1,7 @@
 """`trimtab compare`."""
 
 import json
+from typing import Any
 
 import click
 
@@ -10,6 +11,9 @@ from trimtab.cli.options import Numbers, RunOptions, run_options
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
+from trimtab.errors import BadArgument
+
+UNITS = ("rounds", "exchanges", "bytes", "work")
 
 
 @click.command()
@@ -20,41 +24,65 @@ from trimtab.cli.starting import needs
     shell_complete=completion.algorithm,
 )
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
+@click.option("--eta-g", type=float, help="The server's step, which is searched otherwise.")
 @click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
+@click.option("--seeds", type=int, help="Seeds to report; else 5, or 3 where the budget is small.")
+@click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="What is to be saved.")
+@click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
+@click.option("--budget", type=float, help="Sample gradients an algorithm, in place of minutes.")
+@click.option("--baselines", is_flag=True, help="Add each client alone, and all data pooled.")
 @run_options
 @needs("report", "studies.compare")
 def compare(
     problem: str,
     algorithms: str | None,
     K: list[int] | None,
+    eta_g: float | None,
     base: str | None,
     options: RunOptions,
+    **how: Any,
 ) -> None:
     """Tune algorithms on PROBLEM, run them side by side, and say which to use.
 
-    PROBLEM is file.py:function or a built-in name: digits, quadratic, emnist, cifar10, a9a, heart,
-    concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
+    PROBLEM is file.py:function or a built-in name: digits, quadratic, garnet, emnist, cifar10, a9a,
+    heart, concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
+    Step size, K, eta_g and momentum are searched unless they are given.
     """
-    from trimtab.problems.loading import load_problem
+    from trimtab.core import Epochs
     from trimtab.report import write_page
     from trimtab.studies.compare import compare as compare_algorithms
+    from trimtab.studies.record import make_way
+    from trimtab.studies.start import read_model
 
+    if options.epochs is not None and K is not None:
+        raise BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
+    steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
-    loading = {"batch": options.batch, "data": options.data, "seed": options.seed}
     with users_output():
-        made, suggested = load_problem(problem, **loading)
+        made, suggested = options.load(problem)
+        if options.force:
+            make_way(folder, options.resume)
+        target = suggested if options.target is None and options.metric is None else options.target
         work = compare_algorithms.start(
             made,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
-            target=suggested if options.target is None else options.target,
-            K=K,
+            target=target,
+            metric=options.metric,
+            K=steps,
+            eta_g=eta_g,
             S=options.S,
             R=options.R,
             seed=options.seed,
             base=base,
+            split=_share(options.split),
+            x=None if options.init is None else read_model(options.init, made),
+            slow=options.slow,
+            lost=options.lost,
+            available=options.available,
             name=problem,
             out=folder,
             resume=options.resume,
+            **how,
         )
         result = follow(work, folder)
     result.page = write_page(result, folder / "report.html")
@@ -62,3 +90,10 @@ def compare(
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         show(result)
+
+
+def _share(split: float | str | None) -> float | None:
+    """Return the share of the rows that is held out: a tenth unless told."""
+    if split is None:
+        return 0.1
+    return None if split == "none" else float(split)

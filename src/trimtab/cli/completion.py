@@ -11,7 +11,8 @@ from trimtab.problems.names import PROBLEMS
 
 REPRODUCTIONS = (
     *("figure3", "theorem2", "table3", "table4", "table5", "concrete", "emnist400", "clients"),
-    *("mime", "bias", "speedup", "local-steps"),
+    *("mime", "mvr", "bias", "speedup", "lsa", "contraction", "local-steps", "dane"),
+    *("nonconvex", "unequal"),
 )
 
 

@@ -10,9 +10,11 @@ import click
 
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import BASE_NAMES, Kind
+from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
+    from trimtab.problems.problem import Problem
 
 OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
 
@@ -51,6 +53,19 @@ class Numbers(click.ParamType[list[int]]):
             self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
 
 
+class ShareOrNone(click.ParamType[float | str]):
+    """A share such as 0.1, or the word none."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Read '0.1' as a number and 'none' as it is."""
+        try:
+            return "none" if value == "none" else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a share such as 0.1 nor none.", param, ctx)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What all runs are told besides the problem and the algorithms."""
@@ -64,6 +79,25 @@ class RunOptions:
     out: Path | None
     resume: bool
     as_json: bool
+    metric: str | None
+    split: float | str | None
+    weights: str | None
+    partition: str | None
+    epochs: int | float | None
+    init: Path | None
+    slow: float
+    lost: float
+    available: Path | None
+    force: bool
+
+    def load(self, spec: str) -> "tuple[Problem, float | None]":
+        """Return the problem that is meant, as the options want it, and the target it suggests."""
+        from trimtab.problems.loading import load_problem
+        from trimtab.studies.start import weighted
+
+        loading: dict[str, Any] = {"batch": self.batch, "data": self.data, "seed": self.seed}
+        problem, target = load_problem(spec, partition=self.partition, **loading)
+        return weighted(problem, self.weights), target
 
 
 _RUN_OPTIONS = (
@@ -76,6 +110,24 @@ _RUN_OPTIONS = (
     click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
     click.option("--resume", is_flag=True, help="Continue an interrupted run."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
+    click.option("--metric", help="What to go by: auc, f1, …, or one that the problem measures."),
+    click.option("--split", type=ShareOrNone(), help="Rows held out to choose by: 0.1, or none."),
+    click.option(
+        "--weights",
+        type=click.Choice(["uniform", "samples"]),
+        help="What clients count: all the same, or by their samples.",
+    ),
+    click.option("--partition", help="How built-in data are cut, such as dirichlet:0.1."),
+    click.option(
+        "--epochs", type=CountOrFraction(), help="Local passes over each client's data, for --K."
+    ),
+    click.option("--init", type=click.Path(path_type=Path), help="Saved model to start from."),
+    click.option("--slow", type=float, default=0.0, help="Share of clients that do less work."),
+    click.option("--lost", type=float, default=0.0, help="Share of replies that get lost."),
+    click.option(
+        "--available", type=click.Path(path_type=Path), help="CSV of client,from,to (rounds)."
+    ),
+    click.option("--force", is_flag=True, help="Move a folder in the way aside."),
 )
 
 
@@ -112,6 +164,21 @@ def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) 
     given = {word: value for word, value in words.items() if value is not None}
     made: Algorithm = registry.build(kind, **given | converted(kind, own))
     return made
+
+
+def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[str, Any]:
+    """Return the hyper-parameters with K as passes over each client's data, if epochs are given."""
+    if epochs is None:
+        return words
+    from trimtab.core import Epochs
+
+    if words.get("K") is not None:
+        raise BadArgument(
+            "epochs", "{K} and {epochs} both say how much clients compute; pass one of them."
+        )
+    if not registry.kind(name).has_K:
+        raise BadArgument("epochs", "{_name} makes no local steps; drop {epochs}.", _name=name)
+    return words | {"K": Epochs(epochs)}
 
 
 def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:

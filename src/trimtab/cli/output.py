@@ -36,8 +36,10 @@ def show(result: "Comparison") -> None:
     """Show a comparison or a run: its table, the advice, where its page is."""
     from trimtab.report import terminal_table
 
-    console = Console(width=None if sys.stdout.isatty() else 100, emoji=False)
+    console = Console(width=None if sys.stdout.isatty() else 116, emoji=False)
     console.print(terminal_table(result))
+    for note in result.about.notes:
+        console.print(f"{note[:1].upper()}{note[1:]}", highlight=False, markup=False)
     console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
     click.echo(f"Page: {result.page}")
 

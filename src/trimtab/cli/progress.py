@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def follow(work: "Task[RoundDone, Comparison]", folder: Path) -> "Comparison":
+def follow(work: "Task[Any, Comparison]", folder: Path) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C."""
+    from trimtab.core.task import Note
+
     console = Console(stderr=True, emoji=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
     with (
@@ -30,6 +32,10 @@ def follow(work: "Task[RoundDone, Comparison]", folder: Path) -> "Comparison":
     ):
         tasks: dict[str, Any] = {}
         for event in work:
+            if isinstance(event, Note):
+                if console.is_terminal:
+                    lines.console.print(event.sentence, highlight=False, markup=False)
+                continue
             if event.label not in tasks:
                 for task in tasks.values():
                     lines.update(task, total=1, completed=1)

@@ -64,6 +64,7 @@ def reproduce(
             records = reproduction.read(folder / name)
             click.echo(REPRODUCTIONS[name].table(records))
             for claim in REPRODUCTIONS[name].claims(records):
-                click.echo(f"\n{claim.verdict}: {claim.sentence} {claim.numbers}")
+                ours = "our own check, " if claim.own else ""
+                click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(listed))

@@ -1,7 +1,7 @@
 """`trimtab run`."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -13,21 +13,35 @@ from trimtab.cli.options import (
     algorithm_of,
     hyper_options,
     run_options,
+    with_epochs,
 )
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
 
+if TYPE_CHECKING:
+    from trimtab.core import Algorithm
+
 
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @click.argument("problem", default="digits", shell_complete=completion.problem)
+@click.option("--patience", type=int, help="Stop after so many rounds without a better metric.")
+@click.option(
+    "--save",
+    type=click.Choice(["best", "last", "both"]),
+    default="both",
+    show_default=True,
+    help="Which models to leave.",
+)
 @hyper_options
 @run_options
 @needs("report", "studies.run")
 def run(
     algorithm: str,
     problem: str,
+    patience: int | None,
+    save: Literal["best", "last", "both"],
     options: RunOptions,
     **hyper: Any,
 ) -> None:
@@ -37,17 +51,19 @@ def run(
     hyper-parameters are options too; --eta-l or --eta is its step size.
     """
     from trimtab.algorithms.registry import kind
-    from trimtab.problems.loading import load_problem
     from trimtab.report import write_page
     from trimtab.studies.run import run as run_algorithm
 
     own = click.get_current_context().meta[OWN]
-    loading = {"batch": options.batch, "data": options.data, "seed": options.seed}
+
+    def wanted() -> "Algorithm":
+        return algorithm_of(algorithm, with_epochs(algorithm, hyper, options.epochs), own)
+
     with users_output():
-        chosen = None if ".py" in problem else algorithm_of(algorithm, hyper, own)
-        made, _ = load_problem(problem, **loading)
+        chosen = None if ".py" in problem else wanted()
+        made, _ = options.load(problem)
         if chosen is None:  # a file may register algorithms, and so it is read first
-            chosen = algorithm_of(algorithm, hyper, own)
+            chosen = wanted()
         name = f"{kind(chosen).name}-{short_name(problem)}"
         folder = output_folder(options.out, name, options.resume)
         work = run_algorithm.start(
@@ -60,15 +76,29 @@ def run(
             name=problem,
             out=folder,
             resume=options.resume,
+            force=options.force,
+            metric=options.metric,
+            init=options.init,
+            save=save,
+            patience=patience,
+            split=options.split,
+            slow=options.slow,
+            lost=options.lost,
+            available=options.available,
         )
         result = follow(work, folder)
+    assert result.chosen is not None
+    last, best = (folder / name for name in ("model.safetensors", "best.safetensors"))
     result.page = write_page(result, folder / "report.html")
     if options.as_json:
         only = {"problem": result.problem, "target": options.target, **result.entries[0].to_json()}
-        only |= {"page": str(result.page), "model": str(folder / "model.safetensors")}
-        only |= {"best_model": str(folder / "best.safetensors")}
+        only |= {"page": str(result.page), "model": None if save == "best" else str(last)}
+        only |= {"best_model": None if save == "last" else str(best)}
+        only |= result.chosen.to_json()
         click.echo(json.dumps(only, indent=2))
     else:
         show(result)
-        click.echo(f"Model after the last round: {folder / 'model.safetensors'}")
-        click.echo(f"Model after the best round: {folder / 'best.safetensors'}")
+        if save != "best":
+            click.echo(f"Model after the last round: {last}")
+        if save != "last":
+            click.echo(f"Model after the best round: {best}")

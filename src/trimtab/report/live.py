@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core.human import human_bytes
 from trimtab.federation.events import (
     RoundCommitted,
     SiteReport,
@@ -15,7 +16,6 @@ from trimtab.federation.events import (
     metrics_text,
     number_text,
 )
-from trimtab.report.style import human_bytes
 
 _ROUNDS, _LINES = 10, 6  # the last <= 10 rounds and <= 6 lines are shown
 

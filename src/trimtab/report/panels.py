@@ -6,9 +6,12 @@ A panel returns HTML, escaped, or "" where it has nothing to show.
 from collections.abc import Callable
 from html import escape
 
+from trimtab.core.human import human
 from trimtab.report.style import html_table
-from trimtab.report.table import COLUMNS, FRAGILE, cells, winners
-from trimtab.studies.comparison import Candidate, Comparison, Entry
+from trimtab.report.table import FRAGILE
+from trimtab.studies.columns import bold, columns
+from trimtab.studies.comparison import Comparison
+from trimtab.studies.entry import Candidate, Entry
 
 Panel = Callable[[Comparison], str]
 
@@ -20,19 +23,61 @@ def advice(result: Comparison) -> str:
 
 def table(result: Comparison) -> str:
     """Show each algorithm's best run, and how to read the numbers."""
-    best = winners(result)
-    heads = [f"best {result.metric}" if column == "best" else column for column in COLUMNS]
+    best, shown = bold(result), columns(result)
     rows = [
         [
-            f"<b>{escape(text)}</b>" if row in best.get(column, ()) else escape(text)
-            for column, text in enumerate(cells(entry, result))
+            f"<b>{escape(column.text(entry))}</b>"
+            if row in best.get(place, ())
+            else escape(column.text(entry))
+            for place, column in enumerate(shown)
         ]
         for row, entry in enumerate(result.entries)
     ]
     note = f"<br>{FRAGILE}" if any(entry.fragile for entry in result.entries) else ""
-    return f"""{html_table(heads, rows)}
-<p class="small">Rounds, bytes (both directions, all clients) and seconds of simulation until the
-target was first met; 'n+' means not met in n rounds. The best of each column is bold.{note}</p>"""
+    return f"""{html_table([column.title for column in shown], rows)}
+<p class="small">Rounds, exchanges, bytes (both directions, all clients), sample gradients at the
+clients and seconds of simulation until the target was first met, the median over the seeds;
+'n+' means not met in n rounds. The best of each column is bold.{note}</p>"""
+
+
+def about(result: Comparison) -> str:
+    """Show how the comparison was made, and what a reader must know of its numbers."""
+    made = result.about
+    facts = []
+    if made.split not in ("none", "given"):
+        facts.append(
+            f"Tuned, stopped and compared on {100 * float(made.split):g} % of each client's "
+            "samples, which were held out; the last column is the test data at the chosen round."
+        )
+    if made.split == "given":
+        facts.append("Tuned, stopped and compared on the validation data that were given.")
+    if len(made.seeds) > 1:
+        seeds = ", ".join(map(str, made.seeds))
+        facts.append(f"Seeds {seeds}; the search had one of its own.")
+    if made.budget is not None:
+        facts.append(
+            f"Each algorithm's search had {human(made.budget).strip()} sample gradients; with the "
+            f"budget {made.budget:g} it can be repeated anywhere."
+        )
+    facts += [f"{note[:1].upper()}{note[1:]}" for note in made.notes]
+    for entry in result.entries:
+        facts += [f"{entry.shown}: not run: {what}." for what in entry.not_run]
+    return "".join(f'<p class="small">{escape(fact)}</p>' for fact in facts)
+
+
+def clients(result: Comparison) -> str:
+    """Show how the chosen models serve the clients: on average, and those served worst."""
+    served = [(entry, entry.per_client) for entry in result.entries if entry.per_client]
+    if not served:
+        return ""
+    heads = ["algorithm", "mean", "worst tenth", "worst", "client", "spread"]
+    numbers = ("mean", "worst_tenth", "worst", "worst_client", "spread")
+    rows = [
+        [escape(entry.shown), *(_number(found.get(name)) for name in numbers)]
+        for entry, found in served
+    ]
+    on = escape(str(served[0][1].get("on", "")))
+    return f"<h2>{escape(result.metric)} by client, on their {on}</h2>{html_table(heads, rows)}"
 
 
 def curves(result: Comparison) -> str:
@@ -74,4 +119,4 @@ def _outcome(candidate: Candidate) -> str:
     return f"stopped after {candidate.ran} rounds"
 
 
-PANELS: tuple[Panel, ...] = (advice, table, curves, tried)
+PANELS: tuple[Panel, ...] = (advice, table, about, curves, clients, tried)

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from trimtab.report.style import PLOTS
-from trimtab.studies.comparison import Comparison, Entry
+from trimtab.studies.comparison import Comparison
+from trimtab.studies.entry import Entry
 
 
 def curves(result: Comparison) -> Figure:
     """Return one panel for each metric against rounds, and one against bytes."""
     first = [entry.curve[0].metrics for entry in _drawn(result)]
-    wanted = dict.fromkeys((result.metric, "accuracy", "loss"))
+    wanted = dict.fromkeys((result.metric, "accuracy", "loss", *(n for m in first for n in m)))
     metrics = [name for name in wanted if any(name in metrics for metrics in first)]
     with rc_context(PLOTS):
         figure = Figure(figsize=(10, 3.6 * len(metrics)), layout="constrained")
@@ -44,6 +45,8 @@ def _draw(axes: Axes, result: Comparison, metric: str, against: str) -> None:
     several = len({e.settings.get("K") for e in result.entries if "K" in e.settings}) > 1
     styles: dict[str, int] = {}
     for entry in _drawn(result):
+        if against == "bytes" and entry.baseline:
+            continue  # Nothing is sent in it.
         base = entry.name.split("#")[0]
         seen = styles[base] = styles.get(base, -1) + 1
         moved = accumulate(line.bytes_down + line.bytes_up for line in entry.curve)

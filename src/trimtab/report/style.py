@@ -10,8 +10,9 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; marg
        padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .3rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 .advice { background: #e9f4f5; border-left: 4px solid #00798c; padding: .7rem 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
-th, td { text-align: right; padding: .3rem .8rem; border-bottom: 1px solid #e5e5e5 }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums;
+  display: block; overflow-x: auto; white-space: nowrap }
+th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #e5e5e5 }
 th:first-child, td:first-child { text-align: left } th { font-weight: 600; color: #555 }
 .plot svg { width: 100%; height: auto } .small { color: #666; font-size: .85rem }
 details { margin: .3rem 0 } summary { cursor: pointer }
@@ -47,16 +48,3 @@ def html_table(heads: list[str], rows: list[list[str]]) -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def human_bytes(n: float) -> str:
-    """Return a number of bytes in a unit that suits it.
-
-    >>> human_bytes(5200), human_bytes(3.4e6)
-    ('5.2 kB', '3.4 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} TB"

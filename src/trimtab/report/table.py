@@ -5,70 +5,40 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.report.style import human_bytes
-from trimtab.studies.comparison import Comparison, Entry
+from trimtab.studies.columns import BESIDES, bold, columns
+from trimtab.studies.comparison import Comparison
+from trimtab.studies.entry import listed
 
-COLUMNS = ("algorithm", "K", "step size", "rounds", "bytes", "seconds", "best")
+ON_THE_PAGE = ("exchanges", "seconds")  # columns that a terminal has no room for
 FRAGILE = (
     "* fragile: run again from a start moved by a millionth, it needs other rounds or ends "
     "elsewhere; so it may on another processor."
 )
 
 
-def cells(entry: Entry, result: Comparison) -> list[str]:
-    """Return an entry's cells; the settings that name the algorithm come first."""
-    s = entry.settings
-    step = s.get(entry.step)
-    best = "-" if entry.best is None else f"{entry.best:.4g}"
-    shown = _number(step) + (" *" if entry.fragile else "")
-    if entry.diverged:
-        at = f"diverged at round {entry.diverged_at}"
-        return [_name(entry), str(s.get("K", 1)), shown, at, "-", "-", best]
-    ran = f"{len(entry.curve)}" + ("" if result.target is None else "+")
-    return [
-        _name(entry),
-        str(s.get("K", 1)),
-        shown,
-        ran if entry.rounds is None else str(entry.rounds),
-        "-" if entry.bytes is None else human_bytes(entry.bytes),
-        "-" if entry.seconds is None else f"{entry.seconds:.2f}",
-        best,
-    ]
-
-
-def winners(result: Comparison) -> dict[int, set[int]]:
-    """Return which rows hold the best of each column that has one."""
-    higher = result.goal.metric.higher
-    values: dict[int, list[float | None]] = {
-        3: [e.rounds for e in result.entries],
-        4: [e.bytes for e in result.entries],
-        5: [e.seconds for e in result.entries],
-        6: [None if e.best is None else (-e.best if higher else e.best) for e in result.entries],
-    }
-    best: dict[int, set[int]] = {}
-    for column, numbers in values.items():
-        known = [n for n in numbers if n is not None]
-        if len(numbers) > 1 and known:
-            best[column] = {row for row, n in enumerate(numbers) if n == min(known)}
-    return best
-
-
 def terminal_table(result: Comparison) -> Table:
     """Return the table for a terminal, the best of each column in bold."""
     title = escape(f"{result.problem}: rounds to {wanted(result)}")
-    note = FRAGILE if any(entry.fragile for entry in result.entries) else None
-    table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
-    for column in COLUMNS:
-        right = "right" if column not in ("algorithm",) else "left"
-        title = f"best {result.metric}" if column == "best" else column
-        table.add_column(title, justify=right, no_wrap=True)  # type: ignore[arg-type]
-    best = winners(result)
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.caption = "\n".join(_notes(result)) or None
+    best = bold(result)
+    usual = tuple(f"{name}{BESIDES}" for name in ("loss", "accuracy"))
+    left_out = ON_THE_PAGE + usual
+    shown = [(j, c) for j, c in enumerate(columns(result)) if c.title not in left_out]
+    for _, column in shown:
+        left = column.title == "algorithm"
+        table.add_column(escape(column.title), justify="left" if left else "right", overflow="fold")
     for row, entry in enumerate(result.entries):
-        shown = cells(entry, result)
-        table.add_row(
-            *(f"[bold]{c}[/bold]" if row in best.get(j, ()) else c for j, c in enumerate(shown))
-        )
+        cells = [(j, escape(column.text(entry))) for j, column in shown]
+        table.add_row(*(f"[bold]{c}[/bold]" if row in best.get(j, ()) else c for j, c in cells))
     return table
+
+
+def _notes(result: Comparison) -> list[str]:
+    """Say what the columns do not."""
+    twice = [e.shown for e in result.entries if e.rounds and e.exchanges == 2 * e.rounds]
+    notes = [f"{listed(twice)}: two exchanges a round."] if twice else []
+    return notes + ([FRAGILE] if any(entry.fragile for entry in result.entries) else [])
 
 
 def bench_table(rows: list[dict[str, Any]]) -> Table:
@@ -90,13 +60,17 @@ def bench_table(rows: list[dict[str, Any]]) -> Table:
 
 def reproduction_table(reproductions: list[dict[str, Any]]) -> Table:
     """Return the list of the reproductions."""
-    table = Table("name", "shows", "minutes", "record", "claims", title_justify="left")
+    head = ("name", "shows", "minutes", "record", "claims", "our checks")
+    table = Table(*head, title_justify="left")
     for row in reproductions:
-        verdicts = list(row["claims"].values())
-        counts = [f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)]
+        counts = [_counts(list(row[kind].values())) for kind in ("claims", "checks")]
         minutes = f"{row['minutes']:g}"
-        table.add_row(row["name"], row["shows"], minutes, row["record"] or "", ", ".join(counts))
+        table.add_row(row["name"], row["shows"], minutes, row["record"] or "", *counts)
     return table
+
+
+def _counts(verdicts: list[str]) -> str:
+    return ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
 
 
 def wanted(result: Comparison) -> str:
@@ -104,12 +78,3 @@ def wanted(result: Comparison) -> str:
     if result.target is None:
         return f"the best {result.metric}"
     return f"{result.metric} {result.target:g}" + ("" if result.goal.metric.higher else " or less")
-
-
-def _name(entry: Entry) -> str:
-    base = entry.settings.get("base", "")
-    return entry.shown + (f" ({base.split('(')[0]})" if base else "")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

@@ -1,32 +1,38 @@
-"""Compare algorithms on one problem: each with its own best step size, side by side."""
+"""Compare algorithms on one problem: each with its own best settings, over several seeds."""
 
 from collections.abc import Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from math import floor
+from dataclasses import replace
+from math import floor, inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
-from trimtab.algorithms.registry import Kind, build, kind
-from trimtab.core import Algorithm, Vector
-from trimtab.core.hyper import settings_of, step_size
-from trimtab.core.task import task
-from trimtab.problems.capabilities import capabilities
+from trimtab.core import Vector
+from trimtab.core.task import Note, task
+from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY
 from trimtab.problems.problem import Problem
-from trimtab.simulation import cohort_size
-from trimtab.studies.comparison import Comparison, Entry, advise, entry_of
+from trimtab.simulation.sampling import Available
+from trimtab.studies.advice import advise
+from trimtab.studies.budget import Deadline, check_budget
+from trimtab.studies.comparison import About, Comparison
+from trimtab.studies.cost import unit_of
+from trimtab.studies.entry import Entry, over_seeds, without_messages
 from trimtab.studies.events import RoundDone
-from trimtab.studies.fragility import judge, moved, repeat
 from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.race import Start, Trials, calm_down, race, ranked
-from trimtab.studies.record import Record, RoundLine, how_computed, open_folder
+from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
+from trimtab.studies.race import calm_down, ranked
+from trimtab.studies.record import RoundLine, how_computed
+from trimtab.studies.search import TIES, Search
+from trimtab.studies.split import held_out
+from trimtab.studies.study import Study
 from trimtab.studies.trial import Trial
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 LEAST = 20  # the curves of all algorithms have >= 20 rounds, if R allows it
+MINUTES = 5.0
 
 
 @task
@@ -35,204 +41,147 @@ def compare(
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
-    K: int | Sequence[int] | None = None,
+    K: LocalSteps = None,
     S: int | float | None = None,
     R: int = 200,
     seed: int = 0,
     base: Any = None,
+    metric: str | None = None,
+    eta_g: float | None = None,
+    seeds: int | None = None,
+    prefer: str = "rounds",
+    minutes: float | None = MINUTES,
+    budget: float | None = None,
+    split: float | None = 0.1,
+    baselines: bool = False,
+    x: Vector | None = None,
+    slow: float = 0.0,
+    lost: float = 0.0,
+    available: Available = None,
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-) -> Generator[RoundDone, None, Comparison]:
-    """Tune each algorithm's step size on the problem, and tell which needs the fewest rounds.
+) -> Generator[RoundDone | Note, None, Comparison]:
+    """Tune each algorithm on the problem, and tell which is best, and how sure that is.
 
     problem: one, or the name of one as for `trimtab compare`, with the target it suggests.
-    algorithms: names, classes, or instances (which keep the step size they have); by default
-    sgd, fedavg, scaffold, mimelite and mime. K: local steps, one number or several; by default
-    those of one epoch (10 where an epoch is a single step).
-    target: an accuracy (for regression, a loss); None takes one that the best nearly reaches.
+    algorithms: names, classes, or instances (which keep the settings they have); by default
+    sgd, fedavg, scaffold, mimelite and mime. Step size, K, eta_g and the base's momentum are
+    searched, with one budget for every algorithm; what is given is not: K (one number, several, or
+    Epochs), eta_g, base. The search has `seed`, the report the `seeds` after it (by default 5 where
+    they fit the budget, else 3); 1 reports the search itself.
+    target: an accuracy (for regression, a loss), or a value of `metric`, which any of the problem's
+    metrics may be; None takes one that the best nearly reaches. split: the share of the samples on
+    which runs are tuned, stopped and compared; the test data tell what the chosen models are worth.
+    None looks at the test data all along. prefer: what is to be saved: rounds, exchanges, bytes or
+    work (sample gradients at the clients). minutes are turned into a budget of sample gradients by
+    a few timed rounds; `budget` repeats a comparison anywhere. baselines: each client alone, and
+    all data in one place, beside the algorithms. x, slow, lost and available are as in `simulate`.
     With `out`, everything is written there and an interrupted comparison can be resumed.
     `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
     >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([42.0, -40.0]))
-    >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.4999, R=30)
+    >>> found = trimtab.compare(pair, ["fedavg", "scaffold"], K=10, target=-0.4999, R=30, seeds=1)
     >>> [(entry.name, entry.rounds is not None) for entry in found.entries]  # f_star is -0.5
     [('fedavg', False), ('scaffold', True)]
     """
     R = round_count(R)
+    check_budget(minutes, budget)
+    if seeds is not None and (isinstance(seeds, bool) or seeds < 1):
+        raise BadArgument("seeds", "{seeds:{_given}}; pass a number of seeds >= 1.", _given=seeds)
     if isinstance(problem, str):
         name = name or problem
         problem, suggested = load_problem(problem, seed=seed)
-        target = suggested if target is None else target
-    study = _Study(
-        problem=problem,
+        target = suggested if target is None and metric is None else target
+    measured = held_out(problem, split, seed, metric)
+    goal = replace(goal_of(measured.problem, target), unit=unit_of(prefer))
+    study = Study(
+        measured=measured,
         name=name or type(problem).__name__.lower(),
-        goal=goal_of(problem, target),
-        lanes=_lanes(algorithms or DEFAULT, _local_steps(problem, K)),
+        goal=goal,
+        lanes=[
+            *lanes_of(algorithms or DEFAULT, measured.problem, K, {"base": base, "eta_g": eta_g}),
+            *(baseline_lanes(measured, K) if baselines else ()),
+        ],
         R=R,
-        S=S,
+        options={"S": S, "x": x, "slow": slow, "lost": lost, "available": available},
         seed=seed,
-        base=base,
         folder=None if out is None else Path(out),
         resume=resume,
     )
     with nullcontext() if study.folder is None else Lock(study.folder):
         study.open()
-        trials: dict[str, Trials] = {}
-        for lane in study.lanes:
-            trials[lane.label] = yield from study.race(lane)
-        goal = study.goal = _settle(study.goal, [_curve(t, study.goal) for t in trials.values()])
-        for lane in study.lanes:  # once more, now that there surely is a target
-            if lane.fixed is None:
-                yield from calm_down(study.starter(lane), trials[lane.label], goal, R)
-        order = {lane.label: ranked(trials[lane.label], goal) for lane in study.lanes}
-        winners = {label: tried[0] for label, tried in order.items()}
-        horizon = _horizon(goal, winners, R)
-        entries: list[Entry] = []
-        for lane in study.lanes:
-            entries.append((yield from study.finish(lane, order[lane.label], horizon)))
-        advice = advise(entries, goal)
-        result = Comparison(study.name, goal, entries, advice, study.folder)
-        if study.folder is not None:
-            _write(study.folder, result, winners, goal)
-        return result
+        return (yield from _compared(study, seeds, minutes, budget))
 
 
-# -- the lanes of the race
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """One algorithm at one K, still without a step size; or one that has it."""
-
-    kind: Kind
-    name: str
-    K: int | None = None
-    fixed: Any = None
-
-    @property
-    def label(self) -> str:
-        return self.name if self.K is None else f"{self.name}-K{self.K}"
-
-    def algorithm(self, eta: float, base: Any = None) -> Algorithm:
-        words: dict[str, Any] = {self.kind.step: eta}
-        words |= {} if self.K is None else {"K": self.K}
-        words |= {"base": base} if any(p.name == "base" for p in self.kind.parameters) else {}
-        made: Algorithm = build(self.kind, **words)
-        return made
-
-
-def _lanes(algorithms: Sequence[Any], Ks: Sequence[int]) -> list[_Lane]:
-    lanes: list[_Lane] = []
-    for algorithm in algorithms:
-        chosen = kind(algorithm)
-        if not isinstance(algorithm, str | type):
-            same = sum(lane.kind.name == chosen.name for lane in lanes)
-            name = f"{chosen.name}#{same + 1}" if same else chosen.name
-            lanes.append(_Lane(chosen, name, settings_of(algorithm).get("K"), algorithm))
-        elif not chosen.step:
-            lanes.append(_Lane(chosen, chosen.name, fixed=build(chosen)))
-        else:
-            lanes += [_Lane(chosen, chosen.name, K) for K in (Ks if chosen.has_K else [None])]
-    labels = [lane.label for lane in lanes]
-    return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]
-
-
-def _local_steps(problem: Problem, K: int | Sequence[int] | None) -> list[int]:
-    if K is None:
-        steps = capabilities(problem).steps
-        once = 1 if steps is None else steps(1)
-        return [once if once > 1 else 10]  # with K = 1 there would be nothing to compare
-    return list(K) if isinstance(K, Sequence) else [K]
-
-
-@dataclass
-class _Study:
-    """What all lanes have in common."""
-
-    problem: Problem
-    name: str
-    goal: Goal
-    lanes: list[_Lane]
-    R: int
-    S: int | float | None
-    seed: int
-    base: Any
-    folder: Path | None
-    resume: bool
-
-    def open(self) -> None:
-        """Start the folder, or check that it holds this comparison."""
-        if self.folder is not None:
-            settings = self._settings() | {"algorithms": [lane.label for lane in self.lanes]}
-            path = self.folder / "compare.json"
-            open_folder(path, "comparison", settings, self.problem, self.resume)
-
-    def trial(self, lane: _Lane, algorithm: Algorithm, x: Vector | None = None) -> Trial:
-        """Return the trial of one step size, from a moved start if x is given."""
-        step, value = step_size(algorithm)
-        stem = f"{step or 'run'}={value:.4g}{'' if x is None else '-again'}"
-        folder = None if self.folder is None else self.folder / lane.label / stem
-        settings = self._settings() | {"algorithm": repr(algorithm)}
-        record = Record(folder, settings, problem=self.problem, resume=self.resume)
-        options: dict[str, Any] = {"S": self.S, "seed": self.seed, "x": x}
-        return Trial(algorithm, self.problem, record, label=lane.label, keep_best=True, **options)
-
-    def starter(self, lane: _Lane) -> Start:
-        """Return what makes the trial of a step size in this lane."""
-        return lambda eta: self.trial(lane, lane.algorithm(eta, self.base))
-
-    def race(self, lane: _Lane) -> Generator[RoundDone, None, Trials]:
-        """Race the step sizes of one lane, or run its one algorithm; return the trials."""
-        if lane.fixed is None:
-            return (yield from race(self.starter(lane), self.goal, self.R))
-        trial = self.trial(lane, lane.fixed)
-        yield from trial.advance(self.R, self.goal)
-        return {step_size(lane.fixed)[1]: trial}
-
-    def finish(
-        self, lane: _Lane, tried: list[Trial], horizon: int
-    ) -> Generator[RoundDone, None, Entry]:
-        """Let the winner run on to a common length, and once more from a moved start."""
-        winner, again = tried[0], None
-        yield from winner.advance(horizon, self.goal.without_target())
-        if winner.rounds and not winner.diverged:
-            start = moved(self.problem.x0(self.seed), self.seed)
-            second = self.trial(lane, winner.algorithm, start)
-            yield from repeat(second, winner, self.goal)
-            diverged = second.diverged is not None
-            again = judge(winner.rounds, second.rounds, self.goal, diverged)
-        return entry_of(lane.name, lane.label, tried, self.goal, again)
-
-    def _settings(self) -> dict[str, Any]:
-        S = cohort_size(self.S, self.problem.N)
-        return {"problem": self.name, "seed": self.seed, "S": S}
+def _compared(
+    study: Study, seeds: int | None, minutes: float | None, budget: float | None
+) -> Generator[RoundDone | Note, None, Comparison]:
+    """Search for every lane, settle the target, let the winners run with further seeds."""
+    deadline = Deadline.of(minutes)
+    study.budget = yield from study.set_budget(minutes, budget)
+    searches: dict[str, Search] = {}
+    begun = {}
+    for lane in study.lanes:  # all begin first, so that there soon is something to tell
+        searches[lane.label], begun[lane.label] = yield from study.begun(lane, deadline)
+        yield study.so_far(lane, searches[lane.label])
+    for lane in study.lanes:
+        if lane.space is not None:
+            yield from searches[lane.label].go_on(begun[lane.label])
+            yield study.so_far(lane, searches[lane.label])
+    curves = [search.trials[search.winner].rounds for search in searches.values()]
+    study.goal = goal = _settled(study.goal, curves, study.at_start())
+    order: dict[str, list[Trial]] = {}
+    for lane in study.lanes:  # once more, now that there surely is a target
+        search = searches[lane.label]
+        search.goal = goal
+        trials = search.along(search.winner)
+        if lane.space is not None:
+            starter = study.starter(lane, search.winner)
+            yield from calm_down(starter, trials, goal, study.R, furthest=TIES)
+        order[lane.label] = ranked(trials, goal)
+    winners = {label: tried[0] for label, tried in order.items()}
+    count = seeds or study.affordable_seeds(winners)
+    horizon = _horizon(goal, winners, study.R)
+    entries: list[Entry] = []
+    for lane in study.lanes:
+        search, winner = searches[lane.label], winners[lane.label]
+        entry = yield from study.finish(lane, order[lane.label], horizon, search, deadline)
+        entry.not_run = search.not_run
+        runs = yield from study.runs(lane, winner, entry, count, horizon, search, deadline)
+        entry.per_client = study.per_client(lane)
+        entries.append(without_messages(over_seeds(entry, runs, goal)))
+    about = About(
+        split=study.measured.split,
+        seeds=study.reported(count),
+        budget=None if study.budget == inf else study.budget,
+        complete=all(search.complete for search in searches.values()),
+        notes=tuple(study.measured.notes(goal.metric)),
+    )
+    advice = advise(entries, goal)
+    result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
+    if study.folder is not None:
+        _write(study.folder, result, winners, goal)
+    return result
 
 
 # -- the outcome
 
 
-def _curve(trials: Trials, goal: Goal) -> list[RoundLine]:
-    return ranked(trials, goal)[0].rounds
-
-
-def _settle(goal: Goal, curves: list[list[RoundLine]]) -> Goal:
+def _settled(goal: Goal, curves: list[list[RoundLine]], start: dict[str, float]) -> Goal:
     """Return the goal with a target: if none was given, one that the best run nearly reaches."""
     if goal.target is not None:
         return goal
-    finite = [(goal.best(curve), curve) for curve in curves]
-    bests = [best for best, _ in finite if best is not None]
-    starts = [curve[0].metrics[goal.name] for best, curve in finite if best is not None]
+    bests = [best for curve in curves if (best := goal.best(curve)) is not None]
     if not bests:
-        return Goal(goal.metric, 0.5)
+        return replace(goal, target=0.5)
     if goal.metric == ACCURACY:
-        return Goal(goal.metric, floor(98 * max(bests)) / 100)
-    if goal.metric.higher:
-        most, worst = max(bests), min(start for start in starts if start is not None)
-        return Goal(goal.metric, float(f"{most - 0.02 * (most - worst):.4g}"))
-    least, worst = min(bests), max(start for start in starts if start is not None)
-    return Goal(goal.metric, float(f"{least + 0.01 * (worst - least):.4g}"))
+        return replace(goal, target=floor(98 * max(bests)) / 100)
+    best = max(bests) if goal.metric.higher else min(bests)
+    begun = start[goal.name] if isfinite(start[goal.name]) else best
+    short = 0.02 if goal.metric.higher else 0.01  # the target is so much of the way short of it
+    return replace(goal, target=float(f"{best - short * (best - begun):.4g}"))
 
 
 def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:

@@ -9,6 +9,7 @@ from trimtab.core import Vector
 from trimtab.errors import BadArgument
 from trimtab.problems.metric import ACCURACY, Metric
 from trimtab.problems.problem import Problem, metric_of
+from trimtab.studies.cost import Unit, spent
 from trimtab.studies.record import RoundLine
 
 
@@ -23,6 +24,7 @@ class Goal:
 
     metric: Metric
     target: float | None = None
+    unit: Unit = "rounds"  # in which runs are compared
 
     @property
     def name(self) -> str:
@@ -31,7 +33,11 @@ class Goal:
 
     def without_target(self) -> "Goal":
         """Return the goal of whoever runs on."""
-        return Goal(self.metric)
+        return Goal(self.metric, unit=self.unit)
+
+    def cost(self, rounds: Sequence[RoundLine]) -> float:
+        """Return what some rounds cost, in the unit by which runs are compared."""
+        return spent(rounds, self.unit)
 
     def score(self, metrics: Mapping[str, float | None]) -> float:
         """Return how good a model with these metrics is; more is better."""
@@ -54,6 +60,11 @@ class Goal:
         """Return the first of the best rounds."""
         finite = [line for line in rounds if self.score(line.metrics) > -inf]
         return max(finite, key=lambda line: self.score(line.metrics)) if finite else None
+
+    def rounds_without_gain(self, rounds: Sequence[RoundLine]) -> int:
+        """Return how many rounds ago the best one was; all of them if none is finite."""
+        line = self.best_round(rounds)
+        return len(rounds) if line is None else rounds[-1].r - line.r
 
     def best(self, rounds: Sequence[RoundLine]) -> float | None:
         """Return the best value seen."""

@@ -18,7 +18,7 @@ Rounds = Iterator[RoundDone]
 _FACTOR = 10**0.5
 _FIRST = 16  # rounds before anybody is dropped
 _FURTHEST = 12  # factors beyond a grid
-_AS_GOOD = 1.05  # a smaller step wins if it needs <= 1.05 x the fewest rounds
+AS_GOOD = 1.05  # a smaller step wins if it needs <= 1.05 x the fewest rounds
 
 
 def race(
@@ -42,15 +42,32 @@ def race(
     trials: Trials = {}
     etas = sorted(grid or [factor**e for e in range(-4, 3)])  # 0.01 … 10
     yield from _heat(start, etas, trials, goal, R)
-    yield from _widen(start, trials, goal, R, factor)
+    yield from settle(start, trials, goal, R, factor, refine)
+    return trials
+
+
+def settle(
+    start: Start,
+    trials: Trials,
+    goal: Goal,
+    R: int,
+    factor: float = _FACTOR,
+    refine: bool = True,
+    furthest: int = _FURTHEST,
+) -> Rounds:
+    """Give step sizes beside, below and between those of a heat the rounds that they deserve.
+
+    furthest: how many factors down steps that are as good are looked for. Where a metric does not
+    see the scale of x, as auc does not, all small steps are.
+    """
+    yield from _widen(start, trials, goal, R, factor, furthest)
     yield from _descend(start, trials, goal, R, factor)
-    yield from _widen(start, trials, goal, R, factor)
+    yield from _widen(start, trials, goal, R, factor, furthest)
     if refine:
         best = _best(trials, goal)
         between = [best / factor**0.5, best * factor**0.5]
         yield from _heat(start, between, trials, goal, _limit(trials, goal, R))
-    yield from calm_down(start, trials, goal, R, factor)
-    return trials
+    yield from calm_down(start, trials, goal, R, factor, furthest)
 
 
 def ranked(trials: Trials, goal: Goal) -> list[Trial]:
@@ -65,12 +82,19 @@ def ranked(trials: Trials, goal: Goal) -> list[Trial]:
     return [trials[winner], *(trials[eta] for eta in order if eta != winner)]
 
 
-def calm_down(start: Start, trials: Trials, goal: Goal, R: int, factor: float = _FACTOR) -> Rounds:
+def calm_down(
+    start: Start,
+    trials: Trials,
+    goal: Goal,
+    R: int,
+    factor: float = _FACTOR,
+    furthest: int = _FURTHEST,
+) -> Rounds:
     """Let the step below the winner run 5 % longer than the fewest rounds, and so on down.
 
     A step below is the next smaller one that was tried, or a new one where there is none.
     """
-    for _ in range(_FURTHEST):
+    for _ in range(furthest):
         fewest = goal.first(trials[_best(trials, goal)].rounds)
         if fewest is None or trials[_best(trials, goal)].diverged:
             return
@@ -79,7 +103,7 @@ def calm_down(start: Start, trials: Trials, goal: Goal, R: int, factor: float = 
         if below not in trials:
             trials[below] = start(below)
         trials[below].dropped = None
-        yield from trials[below].advance(min(R, ceil(_AS_GOOD * fewest.r)), goal)
+        yield from trials[below].advance(min(R, ceil(AS_GOOD * fewest.r)), goal)
         if _winner(trials, goal) == winner:
             return
 
@@ -105,11 +129,15 @@ def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -
         r *= 2
 
 
-def _widen(start: Start, trials: Trials, goal: Goal, R: int, factor: float) -> Rounds:
+def _widen(
+    start: Start, trials: Trials, goal: Goal, R: int, factor: float, furthest: int = _FURTHEST
+) -> Rounds:
     """Follow each edge that wins outwards, until the best has neighbours that ran as far."""
     for _ in range(_FURTHEST):
         best = _best(trials, goal)
         limit = _limit(trials, goal, R)
+        if furthest < _FURTHEST and best == min(trials) and _is_tie(best, trials, goal):
+            return
         if best == max(trials) and not trials[best].diverged:
             yield from _heat(start, [best * factor], trials, goal, limit)
         elif best == min(trials):
@@ -151,6 +179,13 @@ def _beside(eta: float, trials: Trials) -> list[Trial]:
     return [trials[other] for other in etas[max(0, j - 1) : j + 2] if other != eta]
 
 
+def _is_tie(best: float, trials: Trials, goal: Goal) -> bool:
+    """Tell whether a step that did not diverge is no better than those beside it."""
+    own = trials[best].standing(goal)
+    beside = [trial.standing(goal) for trial in _beside(best, trials)]
+    return own[0] > -inf and bool(beside) and own == max(beside)
+
+
 def _best(trials: Trials, goal: Goal) -> float:
     """Return the step size that stands best; on a tie the smaller one."""
     return max(sorted(trials), key=lambda eta: trials[eta].standing(goal))
@@ -160,7 +195,7 @@ def _winner(trials: Trials, goal: Goal) -> float:
     """Return the smallest step size that is as good as the best."""
     best = _best(trials, goal)
     fewest, *_ = trials[best].standing(goal)
-    as_good = (eta for eta, t in trials.items() if t.standing(goal)[0] >= _AS_GOOD * fewest)
+    as_good = (eta for eta, t in trials.items() if t.standing(goal)[0] >= AS_GOOD * fewest)
     return best if fewest == -inf else min(as_good)
 
 

@@ -10,6 +10,7 @@ best.safetensors        the model after the best round
 import json
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from safetensors.torch import save_file
 
 from trimtab._files import (
     LOCK,
+    Lock,
     append_line,
     plain,
     read_json,
@@ -61,6 +63,8 @@ class RoundLine:
     spread: float | None = None
     cosine: float | None = None
     clients: int = 0
+    exchanges: int = 0  # older files have neither this
+    work: int = 0  # nor this: the sample gradients at clients
     metrics: dict[str, float | None] = field(default_factory=dict)
 
     @classmethod
@@ -165,18 +169,39 @@ def open_folder(
     if problem is not None:
         _check_problem(folder, problem, saved["settings"].get("fingerprint", ""))
         del plainly["fingerprint"]
-    for name, value in plainly.items():
-        if saved["settings"].get(name) != value:
+    theirs = {n: value for n, value in saved["settings"].items() if n != "fingerprint"}
+    for name in plainly | theirs:  # What is at its default now may have been something else.
+        value = plainly.get(name)
+        if theirs.get(name) != value:
             raise BadArgument(
                 name,
                 "{folder} was made with {setting}={theirs!r}, not {ours!r}; repeat its settings to "
                 "resume it, or pass another {out}.",
                 folder=folder,
                 setting=name,
-                theirs=saved["settings"].get(name),
+                theirs=theirs.get(name),
                 ours=value,
             )
     return True
+
+
+def make_way(folder: Path, resume: bool = False) -> None:
+    """Move what is at a folder's place to NAME.old-1, or the next free number, and say so."""
+    if resume:
+        sentence = "{force:True} starts anew, and {resume:True} goes on; pass one of them."
+        raise BadArgument("force", sentence)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise BadArgument(
+            "out", "{_folder} holds the folder you are in; pass another {out}.", _folder=folder
+        )
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    with Lock(folder) if folder.is_dir() else nullcontext():  # nobody writes there now
+        folder.rename(aside)
+    warnings.warn(f"{folder} was moved to {aside}.", stacklevel=3)
 
 
 def _check_problem(folder: Path, problem: Problem, stored: str) -> None:

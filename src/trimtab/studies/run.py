@@ -1,19 +1,31 @@
 """One algorithm on one problem, recorded: what `trimtab run` does."""
 
 from collections.abc import Generator
+from operator import index
 from pathlib import Path
+from typing import Any, Literal
 
 from trimtab._files import Lock
 from trimtab.algorithms.registry import kind
-from trimtab.core import Algorithm
+from trimtab.core import Algorithm, Vector
 from trimtab.core.task import task
-from trimtab.problems.problem import Problem
-from trimtab.simulation import cohort_size
-from trimtab.studies.comparison import Comparison, Entry, describe, entry_of
+from trimtab.errors import BadArgument
+from trimtab.problems.capabilities import capabilities
+from trimtab.problems.notes import notes
+from trimtab.problems.problem import Problem, judged_by
+from trimtab.simulation import cohort_size, simulate
+from trimtab.simulation.sampling import Available
+from trimtab.studies.chosen import Chosen, Split, Stopped
+from trimtab.studies.comparison import About, Comparison
+from trimtab.studies.entry import Entry, describe, entry_of
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.record import Record, how_computed
+from trimtab.studies.record import Record, how_computed, make_way
+from trimtab.studies.start import digest, known_by, read_model
 from trimtab.studies.trial import Trial
+
+SPLIT = 0.1  # the share of each client's rows that stopping and choosing look at
+SAVE = ("best", "last", "both")
 
 
 @task
@@ -28,39 +40,155 @@ def run(
     name: str,
     out: Path,
     resume: bool = False,
+    force: bool = False,
+    metric: str | None = None,
+    init: Path | None = None,
+    save: Literal["best", "last", "both"] = "both",
+    patience: int | None = None,
+    split: float | str | None = None,
+    slow: float = 0.0,
+    lost: float = 0.0,
+    available: Available = None,
 ) -> Generator[RoundDone, None, Comparison]:
-    """Run until the target or R rounds; leave record, models and checkpoint in `out`."""
-    R = round_count(R)
+    """Run until the target or R rounds; leave record, models and checkpoint in `out`.
+
+    force: move what is at `out` aside. init: the model to start from. patience: stop after so many
+    rounds without a better value of the metric. split: the share of each client's rows by which to
+    stop and to choose the best model, or 'none'; by default 0.1 with patience or save='best', else
+    none, and the problem's own validation data where it has some. The metrics of the rounds are
+    then those of the rows held out, and the result has the test metrics of the model that was
+    chosen.
+    """
+    R, patience = round_count(R), _checked_patience(patience)
+    if save not in SAVE:
+        raise BadArgument("save", "{save:{_given}}; pass best, last or both.", _given=repr(save))
+    given = problem
+    if metric is not None:
+        problem = judged_by(problem, metric)
+    problem, held_out = _split(problem, split, patience is not None or save == "best", seed)
+    validate = None if held_out == "none" else capabilities(problem).validate
     goal = goal_of(problem, target)
-    settings = {"problem": name, "seed": seed}
+    start = None if init is None else read_model(init, problem)
+    settings: dict[str, Any] = {"problem": name, "seed": seed}
     settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
+    besides = {
+        "metric": metric,
+        "init": None if init is None else digest(init),
+        "split": None if held_out == "none" else held_out,
+        "slow": slow or None,
+        "lost": lost or None,
+        "available": known_by(available, problem.N),
+    }
+    settings |= {what: value for what, value in besides.items() if value is not None}
+    options: dict[str, Any] = {"S": S, "seed": seed, "x": start}
+    options |= {"slow": slow, "lost": lost, "available": available}
+    simulate(algorithm, problem, **options)  # refuses what cannot run before anything is written
+    if force:
+        make_way(out, resume)
     with Lock(out):
-        record = Record(out, settings, problem=problem, resume=resume)
+        record = Record(out, settings, problem=given, resume=resume)
         label = kind(algorithm).name
-        trial = Trial(algorithm, problem, record, label=label, keep_best=True, S=S, seed=seed)
-        yield from trial.advance(R, goal)
+        trial = Trial(
+            algorithm,
+            problem,
+            record,
+            label=label,
+            keep_best=save != "last",
+            measure=validate,
+            **options,
+        )
+        yield from trial.advance(R, goal, patience)
         trial.save()
         if trial.diverged:
             raise trial.diverged
-        trial.write_last(out / "model.safetensors")
-        trial.write_best(record.best, goal)
+        if save != "best":
+            trial.write_last(out / "model.safetensors")
+        if save != "last":
+            trial.write_best(record.best, goal)
         entry = entry_of(label, label, [trial], goal)
-        result = Comparison(name, goal, [entry], _sentence(entry, goal), out)
+        chosen = _chosen(trial, goal, patience, save, held_out)
+        advice = _sentence(entry, goal, chosen)
+        told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
+        result = Comparison(name, goal, [entry], advice, out, about=told, chosen=chosen)
         executor = trial.sim.runs_on
-        record.note(executor=executor.name, **how_computed([executor]), outcome=result.to_record())
+        about = {"executor": executor.name, **how_computed([executor]), **chosen.to_json()}
+        record.note(**about, outcome=result.to_record())
         return result
 
 
-def _sentence(entry: Entry, goal: Goal) -> str:
+def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Split) -> Chosen:
+    """Return which model a run leaves, and how good it is; no model is trained once more."""
+    rounds = trial.rounds
+    stopped: Stopped = "rounds"
+    if goal.first(rounds) is not None:
+        stopped = "target"
+    elif patience is not None and goal.rounds_without_gain(rounds) >= patience:
+        stopped = "patience"
+    line = rounds[-1] if save == "last" else goal.best_round(rounds)
+    if line is None or split == "none":
+        return Chosen(goal.name, stopped, None if line is None else line.r)
+    test = None
+    if capabilities(trial.problem).has_test:
+        test = trial.problem.evaluate(_model(trial, line.r))
+    return Chosen(goal.name, stopped, line.r, split, dict(line.metrics), test)
+
+
+def _model(trial: Trial, r: int) -> Vector:
+    """Return x after the round whose model was written, from its file if that can be read."""
+    can = capabilities(trial.problem)
+    if r == trial.sim.r:
+        x: Vector = trial.sim.server.x
+        return x
+    if can.state_dict is None or can.vector is not None:
+        return read_model(trial.record.best, trial.problem)
+    return trial.x_after(r)
+
+
+def _checked_patience(patience: int | None) -> int | None:
+    if patience is None:
+        return None
+    if isinstance(patience, bool) or not hasattr(patience, "__index__") or index(patience) < 1:
+        sentence = "{patience:{_given}}; pass a number of rounds that is at least 1."
+        raise BadArgument("patience", sentence, _given=repr(patience))
+    return index(patience)
+
+
+def _split(
+    problem: Problem, split: float | str | None, chooses: bool, seed: int
+) -> tuple[Problem, Split]:
+    """Return the problem with rows held out, and which; without samples there are none."""
+    if split is not None and split != "none" and not (isinstance(split, float) and 0 < split < 1):
+        sentence = "{split:{_given}}; pass a share of the rows between 0 and 1, or none."
+        raise BadArgument("split", sentence, _given=repr(split))
+    can = capabilities(problem)
+    if split == "none" or (split is None and not chooses and can.validate is None):
+        return problem, "none"
+    if can.validate is not None:
+        return problem, "given"
+    share = SPLIT if split is None else float(split)
+    parted: Problem = problem if can.split is None else can.split(share, seed)
+    return parted, "none" if capabilities(parted).validate is None else share
+
+
+def _sentence(entry: Entry, goal: Goal, chosen: Chosen) -> str:
     """Say what came of a run."""
     ran = len(entry.curve)
+    where = "validation " if chosen.split != "none" else ""
     line = goal.best_round(entry.curve)
     best = "unknown" if line is None else f"{line.metrics[goal.name]:.4g}, after round {line.r}"
-    if goal.target is None:
-        return f"{describe(entry)} ran {ran} rounds; its best {goal.name} is {best}."
-    if entry.rounds is None:
-        return (
-            f"{describe(entry)} did not reach {goal.name} {goal.target:g} in {ran} rounds (best "
-            f"{best}); allow more rounds and resume it, or let `trimtab compare` tune it."
+    if goal.target is not None and entry.rounds is not None:
+        said = f"reached {where}{goal.name} {goal.target:g} in {entry.rounds} rounds"
+    elif goal.target is not None and chosen.stopped != "patience":
+        said = (
+            f"did not reach {where}{goal.name} {goal.target:g} in {ran} rounds (best {best}); "
+            "allow more rounds and resume it, or let `trimtab compare` tune it"
         )
-    return f"{describe(entry)} reached {goal.name} {goal.target:g} in {entry.rounds} rounds."
+    else:
+        short = "" if goal.target is None else f" short of {where}{goal.name} {goal.target:g}"
+        ended = f"stopped{short} after" if chosen.stopped == "patience" else "ran"
+        said = f"{ended} {ran} rounds; its best {where}{goal.name} is {best}"
+    if chosen.test is not None:
+        tested = chosen.test.get(goal.name)
+        score = "unknown" if tested is None else f"{tested:.4g}"
+        said += f"; on the test data the model after round {chosen.round} has {score}"
+    return f"{describe(entry)} {said}."

@@ -1,6 +1,6 @@
 """One algorithm with one step size: run round by round, recorded, resumed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import ceil, inf
 from pathlib import Path
@@ -34,11 +34,14 @@ class Trial:
         label: str = "",
         save_every: float = SAVE_EVERY,
         keep_best: bool = False,
+        measure: Callable[[Vector], dict[str, float]] | None = None,
+        simulation: Callable[..., Any] = simulate,
         **options: Any,
     ) -> None:
         self.algorithm, self.problem, self.record = algorithm, problem, record
         self.label, self.save_every, self.keep_best = label, save_every, keep_best
-        self.options = options
+        self.measure = measure  # what rounds are judged by; None: the problem's evaluate
+        self.simulation, self.options = simulation, options
         self.diverged: Diverged | None = None
         self.dropped: int | None = None  # the round at which a race gave it up
         self._sim: Simulation | None = None
@@ -58,25 +61,32 @@ class Trial:
             path, done = self.record.checkpoint, len(self.rounds)
             sim = None
             if path is not None and path.exists():
-                sim = Simulation.load(path, self.algorithm, self.problem)
+                there = self.options.get("available")
+                sim = Simulation.load(path, self.algorithm, self.problem, available=there)
             if sim is None or sim.r > done:
-                sim = simulate(self.algorithm, self.problem, **self.options)
+                sim = self.simulation(self.algorithm, self.problem, **self.options)
             while sim.r < done:  # rounds after the checkpoint: the same bits once more
                 next(sim)
             self._sim = sim
         return self._sim
 
-    def advance(self, to: int, goal: Goal) -> Iterator[RoundDone]:
-        """Run until round `to`, the goal or divergence; tell of each new round."""
+    def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
+        """Run until round `to`, the goal, divergence, or `patience` rounds that were no better.
+
+        Tell of each new round. Whether to go on is decided by the record alone, so that a run that
+        is resumed ends where it would have ended.
+        """
         try:
             while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
+                if patience is not None and goal.rounds_without_gain(self.rounds) >= patience:
+                    return
                 started = perf_counter()
                 try:
                     done = next(self.sim)
                 except Diverged as error:
                     self.diverged = error
                     return
-                measured = self.problem.evaluate(done.x)
+                measured = (self.measure or self.problem.evaluate)(done.x)
                 if self.keep_best:
                     self._note_best(done.r, done.x, goal.score(measured), goal)
                 self.record.append(_line(done, measured))
@@ -111,9 +121,24 @@ class Trial:
                 copyfile(own, path)
         elif self._best is not None and self._best[0] == r:
             write_model(path, self._tensors(self._best[1]), r)
-        else:  # it was run before an interruption, and not written by then
-            *_, last = islice(simulate(self.algorithm, self.problem, **self.options), r)
-            write_model(path, self._tensors(last.x), r)
+        else:
+            write_model(path, self._tensors(self.x_after(r)), r)
+
+    def x_after(self, r: int) -> Vector:
+        """Return x after a round that was not kept before an interruption: it is run once more."""
+        again = self.simulation(self.algorithm, self.problem, **self.options)
+        *_, last = islice(again, r)
+        x: Vector = last.x
+        return x
+
+    def best_x(self, goal: Goal) -> tuple[int, Vector] | None:
+        """Return the best round and the model after it; it is run once more if it was forgotten."""
+        line = goal.best_round(self.rounds)
+        if line is None:
+            return None
+        if self._best is None or self._best[0] != line.r:
+            self._best = line.r, self.x_after(line.r)
+        return self._best
 
     def _note_best(self, r: int, x: Vector, score: float, goal: Goal) -> None:
         if self._most is None:
@@ -129,18 +154,18 @@ class Trial:
     def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
         """Return what trials are ranked by.
 
-        Rounds to the target; without it how far they came, since those dropped early were worse,
-        and the mean of their last quarter. Only the first r rounds count, and none after the target
-        or after it was dropped, so that a race that is resumed decides as it did before.
+        What it cost to the target; without it how far they came, since those dropped early were
+        worse, and the mean of their last quarter. Only the first r rounds count, and none after the
+        target or after it was dropped, so that a race that is resumed decides as it did before.
         """
         rounds = self.rounds[: self.dropped if r is None else r]
         if self.diverged or not rounds:
             return (-inf, -inf, -inf)
         met = goal.first(rounds)
         if met:
-            return (-met.r, 0.0, 0.0)
+            return (-goal.cost(rounds[: met.r]), 0.0, 0.0)
         last = [goal.score(line.metrics) for line in rounds[-ceil(len(rounds) / 4) :]]
-        return (-inf, len(rounds), sum(last) / len(last))
+        return (-inf, goal.cost(rounds), sum(last) / len(last))
 
 
 def _line(done: Round, measured: dict[str, float]) -> RoundLine:
@@ -153,5 +178,7 @@ def _line(done: Round, measured: dict[str, float]) -> RoundLine:
         spread=done.spread,
         cosine=done.cosine,
         clients=len(done.cohort),
+        exchanges=done.exchanges,
+        work=done.work,
         metrics=dict(measured),
     )

@@ -1,0 +1,145 @@
+"""What to use, in one sentence that says no more than the numbers do."""
+
+from trimtab.algorithms.registry import NAMES, kind
+from trimtab.studies.cost import WORDS
+from trimtab.studies.entry import Entry, describe, listed
+from trimtab.studies.goal import Goal
+from trimtab.studies.statistics import Interval, ratio
+
+AS_GOOD = 1.1  # with one seed, a cost of <= 1.1 x the least is no difference
+ALIKE = 1.05  # bytes or work of <= 1.05 x the least do not decide between equals
+FRAGILE = (
+    "but this step is fragile: from a start moved by a millionth the run takes another course, as "
+    "it may on another processor, so a smaller step is safer"
+)
+
+
+def advise(entries: list[Entry], goal: Goal) -> str:
+    """Say which algorithm to use, for which target, how sure that is and what it costs."""
+    entries = [entry for entry in entries if not entry.baseline]
+    there = [e for e in entries if e.rounds is not None and not e.diverged]
+    if not there:
+        return _nobody_is_there(entries, goal)
+    best = min(there, key=lambda entry: _cost(entry, goal))
+    alike = [e for e in there if e is not best and not _differs(best, e, goal)]
+    chosen = _cheapest([best, *alike]) if alike else best
+    said = (
+        f"Use {describe(chosen)}: it reaches {goal.name} {goal.target:g} in {_needs(chosen, goal)}"
+    )
+    if alike:
+        others = [e for e in (best, *alike) if e is not chosen]
+        said += (
+            f"; no difference found to {listed([e.shown for e in others])}{_why(chosen, others)}"
+        )
+    said += _against(chosen, [e for e in entries if e is not chosen and e not in alike], goal)
+    said += f"; {FRAGILE}" if chosen.fragile else ""
+    return said + _doubt(entries, chosen)
+
+
+def _needs(entry: Entry, goal: Goal) -> str:
+    """Return what an algorithm needs: rounds, with their interval and what else they cost."""
+    facts = []
+    if entry.interval is not None:
+        low, high = entry.interval
+        facts.append(f"90 % interval {low:.2g} to {high:.2g}, {len(entry.runs)} seeds")
+    if entry.exchanges and entry.exchanges != entry.rounds:
+        facts.append(f"{entry.exchanges} exchanges")
+    if goal.unit not in ("rounds", "exchanges"):
+        facts.append(f"{_cost(entry, goal):.3g} {WORDS[goal.unit]}")
+    rounds = "1 round" if entry.rounds == 1 else f"{entry.rounds} rounds"
+    return rounds + (f" ({'; '.join(facts)})" if facts else "")
+
+
+def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
+    """Compare with what is well known."""
+    slower: dict[str, str] = {}
+    for entry in sorted(others, key=lambda e: e.rounds or 10**9):
+        well_known = entry.name in NAMES and kind(entry.name).well_known
+        if not well_known or entry.name in slower or entry.name == chosen.name:
+            continue
+        if entry.rounds is not None:
+            slower[entry.name] = f"{entry.shown} needs {entry.rounds}"
+        elif entry.reached and len(entry.runs) > 1:
+            slower[entry.name] = (
+                f"{entry.shown} gets there with {entry.reached} of {len(entry.runs)} seeds"
+            )
+        else:
+            slower[entry.name] = f"{entry.shown} does not get there"
+    return f", where {listed(list(slower.values()))}" if slower else ""
+
+
+def _doubt(entries: list[Entry], chosen: Entry) -> str:
+    """Say what was not looked at."""
+    if len(entries) > 1 and len(chosen.runs) <= 1:
+        return "; one seed, so that chance is not measured."
+    return "."
+
+
+def _nobody_is_there(entries: list[Entry], goal: Goal) -> str:
+    wanted = f"{goal.name} {goal.target:g}"
+    best = [e for e in entries if e.best is not None and not e.diverged]
+    if not best and all(e.diverged for e in entries):
+        return "All runs diverged; pass smaller step sizes, or check the scale of the data."
+    if not best:
+        return f"No run that did not diverge has a finite {goal.name}; look at `evaluate`."
+    sometimes = [e for e in best if e.reached]
+    if sometimes:
+        most = max(sometimes, key=lambda e: e.reached or 0)
+        return (
+            f"No algorithm reached {wanted} with every seed; {describe(most)} did with "
+            f"{most.reached} of {len(most.runs)}: allow more rounds (R) or an easier target."
+        )
+    top = max(best, key=lambda e: goal.score({goal.name: e.best}))
+    return (
+        f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
+        "allow more rounds (R) or an easier target."
+    )
+
+
+# -- who is better than whom
+
+
+def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
+    """Return the interval of b's cost over a's, in pairs by seed; None if it cannot be told."""
+    pairs = [
+        (getattr(mine.cost, goal.unit), getattr(theirs.cost, goal.unit))
+        for mine, theirs in zip(a.runs, b.runs, strict=False)
+        if mine.cost is not None and theirs.cost is not None and mine.seed == theirs.seed
+    ]
+    return ratio([x for x, _ in pairs], [y for _, y in pairs]) if len(pairs) > 1 else None
+
+
+def _differs(best: Entry, other: Entry, goal: Goal) -> bool:
+    found = difference(best, other, goal)
+    if found is not None:
+        return found.low > 1
+    return _cost(other, goal) > AS_GOOD * _cost(best, goal)
+
+
+def _cost(entry: Entry, goal: Goal) -> float:
+    value = getattr(entry, goal.unit)
+    return float(entry.rounds or 0) if value is None else float(value)
+
+
+def _cheapest(entries: list[Entry]) -> Entry:
+    """Return the one that sends the fewest bytes; on a tie with the least work; without a state."""
+    for name in ("bytes", "work"):
+        values = [getattr(e, name) or 0 for e in entries]
+        entries = [e for e, v in zip(entries, values, strict=True) if v <= ALIKE * min(values)]
+    return min(entries, key=lambda e: _keeps_state(e))
+
+
+def _why(chosen: Entry, others: list[Entry]) -> str:
+    """Say why one of several equals is preferred."""
+    for name, words in (("bytes", "it sends the fewest bytes"), ("work", "it computes the least")):
+        mine, theirs = getattr(chosen, name), [getattr(e, name) for e in others]
+        if mine and all(t is not None and t > ALIKE * mine for t in theirs):
+            return f", and {words}"
+    if not _keeps_state(chosen) and all(map(_keeps_state, others)):
+        return ", and it keeps no state"
+    return ""
+
+
+def _keeps_state(entry: Entry) -> bool:
+    name = entry.name.partition("#")[0]
+    return name not in NAMES or kind(name).stateful

@@ -1,0 +1,147 @@
+"""What a referee asks for: each client alone, and all data in one place.
+
+Both make the same local steps as FedAvg, with a search and a budget of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from trimtab.core import Algorithm, Gradient, Vector
+from trimtab.problems.supervised.evaluation import weighted_mean
+from trimtab.problems.supervised.problem import Supervised
+from trimtab.simulation import Round, simulate
+from trimtab.simulation.executors import Executor
+from trimtab.studies.split import Look, Measured
+
+
+def pooled(measured: Measured) -> Measured | None:
+    """Return the problem with the data of all clients in one place; None if it has no samples."""
+    problem = measured.problem
+    if not isinstance(problem, Supervised):
+        return None
+    data = [problem.clients[i] for i in range(problem.N)]
+    X, y = torch.cat([d.X for d in data]), torch.cat([d.y for d in data])
+    together = problem.replace(clients=[(X, y)], weights=None, tests=None, groups=None)
+    return Measured(together, measured.look, measured.split, measured.evaluate)
+
+
+def local(measured: Measured) -> Measured | None:
+    """Return the problem of clients that learn alone; None if it has no samples."""
+    problem = measured.problem
+    if not isinstance(problem, Supervised):
+        return None
+    alone = Alone(problem, measured.look)
+    return Measured(alone, alone.look, measured.split, alone.evaluate, run_alone)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Every client has a model of its own: x has one row for each; metrics are their mean."""
+
+    problem: Supervised
+    look_at_one: Look
+
+    @property
+    def N(self) -> int:
+        """How many clients there are."""
+        return self.problem.N
+
+    @property
+    def d(self) -> int:
+        """The length of one client's x."""
+        return self.problem.d
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The p_i."""
+        return self.problem.weights
+
+    def x0(self, seed: int = 0) -> Vector:
+        """Return the start, a row for each client."""
+        return self.problem.x0(seed).expand(self.N, self.d).clone()
+
+    def oracle(self, i: int, seed: int, r: int) -> Gradient:
+        """Return g_i."""
+        return self.problem.oracle(i, seed, r)
+
+    def steps(self, epochs: float) -> int:
+        """Return K for a number of epochs."""
+        return self.problem.steps(epochs)
+
+    def look(self, X: Vector) -> dict[str, float]:
+        """Return what is looked at while it runs, the mean over the clients' models."""
+        return self._mean([self.look_at_one(x) for x in X])
+
+    def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+        """Return the mean over the clients' models."""
+        return self._mean([self.problem.evaluate(row) for row in x])
+
+    def _mean(self, rows: list[dict[str, float]]) -> dict[str, float]:
+        return weighted_mean(rows, self.weights.tolist())
+
+
+class AloneSimulation(Iterator[Round]):
+    """One simulation for each client, which is alone in it; a round is a round of all of them."""
+
+    def __init__(self, algorithm: Algorithm, alone: Alone, seed: int, x: Vector | None) -> None:
+        start = alone.x0(seed) if x is None else x
+        self.r, self.server = 0, _Server(start)
+        self.simulations = [
+            simulate(algorithm, alone.problem, available=_only(i), seed=seed, x=start[i])
+            for i in range(alone.N)
+        ]
+
+    @property
+    def runs_on(self) -> Executor:
+        """The executor of the clients."""
+        return self.simulations[0].runs_on
+
+    def __next__(self) -> Round:
+        started = perf_counter()
+        rounds = [next(simulation) for simulation in self.simulations]
+        self.r += 1
+        self.server = _Server(torch.stack([done.x for done in rounds]))
+        return Round(
+            r=self.r,
+            x=self.server.x,
+            server=self.server,
+            cohort=tuple(range(len(rounds))),
+            bytes_down=0,
+            bytes_up=0,
+            seconds=perf_counter() - started,
+            drift=nan,
+            spread=nan,
+            cosine=nan,
+            exchanges=0,
+            work=sum(done.work for done in rounds),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write nothing: its rounds are run once more when it is resumed."""
+
+
+@dataclass(frozen=True)
+class _Server:
+    x: Vector
+
+
+def _only(client: int) -> Callable[[int], list[int]]:
+    return lambda r: [client]
+
+
+def run_alone(
+    algorithm: Algorithm, problem: Any, *, seed: int = 0, x: Vector | None = None, **others: Any
+) -> AloneSimulation:
+    """Return the rounds of clients that learn alone; all learn in each, whoever is sampled."""
+    return AloneSimulation(algorithm, problem, seed, x)
+
+
+BASELINES = {"local": local, "pooled": pooled}
+TITLES = {"local": "each client alone", "pooled": "all data in one place"}
+COLOURS = {"local": "#999999", "pooled": "#222222"}

@@ -1,0 +1,81 @@
+"""What a search may cost: minutes, turned once into sample gradients, so that it can be repeated.
+
+From there on what is run depends on the number of sample gradients alone, wherever it runs.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from math import floor, inf, log10
+from statistics import fmean
+from time import monotonic
+
+from trimtab.errors import BadArgument
+from trimtab.studies.cost import spent
+from trimtab.studies.events import RoundDone
+from trimtab.studies.goal import Goal
+from trimtab.studies.trial import Trial
+
+TIMED = 2  # rounds that are timed, after one that is not
+PATIENCE = 1.5  # a comparison stops after the rung under way, past 1.5 x its minutes
+
+
+def sample_gradients(
+    trials: Sequence[Trial], goal: Goal, minutes: float, lanes: int
+) -> Generator[RoundDone, None, float]:
+    """Return how many sample gradients each of so many algorithms has, by a few timed rounds.
+
+    Rounds of few steps take more time for each of them; the trials differ in K, and their mean
+    counts. What a round costs besides gradients, such as measuring x, is in it.
+    """
+    rates: list[float] = []  # seconds for a sample gradient
+    for trial in trials:
+        yield from trial.advance(1, goal.without_target())
+        started = monotonic()
+        yield from trial.advance(1 + TIMED, goal.without_target())
+        done = spent(trial.rounds[1:], "work")
+        if done:
+            rates.append(max(1e-9, (monotonic() - started) / done))
+    return two_digits(60 * minutes / lanes / fmean(rates)) if rates else inf
+
+
+def two_digits(value: float) -> float:
+    """Return a number with two digits, rounded down.
+
+    >>> two_digits(123456.0), two_digits(98.7)
+    (120000.0, 98.0)
+    """
+    if value < 1:
+        return 1.0
+    size = 10 ** (floor(log10(value)) - 1)
+    return float(floor(value / size) * size)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a search stops, whatever is left of its budget."""
+
+    minutes: float | None
+    started: float
+
+    @classmethod
+    def of(cls, minutes: float | None) -> "Deadline":
+        """Start the clock."""
+        return cls(minutes, monotonic())
+
+    def passed(self) -> bool:
+        """Tell whether 1.5 times the minutes are over."""
+        if self.minutes is None:
+            return False
+        return monotonic() - self.started > PATIENCE * 60 * self.minutes
+
+
+def check_budget(minutes: float | None, budget: float | None) -> None:
+    """Refuse what is no time, or no number of sample gradients."""
+    for name, value, what in (
+        ("minutes", minutes, "a positive number of minutes"),
+        ("budget", budget, "a positive number of sample gradients"),
+    ):
+        if value is not None and (isinstance(value, bool) or not value > 0):
+            raise BadArgument(
+                name, f"{{{name}:{{_given}}}}; pass {{_what}}.", _given=value, _what=what
+            )

@@ -1,0 +1,233 @@
+"""What became of one algorithm in a comparison: what was tried, and what its seeds say."""
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from trimtab._files import plain
+from trimtab.algorithms.registry import NAMES, Kind, kind
+from trimtab.core.hyper import settings_of, step_size
+from trimtab.studies.cost import Cost, cost_of
+from trimtab.studies.fragility import Again
+from trimtab.studies.goal import Goal
+from trimtab.studies.record import RoundLine
+from trimtab.studies.statistics import interval, median
+from trimtab.studies.trial import Trial
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One step size that was tried."""
+
+    step: float | None
+    ran: int
+    rounds: int | None  # to the target; None if it was not reached
+    best: float | None
+    diverged_at: int | None
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """The winner with one seed: what it cost to the target, and what its best model is worth."""
+
+    seed: int
+    cost: Cost | None  # to the target; None if it was not reached
+    best: float | None  # of what was looked at while it ran
+    chosen: int | None  # the round of the best model
+    test: dict[str, float | None]  # the metrics of that model on the test data
+    diverged_at: int | None = None
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "SeedRun":
+        """Read what `asdict` wrote."""
+        cost = record["cost"]
+        return cls(**record | {"cost": None if cost is None else Cost(**cost)})
+
+
+@dataclass
+class Entry:
+    """One algorithm in a comparison: the best that was found for it, over the seeds."""
+
+    name: str
+    label: str
+    settings: dict[str, Any]
+    rounds: int | None = None  # to the target, the median; None if some seed did not reach it
+    bytes: int | None = None
+    seconds: float | None = None
+    best: float | None = None
+    diverged_at: int | None = None
+    exchanges: int | None = None
+    work: int | None = None  # sample gradients at the clients
+    interval: tuple[float, float] | None = None  # of the rounds, 90 %
+    reached: int | None = None  # how many seeds reached the target
+    test: float | None = None  # the median of the metric at the chosen rounds, on the test data
+    tests: dict[str, float] = field(default_factory=dict)  # the same of every metric
+    per_client: dict[str, Any] | None = None
+    not_run: list[str] = field(default_factory=list)  # of the search, and why
+    baseline: bool = False  # it is no federated algorithm, and is not advised
+    runs: list[SeedRun] = field(default_factory=list)
+    shown: str = ""  # the name in tables and sentences
+    colour: str = ""
+    step: str = ""  # which of the settings is the step size
+    again: Again | None = None  # the winner from a moved start
+    tried: list[Candidate] = field(default_factory=list)
+    curve: list[RoundLine] = field(default_factory=list)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether even the best run diverged."""
+        return self.diverged_at is not None
+
+    @property
+    def fragile(self) -> bool | None:
+        """Whether a start moved by a millionth gives another result; None: not tried."""
+        return None if self.again is None else self.again.fragile
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as `--json` prints it."""
+        names = (
+            *("name", "settings", "rounds", "bytes", "seconds", "best", "diverged", "fragile"),
+            *("diverged_at", "exchanges", "work", "interval", "reached", "test", "tests"),
+            "per_client",
+            *("not_run", "baseline"),
+        )
+        runs = [plain(asdict(run)) for run in self.runs]
+        return {n: plain(getattr(self, n)) for n in names} | {"runs": runs}
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the entry as the folder keeps it, with all that a page shows."""
+        return self.to_json() | {
+            "label": self.label,
+            "shown": self.shown,
+            "colour": self.colour,
+            "step": self.step,
+            "again": None if self.again is None else asdict(self.again),
+            "tried": [asdict(candidate) for candidate in self.tried],
+            "curve": [line.to_json() for line in self.curve],
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Entry":
+        """Read what a folder keeps; what folders of version 0.1.0 lack is filled in."""
+        again, tried, curve = (record.get(name) for name in ("again", "tried", "curve"))
+        plainly = {f.name for f in fields(cls)} - {"again", "tried", "curve", "runs", "interval"}
+        interval = record.get("interval")
+        entry = cls(
+            **{name: record[name] for name in plainly if name in record},
+            again=None if again is None else Again(**again),
+            interval=None if interval is None else (interval[0], interval[1]),
+            runs=[SeedRun.from_json(run) for run in record.get("runs", ())],
+            tried=[Candidate(**candidate) for candidate in tried or ()],
+            curve=[RoundLine.from_json(line) for line in curve or ()],
+        )
+        base, _, number = entry.name.partition("#")
+        if not entry.shown and base in NAMES:
+            known = kind(base)
+            entry.shown, entry.colour, entry.step = shown(known, number), known.colour, known.step
+        return entry
+
+
+def shown(chosen: Kind, number: str = "") -> str:
+    """Return an algorithm's name for tables and sentences."""
+    return f"{chosen.shown} #{number}" if number else chosen.shown
+
+
+def entry_of(
+    name: str, label: str, tried: list[Trial], goal: Goal, again: Again | None = None
+) -> Entry:
+    """Return what became of an algorithm; the first of the trials is its best."""
+    trial, own = tried[0], kind(tried[0].algorithm)
+    cost = cost_to_target(trial, goal)
+    return Entry(
+        name=name,
+        label=label,
+        settings=_settings(trial),
+        rounds=cost.rounds if cost else None,
+        bytes=cost.bytes if cost else None,
+        seconds=cost.seconds if cost else None,
+        exchanges=cost.exchanges if cost else None,
+        work=cost.work if cost else None,
+        best=goal.best(trial.rounds),
+        diverged_at=trial.diverged.r if trial.diverged else None,
+        shown=shown(own, name.partition("#")[2]),
+        colour=own.colour,
+        step=step_size(trial.algorithm)[0],
+        again=again,
+        tried=[_candidate(t, goal) for t in tried],
+        curve=trial.rounds,
+    )
+
+
+def over_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
+    """Return the entry with what the seeds say: medians, and the interval of the rounds."""
+    costs = [run.cost for run in runs if run.cost is not None]
+    bests = [run.best for run in runs if run.best is not None]
+    tests: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in run.test.items():
+            tests.setdefault(name, []).extend([] if value is None else [value])
+    worth = {name: median(values) for name, values in tests.items() if values}
+    diverged = [run.diverged_at for run in runs if run.diverged_at is not None]
+    every = len(costs) == len(runs)
+    found = interval([cost.rounds for cost in costs]) if every else None
+
+    def middle(name: str) -> Any:
+        return median([getattr(cost, name) for cost in costs]) if every else None
+
+    return replace(
+        entry,
+        **{name: middle(name) for name in ("rounds", "bytes", "seconds", "exchanges", "work")},
+        best=median(bests) if bests else None,
+        test=worth.get(goal.name),
+        tests=worth,
+        diverged_at=diverged[0] if diverged else None,
+        interval=None if found is None else (found.low, found.high),
+        reached=len(costs),
+        runs=runs,
+    )
+
+
+def without_messages(entry: Entry) -> Entry:
+    """Return the entry; of a baseline, in which nothing is sent, without what sending costs."""
+    return replace(entry, bytes=None, exchanges=None) if entry.baseline else entry
+
+
+def cost_to_target(trial: Trial, goal: Goal) -> Cost | None:
+    """Return what a run cost until its target was first met; None if it was not."""
+    met = goal.first(trial.rounds)
+    return cost_of(trial.rounds[: met.r]) if met else None
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    """Return the hyper-parameters as JSON holds them."""
+    settings = settings_of(trial.algorithm)
+    return {name: repr(v) if is_dataclass(v) else v for name, v in settings.items()}
+
+
+def _candidate(trial: Trial, goal: Goal) -> Candidate:
+    met = goal.first(trial.rounds)
+    return Candidate(
+        step=step_size(trial.algorithm)[1],
+        ran=len(trial.rounds),
+        rounds=met.r if met else None,
+        best=goal.best(trial.rounds),
+        diverged_at=trial.diverged.r if trial.diverged else None,
+    )
+
+
+def describe(entry: Entry) -> str:
+    """Return an algorithm with what was chosen for it, for a sentence."""
+    s = entry.settings
+    shown = {k: s[k] for k in ("K", entry.step) if k in s}
+    if s.get("eta_g", 1.0) != 1.0:
+        shown["eta_g"] = s["eta_g"]
+    parts = [f"{k} = {v if isinstance(v, str) else f'{v:.3g}'}" for k, v in shown.items()]
+    return f"{entry.shown} with {listed(parts)}" if parts else entry.shown
+
+
+def listed(words: list[str]) -> str:
+    """Return words with commas and 'and'.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""

@@ -1,0 +1,63 @@
+"""What a few seeds can tell: medians, intervals of a ratio scale, differences in pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, isfinite, log, sqrt
+from statistics import fmean, stdev
+
+LEVEL = 0.9  # an interval covers the truth in >= 90 % of the cases, if logarithms are normal
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the truth lies, as far as the seeds tell."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """Return the t-interval of the mean logarithm, as a factor; None for fewer than two values.
+
+    >>> found = interval([8, 9, 13])
+    >>> round(found.low, 1), round(found.high, 1)
+    (6.4, 15.0)
+    >>> interval([8, 8, 8])
+    Interval(low=8.0, high=8.0)
+    """
+    if len(values) < 2 or not all(value > 0 and isfinite(value) for value in values):
+        return None
+    logs = [log(value) for value in values]
+    half = _quantile(len(logs) - 1) * stdev(logs) / sqrt(len(logs))
+    centre = fmean(logs)
+    return Interval(round(exp(centre - half), 10), round(exp(centre + half), 10))
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
+    """Return the interval of theirs over ours, compared in pairs; 1 in it is no difference.
+
+    >>> ratio([10, 20, 30], [20, 41, 59]).low > 1.9
+    True
+    >>> 1 in ratio([10, 20, 30], [11, 19, 30])
+    True
+    """
+    return interval([b / a for a, b in zip(ours, theirs, strict=True)])
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value; of an even number the lower one, which is one that was seen.
+
+    >>> median([3, 1, 2]), median([4, 1, 3, 2])
+    (2, 2)
+    """
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _quantile(freedom: int) -> float:
+    """Return the quantile of Student's t that leaves (1 - LEVEL)/2 on each side."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, freedom))
