@@ -31,7 +31,7 @@ format: $(VENV)/installed-dev
 # All tables and figures of docs/reproduction.md: hours; it goes on where it was interrupted.
 reproduce: $(VENV)/installed
 	$(BIN)/trimtab reproduce figure3 theorem2 table3 table4 table5 concrete emnist400 clients mime \
-		bias speedup local-steps
+		mvr bias speedup lsa contraction local-steps dane nonconvex unequal
 	$(BIN)/python -m trimtab.reproduce.page
 
 # The records of docs/performance.md, on a quiet machine.
