@@ -63,3 +63,41 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
     ]
     assert torch.isfinite(federation.server.standing.server.x).all()
     federation.close()
+
+
+def test_the_last_metrics_and_the_audit_wait_for_every_site(tmp_path):
+    federation = Federation(tmp_path, SCAFFOLD, quadratic(N=3), R=2)
+    (tmp_path / "operator").mkdir()
+    roster = RosterFile(tmp_path / "operator")
+    roster.create({"format": 1}, dict.fromkeys(federation.names, "key"))
+    away = {}
+
+    class Out(io.StringIO):
+        def write(self, text):
+            if json.loads(text).get("r") == 2 and json.loads(text)["event"] == "round":
+                away["site2"] = federation.sites.pop("site2")
+            return super().write(text)
+
+    def wait_for(names, least, seconds):
+        if least == len(names):  # Somebody wants all, so the one that is away has time to return.
+            federation.sites |= away
+
+    federation.wait_for = wait_for
+    out, job = Out(), Job("run", encode(SCAFFOLD), 2, None, 1, 60.0, 3, "restore", "state")
+    _run(federation.server, roster, federation, job, _Events(out))
+    events = [from_json(json.loads(line)) for line in out.getvalue().splitlines()]
+    (audit,) = [event for event in events if isinstance(event, AuditDone)]
+    assert away
+    assert audit.missing == {}
+    assert events[-1].metrics == federation.server.outcome.metrics
+    federation.close()
+
+
+def test_metrics_without_some_sites_say_whose_are_missing_and_why(tmp_path, caplog):
+    federation = Federation(tmp_path, SCAFFOLD, quadratic(N=3), R=1)
+    del federation.sites["site1"]
+    federation.run()
+    assert "without some sites (site1: it is not connected, or its reply was lost)" in caplog.text
+    missing = federation.server.audit(federation.ask).missing
+    assert missing == {"site1": "it is not connected, or its reply was lost"}
+    federation.close()

@@ -42,6 +42,7 @@ from trimtab.problems.capabilities import capabilities
 log = logging.getLogger("trimtab.federation.processes")
 
 _GATHER = 20.0  # all sites are waited for at the start, <= this many seconds
+_CLOSE = 75.0  # and at the end; a site that crashed may come back only after a minute
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,10 @@ def _run(
     coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job, events: _Events
 ) -> None:
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
-        transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
+        names = list(requests)
+        if any(request["kind"] == "evaluate" for request in requests.values()):
+            transport.wait_for(names, len(names), min(_CLOSE, timeout))  # The last word is of all.
+        transport.wait_for(names, min(job.min_sites, len(names)), timeout)
         yield from transport.ask(requests, timeout)
 
     if coordinator.journal:

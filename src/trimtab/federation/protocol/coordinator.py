@@ -287,12 +287,13 @@ class Coordinator:
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x."""
         standing, reports = self.standing, []
-        arrays = arrays_of(standing.server.x)
-        for member, reply in self._inquiry(ask).replies(
-            standing, "evaluate", standing.members, arrays
-        ):
+        arrays, inquiry = arrays_of(standing.server.x), self._inquiry(ask)
+        for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             reports.append(report_of(reply))
             log.info("site %s: %s", member.name, reports[-1].metrics)
+        if inquiry.absent:
+            without = "; ".join(f"{name}: {why}" for name, why in inquiry.absent.items())
+            log.warning("the last metrics are without some sites (%s)", without)
         metrics = mean_metrics(reports)
         reached = reached or goal_for(metrics, self.target, self.metric).reached(metrics)
         self._commits.commit(standing, "end", metrics=metrics, reached=reached)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Any
 
 from torch import Tensor
@@ -85,7 +85,9 @@ class Inquiry:
         common |= this_trimtab() | facts
         requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
-        self.absent |= dict.fromkeys(waiting, f"no answer within {self.timeout:g} s")
+        silent = f"no answer within {self.timeout:g} s"
+        self.absent |= dict.fromkeys(waiting, silent)
+        until = monotonic() + self.timeout
         for name, reply in self.ask(requests, self.timeout) if requests else ():
             if name not in waiting or reply.header.get("tag") != attempt.tag:
                 log.info("site %s: a late or doubled reply is dropped", name)
@@ -101,6 +103,9 @@ class Inquiry:
                 self.turn_away(name, why)
             if not waiting:
                 break
+        if monotonic() < until:  # nothing more can come before the time is over
+            gone = [name for name in waiting if self.absent[name] == silent]
+            self.absent |= dict.fromkeys(gone, "it is not connected, or its reply was lost")
 
     def turn_away(self, name: str, why: str) -> None:
         """Let a site sit out, and say so."""
