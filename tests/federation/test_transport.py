@@ -11,6 +11,7 @@ from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab.algorithms.registry import encode
 from trimtab.federation.events import AuditDone, Ended, RoundCommitted, from_json, to_json
+from trimtab.federation.processes import rounds
 from trimtab.federation.processes.rounds import _Events, _run
 from trimtab.federation.setup.job import Job
 from trimtab.federation.storage.roster import RosterFile
@@ -47,8 +48,8 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
     federation.server.min_sites = 2
     _run(federation.server, roster, federation, job, _Events(out))
     events = [from_json(json.loads(line)) for line in out.getvalue().splitlines()]
-    rounds = [event for event in events if isinstance(event, RoundCommitted)]
-    assert [event.cohort for event in rounds] == [
+    done = [event for event in events if isinstance(event, RoundCommitted)]
+    assert [event.cohort for event in done] == [
         *[["site0", "site1", "site2"]] * 2,
         *[["site1", "site2", "site3"]] * 2,
     ]
@@ -65,12 +66,13 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
     federation.close()
 
 
-def test_the_last_metrics_and_the_audit_wait_for_every_site(tmp_path):
+def test_the_last_metrics_and_the_audit_ask_again_who_comes_back_late(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "_PAUSE", 0.0)
     federation = Federation(tmp_path, SCAFFOLD, quadratic(N=3), R=2)
     (tmp_path / "operator").mkdir()
     roster = RosterFile(tmp_path / "operator")
     roster.create({"format": 1}, dict.fromkeys(federation.names, "key"))
-    away = {}
+    away, silent, carried = {}, [3], federation.ask
 
     class Out(io.StringIO):
         def write(self, text):
@@ -78,18 +80,37 @@ def test_the_last_metrics_and_the_audit_wait_for_every_site(tmp_path):
                 away["site2"] = federation.sites.pop("site2")
             return super().write(text)
 
-    def wait_for(names, least, seconds):
-        if least == len(names):  # Somebody wants all, so the one that is away has time to return.
-            federation.sites |= away
+    def ask(requests, timeout):  # site2 is taken to be connected before it is
+        if away and "site2" in requests and "site2" not in federation.sites:
+            silent[0] -= 1
+            federation.sites |= {} if silent[0] else away
+        yield from carried(requests, timeout)
 
-    federation.wait_for = wait_for
+    federation.ask, federation.wait_for = ask, lambda names, least, seconds: None
     out, job = Out(), Job("run", encode(SCAFFOLD), 2, None, 1, 60.0, 3, "restore", "state")
     _run(federation.server, roster, federation, job, _Events(out))
     events = [from_json(json.loads(line)) for line in out.getvalue().splitlines()]
     (audit,) = [event for event in events if isinstance(event, AuditDone)]
-    assert away
+    assert silent == [0]
     assert audit.missing == {}
-    assert events[-1].metrics == federation.server.outcome.metrics
+    assert "without some sites" not in out.getvalue()
+    federation.close()
+
+
+def test_a_run_does_not_end_without_a_word_of_enough_sites(tmp_path, caplog):
+    federation = Federation(tmp_path, SCAFFOLD, quadratic(N=2), R=1)
+    carried, deaf = federation.ask, [2]
+
+    def ask(requests, timeout):
+        if next(iter(requests.values()))["kind"] == "evaluate" and deaf[0]:
+            deaf[0] -= 1
+            return
+        yield from carried(requests, timeout)
+
+    federation.run(ask)
+    assert deaf == [0]
+    assert caplog.text.count("0 sites measured the last x, fewer than min_sites=1") == 2
+    assert set(federation.server.outcome.metrics) >= {"loss"}
     federation.close()
 
 

@@ -10,8 +10,10 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,7 +44,8 @@ from trimtab.problems.capabilities import capabilities
 log = logging.getLogger("trimtab.federation.processes")
 
 _GATHER = 20.0  # all sites are waited for at the start, <= this many seconds
-_CLOSE = 75.0  # and at the end; a site that crashed may come back only after a minute
+_CLOSE = 90.0  # and at the end, <= this many: a site that crashed comes back after a minute
+_PAUSE = 0.5  # sites that did not answer at the end are asked again >= this many seconds later
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def _do(assignment: Assignment, events: _Events) -> None:
             if job.kind == "run":
                 _run(coordinator, RosterFile(folder), fleet, job, events)
             else:
-                events.tell(audit_done(coordinator.audit(fleet.ask)))
+                events.tell(audit_done(coordinator.audit(partial(_ask_all, fleet))))
     finally:
         coordinator.close()
 
@@ -118,11 +121,11 @@ def _run(
     coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job, events: _Events
 ) -> None:
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
-        names = list(requests)
         if any(request["kind"] == "evaluate" for request in requests.values()):
-            transport.wait_for(names, len(names), min(_CLOSE, timeout))  # The last word is of all.
-        transport.wait_for(names, min(job.min_sites, len(names)), timeout)
-        yield from transport.ask(requests, timeout)
+            yield from _ask_all(transport, requests, timeout)
+        else:
+            transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
+            yield from transport.ask(requests, timeout)
 
     if coordinator.journal:
         _follow_roster(coordinator, roster, transport)
@@ -130,9 +133,27 @@ def _run(
         events.tell(round_committed(done))
         _follow_roster(coordinator, roster, transport)
     if has_controls(coordinator.standing):
-        events.tell(audit_done(coordinator.audit(transport.ask)))
+        events.tell(audit_done(coordinator.audit(partial(_ask_all, transport))))
     assert coordinator.outcome is not None
     events.tell(Ended(**vars(coordinator.outcome)))
+
+
+def _ask_all(
+    transport: Transport, requests: Mapping[str, Message], timeout: float
+) -> Iterator[tuple[str, Message]]:
+    """Ask every site, and for a while those again that do not answer, for they may come back.
+
+    After a crash Flower takes a site to be connected that is not, until its heartbeat is overdue.
+    """
+    left, until = dict(requests), time.monotonic() + min(_CLOSE, timeout)
+    while left:
+        transport.wait_for(list(left), len(left), until - time.monotonic())
+        for name, reply in transport.ask(dict(left), timeout):
+            yield name, reply
+            left.pop(name, None)
+        if time.monotonic() > until:
+            break
+        time.sleep(_PAUSE if left else 0.0)
 
 
 def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transport) -> None:

@@ -285,12 +285,20 @@ class Coordinator:
             log.warning("the state of %s was gone; it is restored", names)
 
     def _end(self, ask: Ask, reached: bool) -> None:
-        """Let the sites measure the last x."""
+        """Let the sites measure the last x; without enough of them it is not the end yet."""
         standing, reports = self.standing, []
         arrays, inquiry = arrays_of(standing.server.x), self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             reports.append(report_of(reply))
             log.info("site %s: %s", member.name, reports[-1].metrics)
+        if len(reports) < self.min_sites:
+            log.warning(
+                "%d sites measured the last x, fewer than min_sites=%d; they are asked again",
+                len(reports),
+                self.min_sites,
+            )
+            sleep(self.pause)
+            return
         if inquiry.absent:
             without = "; ".join(f"{name}: {why}" for name, why in inquiry.absent.items())
             log.warning("the last metrics are without some sites (%s)", without)
