@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, compare
 from trimtab.cli import cli
+from trimtab.studies.columns import columns
+from trimtab.studies.comparison import read_comparison
 from trimtab.studies.split import held_out
 
 
@@ -114,6 +116,22 @@ def test_unbalanced_labels_are_noted(tmp_path, capsys):
     words = f"compare {tmp_path}/mine.py:problem --algorithms sgd -R 3 --seeds 1 --budget 5000"
     cli.main([*words.split(), "--out", f"{tmp_path}/out"], standalone_mode=False)
     assert "is what always saying that scores" in " ".join(capsys.readouterr().out.split())
+
+
+def test_without_test_data_the_last_column_is_of_training_and_says_so(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MINE.replace("clients, clients[0],", "clients,"))
+    words = f"compare {tmp_path}/mine.py:problem --algorithms sgd -R 3 --seeds 1 --budget 5000"
+    cli.main([*words.split(), "--json", "--out", f"{tmp_path}/out"], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
+    assert found["tested_on"] == "training"
+    assert any("there are no test data" in note for note in found["notes"])
+    titles = [column.title for column in columns(read_comparison(tmp_path / "out"))]
+    assert "training" in titles
+    assert "test" not in titles
+    cli.main([*words.split(), "--json", "--split", "none"], standalone_mode=False)
+    notes = " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert "tuned, stopped and compared on the training data" in notes
+    assert "no test data" not in notes
 
 
 def test_a_comparison_by_another_metric_is_another_one(tmp_path, refused):

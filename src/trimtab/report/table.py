@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.studies.columns import BESIDES, bold, columns
+from trimtab.studies.columns import bold, columns
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import listed
 
@@ -22,7 +22,7 @@ def terminal_table(result: Comparison) -> Table:
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.caption = "\n".join(_notes(result)) or None
     best = bold(result)
-    usual = tuple(f"{name}{BESIDES}" for name in ("loss", "accuracy"))
+    usual = tuple(f"{name} ({result.about.tested_on})" for name in ("loss", "accuracy"))
     left_out = ON_THE_PAGE + usual
     shown = [(j, c) for j, c in enumerate(columns(result)) if c.title not in left_out]
     for _, column in shown:

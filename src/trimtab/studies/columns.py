@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import Entry
 
-BESIDES = " (test)"  # marks the columns of metrics that do not decide
-
 
 @dataclass(frozen=True)
 class Column:
@@ -46,7 +44,7 @@ def columns(result: "Comparison") -> list[Column]:
     several_seeds = any(len(entry.runs) > 1 for entry in entries)
     searched = any(entry.settings.get("eta_g", 1.0) != 1.0 for entry in entries)
     exchanges = any(e.exchanges is not None and e.exchanges != e.rounds for e in entries)
-    split = result.about.split != "none"
+    split, data = result.about.split != "none", result.about.tested_on
     work = any(entry.work for entry in entries)
     made = [
         Column("algorithm", lambda entry: entry.shown, _name),
@@ -69,16 +67,19 @@ def columns(result: "Comparison") -> list[Column]:
             lambda entry: _short(entry.best, 4),
             end,
         ),
-        Column("test", lambda e: e.test, lambda e: _short(e.test, 4), end) if split else None,
+        Column(data, lambda e: e.test, lambda e: _short(e.test, 4), end) if split else None,
     ]
     others = dict.fromkeys(name for e in entries for name in e.tests if name != result.metric)
-    return [*(column for column in made if column is not None), *map(_besides, others)]
+    return [
+        *(column for column in made if column is not None),
+        *(_besides(n, data) for n in others),
+    ]
 
 
-def _besides(name: str) -> Column:
-    """Return the column of a metric that is measured and does not decide."""
+def _besides(name: str, data: str) -> Column:
+    """Return the column of a metric that is measured at the end and does not decide."""
     return Column(
-        f"{name}{BESIDES}",
+        f"{name} ({data})",
         lambda entry: entry.tests.get(name),
         lambda entry: _short(entry.tests.get(name), 4),
     )

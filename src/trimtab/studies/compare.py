@@ -154,6 +154,7 @@ def _compared(
         entries.append(without_messages(over_seeds(entry, runs, goal)))
     about = About(
         split=study.measured.split,
+        tested_on=study.measured.tested_on,
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
         complete=all(search.complete for search in searches.values()),

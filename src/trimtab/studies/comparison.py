@@ -19,6 +19,7 @@ class About:
     """How a comparison was made: what a reader must know to believe it, or to make it again."""
 
     split: float | str = "none"  # the share of the samples that was held out to tune and stop on
+    tested_on: str = "test"  # the data of the last numbers; "training" where there are no others
     seeds: tuple[int, ...] = ()  # those that are reported; the search has its own
     budget: float | None = None  # sample gradients for each algorithm; None: no limit
     complete: bool = True

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from trimtab.core import Vector
 from trimtab.problems.capabilities import capabilities
@@ -15,7 +15,8 @@ from trimtab.studies.chosen import Split
 Look = Callable[[Vector], dict[str, float]]
 """Measures a model."""
 
-TEST = "runs were tuned, stopped and compared on the test data, which flatters all of them."
+ON_THE_END = "runs were tuned, stopped and compared on the {data}, which flatters all of them."
+NO_TEST = "there are no test data: the last numbers are of the rows that were trained on."
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,18 @@ class Measured:
     split: Split
     evaluate: Look
     simulation: Callable[..., Any] = simulate
-    on_test: bool = False  # whether the test data decide, though they need not
+    on_the_end: bool = False  # whether what is kept for the end decides, though it need not
+
+    @property
+    def tested_on(self) -> Literal["test", "training"]:
+        """The data of the last numbers."""
+        return "test" if capabilities(self.problem).has_test else "training"
 
     def notes(self, metric: Metric) -> list[str]:
         """Return what a reader must know of the numbers."""
-        return [*([TEST] if self.on_test else []), *notes(self.problem, metric)]
+        own = [ON_THE_END.format(data=f"{self.tested_on} data")] if self.on_the_end else []
+        own += [NO_TEST] if self.tested_on == "training" and not self.on_the_end else []
+        return [*own, *notes(self.problem, metric)]
 
 
 def held_out(problem: Problem, split: float | None, seed: int, metric: str | None) -> Measured:
@@ -48,5 +56,5 @@ def held_out(problem: Problem, split: float | None, seed: int, metric: str | Non
     kept = problem if split is None or given else can.split(split, seed)
     look = capabilities(kept).validate
     if split is None or look is None:  # look is None: each client is too small to spare a sample
-        return Measured(problem, problem.evaluate, "none", problem.evaluate, on_test=True)
+        return Measured(problem, problem.evaluate, "none", problem.evaluate, on_the_end=True)
     return Measured(kept, look, "given" if given else split, kept.evaluate)
