@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,44 +12,130 @@ from torch import Tensor
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
+
+class _Own(Generic[T]):
+    """What a problem has by a name, as it is when somebody asks; None if it has no such thing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, can: "Capabilities", kind: object = None) -> T | None:
+        value: T | None = getattr(can.problem, self.name, None)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What this instance can do; None: it cannot. It depends on the instance, and on when.
 
+    A problem is asked for what somebody wants to know, and only then: a round wants little.
     Gradients on all data always exist, since an oracle without k gives them.
     """
 
-    client_gradient: Callable[[int, Vector], Vector]  # of f_i, on all its data
-    gradient: Callable[[Vector], Vector]  # of f
-    loss: Callable[[Vector], float] | None = None  # f itself
-    client_loss: Callable[[int, Vector], float] | None = None  # f_i
-    metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-    hessian_products: Callable[[int, Vector, Tensor], Tensor] | None = None  # Hess_i V'
-    chunk_oracle: Callable[[Sequence[int], int, int], Gradient] | None = None  # of several clients
-    play: Callable[..., Any] | None = None  # runs a tape for several clients, by a kernel
-    threads: bool = False  # oracles of several clients may be called at once, and gain by it
-    steps: Callable[[float], int] | None = None  # K for a number of epochs
-    steps_in_a_pass: Callable[[int], int] | None = None  # of client i over its own data
-    samples: Callable[[int], tuple[int, int]] | None = None  # n_i, and b_i of a mini-batch
-    reshuffles: bool = False  # a pass of mini-batches sees each sample once
-    optimum: Callable[[], Vector] | None = None
-    constant_hessians: bool = False  # f_i are quadratic
-    symmetric: bool = True  # what oracles give is the gradient of f_i: its derivative is symmetric
-    state_dict: Callable[[Vector], dict[str, Tensor]] | None = None  # of a module at x
-    split: Callable[[float, int], Any] | None = None  # the problem with rows held out, by a seed
-    validate: Callable[[Vector], dict[str, float]] | None = None  # if it has validation data
-    has_test: bool = True  # `evaluate` looks at data that nothing was learnt from
-    vector: Callable[[dict[str, Tensor]], Vector] | None = None  # x of a module's state_dict
-    client_metrics: Callable[[int, Vector], dict[str, float]] | None = None  # of client i
-    own_test: Callable[[int], bool] | None = None  # whether client i has a test part of its own
-    groups: Sequence[Any] | None = None  # a label for each client
-    metrics: Mapping[str, Any] | None = None  # functions of outputs and targets, by name
-    with_metric: Callable[[str], Any] | None = None  # the problem with a ready metric besides
-    class_shares: Callable[[], tuple[str, Tensor] | None] | None = (
-        None  # where accuracy is measured
-    )
-    weighing: str | None = None  # where the p_i come from: uniform, samples or own
+    problem: Any
+
+    client_loss = _Own[Callable[[int, Vector], float]]("client_loss")  # f_i
+    hessian_products = _Own[Callable[[int, Vector, Tensor], Tensor]]("client_hvp")  # Hess_i V'
+    chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
+    steps = _Own[Callable[[float], int]]("steps")  # K for a number of epochs
+    steps_in_a_pass = _Own[Callable[[int], int]]("steps_in_a_pass")  # of client i over its own data
+    state_dict = _Own[Callable[[Vector], dict[str, Tensor]]]("unflatten")  # of a module at x
+    vector = _Own[Callable[[dict[str, Tensor]], Vector]]("flatten")  # x of a module's state_dict
+    split = _Own[Callable[[float, int], Any]]("split")  # the problem with rows held out, by a seed
+    own_test = _Own[Callable[[int], bool]]("has_own_test")  # whether client i has a test part
+    groups = _Own[Sequence[Any]]("groups")  # a label for each client
+    with_metric = _Own[Callable[[str], Any]]("with_metric")  # the problem with one more metric
+    class_shares = _Own[Callable[[], tuple[str, Tensor] | None]]("class_shares")  # for accuracy
+    weighing = _Own[str]("weighing")  # where the p_i come from: uniform, samples or own
+
+    def _has(self, name: str) -> Any:
+        return getattr(self.problem, name, None)
+
+    @property
+    def client_gradient(self) -> Callable[[int, Vector], Vector]:
+        """The gradient of f_i, on all its data."""
+        return self._has("client_gradient") or _client_gradient(self.problem)
+
+    @property
+    def gradient(self) -> Callable[[Vector], Vector]:
+        """The gradient of f."""
+        return self._has("gradient") or _mean_gradient(self.problem, self.client_gradient)
+
+    @property
+    def loss(self) -> Callable[[Vector], float] | None:
+        """The function f itself."""
+        own, each = self._has("loss"), self.client_loss
+        return own or (None if each is None else _mean_loss(self.problem, each))
+
+    @property
+    def metric(self) -> Metric | None:
+        """What it is judged by, if not by accuracy or loss."""
+        own = self._has("metric")
+        if own is not None and not isinstance(own, Metric):
+            raise ValueError(
+                f"{type(self.problem).__name__}.metric is {own!r}; make it a Metric, as "
+                "Metric('auc', higher=True, low=0.5, high=1.0)."
+            )
+        return own
+
+    @property
+    def metrics(self) -> Mapping[str, Any] | None:
+        """Functions of outputs and targets, by name."""
+        own = self._has("metrics")
+        return own if isinstance(own, Mapping) else None
+
+    @property
+    def client_metrics(self) -> Callable[[int, Vector], dict[str, float]] | None:
+        """What `evaluate` says of client i."""
+        return _client_metrics(self.problem)
+
+    @property
+    def play(self) -> Callable[..., Any] | None:
+        """What runs a tape for several clients, by a kernel."""
+        return self._has("play") if self._has("kernel") is not None else None
+
+    @property
+    def threads(self) -> bool:
+        """Whether oracles of several clients may be called at once, and gain by it."""
+        return bool(self._has("threads"))
+
+    @property
+    def samples(self) -> Callable[[int], tuple[int, int]] | None:
+        """The n_i of a client, and the b_i of a mini-batch."""
+        own = self._has("samples")
+        return own if callable(own) else None
+
+    @property
+    def reshuffles(self) -> bool:
+        """Whether a pass of mini-batches sees each sample once."""
+        return bool(self._has("sampling") == "reshuffle")
+
+    @property
+    def optimum(self) -> Callable[[], Vector] | None:
+        """The minimum of f, computed when this is called."""
+        return (lambda: self.problem.x_star) if _declares(self.problem, "x_star") else None
+
+    @property
+    def constant_hessians(self) -> bool:
+        """Whether the f_i are quadratic."""
+        return bool(self._has("constant_hessians"))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether what oracles give is the gradient of f_i: its derivative is symmetric."""
+        return self._has("symmetric") is not False
+
+    @property
+    def validate(self) -> Callable[[Vector], dict[str, float]] | None:
+        """What is measured on validation data, if there are any."""
+        return self._has("validate") if getattr(self.problem, "has_validation", True) else None
+
+    @property
+    def has_test(self) -> bool:
+        """Whether `evaluate` looks at data that nothing was learnt from."""
+        return bool(getattr(self.problem, "has_test", True))
 
 
 def capabilities(problem: Any) -> Capabilities:
@@ -69,43 +155,7 @@ def capabilities(problem: Any) -> Capabilities:
     >>> can.constant_hessians, can.state_dict
     (True, None)
     """
-
-    def has(name: str) -> Any:
-        return getattr(problem, name, None)
-
-    client_gradient = has("client_gradient") or _client_gradient(problem)
-    client_loss = has("client_loss")
-    mean_loss = None if client_loss is None else _mean_loss(problem, client_loss)
-    return Capabilities(
-        client_gradient=client_gradient,
-        gradient=has("gradient") or _mean_gradient(problem, client_gradient),
-        loss=has("loss") or mean_loss,
-        client_loss=client_loss,
-        metric=_metric(problem),
-        hessian_products=has("client_hvp"),
-        chunk_oracle=has("chunk_oracle"),
-        play=has("play") if has("kernel") is not None else None,
-        threads=bool(has("threads")),
-        steps=has("steps"),
-        steps_in_a_pass=has("steps_in_a_pass"),
-        samples=has("samples") if callable(has("samples")) else None,
-        reshuffles=has("sampling") == "reshuffle",
-        optimum=(lambda: problem.x_star) if _declares(problem, "x_star") else None,
-        constant_hessians=bool(has("constant_hessians")),
-        symmetric=has("symmetric") is not False,
-        state_dict=has("unflatten"),
-        split=has("split"),
-        validate=has("validate") if getattr(problem, "has_validation", True) else None,
-        has_test=bool(getattr(problem, "has_test", True)),
-        vector=has("flatten"),
-        client_metrics=_client_metrics(problem),
-        own_test=has("has_own_test"),
-        groups=has("groups"),
-        metrics=has("metrics") if isinstance(has("metrics"), Mapping) else None,
-        with_metric=has("with_metric"),
-        class_shares=has("class_shares"),
-        weighing=has("weighing"),
-    )
+    return Capabilities(problem)
 
 
 def fingerprint_of(problem: Any) -> str | None:
@@ -181,13 +231,3 @@ def _takes_client(evaluate: Any) -> bool:
 def _declares(problem: Any, name: str) -> bool:
     """Tell whether a problem has an attribute, without computing it where it is a property."""
     return hasattr(type(problem), name) or hasattr(problem, name)
-
-
-def _metric(problem: Any) -> Metric | None:
-    own = getattr(problem, "metric", None)
-    if own is not None and not isinstance(own, Metric):
-        raise ValueError(
-            f"{type(problem).__name__}.metric is {own!r}; make it a Metric, as "
-            "Metric('auc', higher=True, low=0.5, high=1.0)."
-        )
-    return own
