@@ -210,7 +210,8 @@ def at(algorithm: Any, r: int) -> Any:
     >>> at(Through(Scheduled(FedAvg(eta_l=0.1, K=5), eta_l=Decay(0.5)), (Rounding(0.1),)), 3)
     Through(algorithm=FedAvg(eta_l=0.025, K=5, eta_g=1.0), stages=(Rounding(step=0.1),))
     """
-    if isinstance(algorithm, Varying):
+    kind: Any = type(algorithm)
+    if _varies(kind):
         return at(algorithm.at(r), r)
     for parameter in own_parameters(type(algorithm)):
         value = getattr(algorithm, parameter.name)
@@ -218,6 +219,12 @@ def at(algorithm: Any, r: int) -> Any:
         if now is not value:
             algorithm = replace(algorithm, **{parameter.name: now})
     return algorithm
+
+
+@cache
+def _varies(kind: Any) -> bool:
+    """Tell whether a class is `Varying`; kept, since a protocol takes 10 us a question."""
+    return issubclass(kind, Varying)
 
 
 def wrapped(value: Any) -> bool:

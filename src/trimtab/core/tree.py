@@ -28,6 +28,8 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
     Traceback (most recent call last):
     trimtab.core.tree.NoLeafError: x holds None; use tensors, tuples of them, or () for nothing.
     """
+    if type(tree) is Tensor:  # as most are
+        return [tree]
     if isinstance(tree, tuple):
         return [leaf for part in tree for leaf in leaves(part, what)]
     return [_leaf(tree, what)]
@@ -35,6 +37,8 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
 
 def map_leaves(f: Callable[..., Any], tree: State, *others: State) -> State:
     """Apply f to the leaves of trees of one structure, and keep that structure."""
+    if type(tree) is Tensor:  # as most are
+        return f(tree, *others)
     if isinstance(tree, tuple):
         parts = [map_leaves(f, *parts) for parts in zip(tree, *others, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)

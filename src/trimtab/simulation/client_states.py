@@ -44,9 +44,9 @@ class ClientStates:
             raise ValueError(f"memory={limit!r}; pass a number of bytes, or None for no limit.")
         self.limit = limit
         self.in_memory = 0
-        self._committed: dict[int, State | _Row] = {}
-        self._staged: dict[int, State | _Row] = {}
-        self._lent: dict[int, State] = {}  # by its id
+        self._committed: dict[int, _Place] = {}
+        self._staged: dict[int, _Place] = {}
+        self._lent: dict[int, _Slot] = {}  # by the id of its state
         self._slabs: dict[Any, _Slabs] = {}  # one for each form of state: one, as a rule
         self._files: dict[Any, _File] = {}
 
@@ -54,7 +54,7 @@ class ClientStates:
         self._keep(self._committed, client, state)
 
     def __getitem__(self, client: int) -> State:
-        return map_leaves(torch.clone, _read(self._committed[client]))
+        return map_leaves(torch.clone, self._committed[client].read())
 
     def __contains__(self, client: int) -> bool:
         return client in self._committed
@@ -80,70 +80,76 @@ class ClientStates:
 
         What is staged so is not copied. What is not staged in this round is taken back.
         """
+        return next(iter(self.rooms(like, 1)), None)
+
+    def rooms(self, like: State, count: int) -> list[State]:
+        """Return memory for several new states of one form, or for as many as the limit allows."""
         size = nbytes(like)
-        if self.limit is not None and self.in_memory + size > self.limit:
-            return None
+        if self.limit is not None and size:
+            count = min(count, max(0, self.limit - self.in_memory) // size)
+        if not count:
+            return []
         form = _form(like)
         if form not in self._slabs:
             self._slabs[form] = _Slabs(like)
-        self.in_memory += size
-        lent = self._slabs[form].take()
-        self._lent[id(lent)] = lent
-        return lent
+        self.in_memory += count * size
+        slots = [self._slabs[form].take() for _ in range(count)]
+        self._lent.update((id(slot.state), slot) for slot in slots)
+        return [slot.state for slot in slots]
 
     def latest(self, client: int) -> State | None:
         """Return the staged state, else that of the mapping, else None.
 
         Not a copy: once a newer one is staged or committed, its memory is another state's.
         """
-        for index in (self._staged, self._committed):
-            if client in index:
-                return _read(index[client])
-        return None
+        place = self._staged.get(client) or self._committed.get(client)
+        return None if place is None else place.read()
 
     def commit(self, clients: Iterable[int]) -> None:
         """Let the staged states of these clients replace those in the mapping; forget others."""
         for client in clients:
-            if client in self._staged:
-                self._replace(self._committed, client, self._staged.pop(client))
+            place = self._staged.pop(client, None)
+            if place is not None:
+                self._replace(self._committed, client, place)
         self.discard()
 
     def discard(self) -> None:
         """Forget the staged states."""
-        for places in (self._staged, self._lent):
-            while places:
-                self._free(places.popitem()[1])
+        while self._staged:
+            self._free(self._staged.popitem()[1])
+        while self._lent:
+            self._free(self._lent.popitem()[1])
 
     # -- inside
 
-    @torch.no_grad()
-    def _keep(self, index: dict[int, Any], client: int, state: State) -> None:
-        if not leaves(state):
-            return  # nothing to remember
-        kept = state if id(state) in self._lent else self.room(state)
-        if kept is None:
-            form = _form(state)
-            if form not in self._files:
-                self._files[form] = _File(state)
-            kept = self._files[form].put(state)
-        else:
-            if kept is not state:
-                map_leaves(Tensor.copy_, kept, state)
-            del self._lent[id(kept)]
-        self._replace(index, client, kept)
+    def _keep(self, index: "dict[int, _Place]", client: int, state: State) -> None:
+        lent = self._lent.pop(id(state), None)
+        if lent is not None:
+            self._replace(index, client, lent)
+        elif leaves(state):  # else there is nothing to remember
+            with torch.no_grad():
+                self._replace(index, client, self._copied(state))
 
-    def _replace(self, index: dict[int, Any], client: int, place: "State | _Row") -> None:
+    def _copied(self, state: State) -> "_Place":
+        """Return the place of a copy, in memory if the limit allows."""
+        room = self.room(state)
+        if room is not None:
+            map_leaves(Tensor.copy_, room, state)
+            return self._lent.pop(id(room))
+        form = _form(state)
+        if form not in self._files:
+            self._files[form] = _File(state)
+        return self._files[form].put(state)
+
+    def _replace(self, index: "dict[int, _Place]", client: int, place: "_Place") -> None:
         old = index.get(client)
         index[client] = place
         if old is not None:
             self._free(old)
 
-    def _free(self, place: "State | _Row") -> None:
-        if isinstance(place, _Row):
-            place.file.spare.append(place.number)
-        else:
-            self._slabs[_form(place)].spare.append(place)
-            self.in_memory -= nbytes(place)
+    def _free(self, place: "_Place") -> None:
+        place.free()
+        self.in_memory -= place.in_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +158,31 @@ class _Row:
 
     file: "_File"
     number: int
+    in_memory = 0  # bytes
+
+    def read(self) -> State:
+        return self.file.get(self.number)
+
+    def free(self) -> None:
+        self.file.spare.append(self.number)
 
 
-def _read(place: State | _Row) -> State:
-    return place.file.get(place.number) if isinstance(place, _Row) else place
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """Where a state lies in memory, and how many bytes it takes there."""
+
+    slabs: "_Slabs"
+    state: State
+    in_memory: int
+
+    def read(self) -> State:
+        return self.state
+
+    def free(self) -> None:
+        self.slabs.spare.append(self)
+
+
+_Place = _Row | _Slot
 
 
 class _Slabs:
@@ -166,21 +193,27 @@ class _Slabs:
     """
 
     def __init__(self, state: State) -> None:
-        self.like = _like(state)
-        self.spare: list[State] = []
+        self.like, self.size = _like(state), nbytes(state)
+        self.spare: list[_Slot] = []
+        self._rows: Iterator[State] = iter(())
 
-    def take(self) -> State:
-        if not self.spare:
-            self.spare = self._slab()
-        return self.spare.pop()
+    def take(self) -> _Slot:
+        if self.spare:
+            return self.spare.pop()
+        state = next(self._rows, None)
+        if state is None:
+            self._rows = self._slab()
+            state = next(self._rows)
+        return _Slot(self, state, self.size)
 
-    def _slab(self) -> list[State]:
+    def _slab(self) -> Iterator[State]:
+        """Return the rows of a new slab, cut when they are taken."""
         if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
-            return [map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)]
+            return iter([map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)])
         size = _row_bytes(self.like)
         rows = max(1, min(_ROWS, _SLAB // max(1, size)))
         slab = torch.empty(rows, size, dtype=torch.uint8)
-        return [_cut(row, self.like) for row in slab.unbind()][::-1]
+        return (_cut(slab[row], self.like) for row in range(rows))
 
 
 class _File:

@@ -1,7 +1,7 @@
 """The clients of one round, as an algorithm reaches them."""
 
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Sequence
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,8 +54,9 @@ class Cohort:
             program,
             broadcast,
             self._state,
+            self._states,
             states.stage,
-            states.room,
+            states.rooms,
             sim.seed,
             self.r,
             self.exchanges,
@@ -85,9 +86,22 @@ class Cohort:
         state = self.sim.states.latest(i)
         return self.sim.algorithm.init_client(self.sim.server.x) if state is None else state
 
-    def finite(self) -> bool:
+    def _states(self, clients: Sequence[int]) -> list[State]:
+        """Return the states of several clients; those without one share that of a new client."""
+        found = [self.sim.states.latest(i) for i in clients]
+        if not any(state is None for state in found):
+            return found
+        new = self.sim.algorithm.init_client(self.sim.server.x)
+        return [new if state is None else state for state in found]
+
+    @property
+    def spread(self) -> float:
+        """The spread of the client states after the last exchange; NaN where there was none."""
+        return self.last.spread if self.last else nan
+
+    def finite(self, spread: float) -> bool:
         """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
-        doubt = self.last is not None and not isfinite(self.last.spread)
+        doubt = self.last is not None and not isfinite(spread)
         return not doubt or all(all_finite(self._state(i)) for i in self.alive)
 
 

@@ -115,11 +115,12 @@ class Simulation(Iterator[Round]):
             if not asked:
                 raise NobodyAnsweredError
             server = self._next_server(clients)
-            if not (all_finite(server) and clients.finite()):
+            spread = clients.spread
+            if not (all_finite(server) and clients.finite(spread)):
                 raise Diverged(at(self._algorithm, r), r, self._why(clients.alive))
             self.states.commit(clients.alive)
         except NobodyAnsweredError:
-            server = self.server
+            server, spread = self.server, clients.spread
         finally:
             self.states.discard()
         self.server, self.r = server, r
@@ -135,7 +136,7 @@ class Simulation(Iterator[Round]):
             bytes_up=clients.bytes_up,
             seconds=perf_counter() - started,
             drift=last.drift if last else nan,
-            spread=last.spread if last else nan,
+            spread=spread,
             cosine=last.cosine if last else nan,
             exchanges=clients.exchanges,
             work=clients.work,

@@ -15,6 +15,7 @@ from trimtab.compute.kernel.calls import combine, gradients, outputs, run
 from trimtab.compute.kernel.errors import BadDataError
 from trimtab.compute.kernel.library import LEVELS, cores, level
 from trimtab.compute.kernel.program import Batch, Code, Layers, Terms
+from trimtab.compute.kernel.rows import Rows, rows_of
 from trimtab.compute.kernel.self_check import works
 
 __all__ = [
@@ -23,12 +24,14 @@ __all__ = [
     "Batch",
     "Code",
     "Layers",
+    "Rows",
     "Terms",
     "combine",
     "cores",
     "gradients",
     "level",
     "outputs",
+    "rows_of",
     "run",
     "works",
 ]

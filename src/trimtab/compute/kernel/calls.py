@@ -3,6 +3,8 @@
 import ctypes
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from trimtab.compute.kernel.program import (
     Clients,
     Code,
     Layers,
+    Model,
     Program,
     Terms,
     Trouble,
@@ -22,8 +25,11 @@ from trimtab.compute.kernel.program import (
     encoded_model,
     longs,
 )
+from trimtab.compute.kernel.rows import Rows, rows_of
 
 _LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
+_WORTH_A_THREAD = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
+_LANES = 16  # a layer of fewer outputs takes as long as one of 16
 _ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
 
 
@@ -32,14 +38,14 @@ def run(
     l2: float,
     code: Code,
     data: Sequence[tuple[Tensor, Tensor]],
-    rows: Sequence[Sequence[Tensor | None]],
+    rows: Rows | Sequence[Sequence[Tensor | None]],
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor | None]],
     weights: Sequence[float] | None = None,
     block: int = 1,
     threads: int | None = None,
 ) -> tuple[Tensor, list[list[float]]]:
-    """Run a program for each client, on all cores.
+    """Run a program for each client, on all cores where that pays.
 
     rows[i][j] are the samples of client i in batch j (None: all). Outputs are written where
     outputs[i] says (None: nowhere). With weights, returns the sums over the clients of
@@ -50,30 +56,27 @@ def run(
     s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
     check_vectors(layers, dtype, inputs, s, code.inputs)
     check_vectors(layers, dtype, outputs, s, m)
-    check_data(layers, dtype, data, rows)
-    sizes = [
-        len(y) if indices is None else len(indices)
-        for (_, y), row in zip(data, rows, strict=True)
-        for indices in row
-    ]
+    lengths = check_data(layers, dtype, data)
+    rows = rows if isinstance(rows, Rows) else rows_of(rows, lengths)
+    rows.check(s)
     steps, numbers, ends = code.encoded
     arrays: list[array[Any]] = [
         steps,
         numbers,
         addresses(X for X, _ in data),
         addresses(y for _, y in data),
-        longs(len(y) for _, y in data),
-        addresses(indices for row in rows for indices in row),
-        longs(sizes),
+        longs(lengths),
+        rows.places,
+        rows.sizes,
         addresses(vector for row in inputs for vector in row),
         addresses(vector for row in outputs for vector in row),
         array("d", weights or ()),
     ]
     at = [part.buffer_info()[0] for part in arrays]
-    model, _arrays = encoded_model(layers, l2)
+    model, _arrays = _model(layers, l2)
     program = Program(code.inputs, code.registers, m, *ends, *at[:2])
     trouble = Trouble()
-    clients = Clients(s, len(rows[0]), *at[2:])
+    clients = Clients(s, rows.batches, *at[2:])
     sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
@@ -84,11 +87,24 @@ def run(
         block,
         sums.data_ptr() if weights else None,
         squares.data_ptr(),
-        threads or min(blocks, library.cores()),
+        threads or (min(blocks, library.cores()) if _pays(layers, code, rows, s) else 1),
         ctypes.byref(trouble),
     )
     raise_trouble(trouble, layers, data)
     return (sums[0], squares.tolist()) if weights else (sums, [])
+
+
+def _pays(layers: Layers, code: Code, rows: Rows, clients: int) -> bool:
+    """Tell whether a run is worth the start of threads; how many there are changes no bit."""
+    sample = sum(inside * max(outside, _LANES) for inside, outside in pairwise(layers.sizes))
+    steps = clients * len(code.steps) * layers.d
+    return sum(rows.sizes) * sample + steps >= _WORTH_A_THREAD
+
+
+@lru_cache(maxsize=64)
+def _model(layers: Layers, l2: float) -> tuple[Model, Any]:
+    """Return what `encoded_model` returns, the same in every round."""
+    return encoded_model(layers, l2)
 
 
 def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
@@ -117,7 +133,7 @@ def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
             f"of {x.dtype}."
         )
     out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
-    model, _arrays = encoded_model(layers)
+    model, _arrays = _model(layers, 0.0)
     function = library.function("outputs", X.dtype, library.level())
     x, X = x.contiguous(), X.contiguous()
     places = x.data_ptr(), X.data_ptr(), len(X), out.data_ptr()

@@ -48,10 +48,12 @@ def check_vectors(
     """Refuse vectors that a kernel would read or write beyond; those of several rows once."""
     if len(vectors) != rows or any(len(row) != columns for row in vectors):
         raise ValueError(f"a kernel takes {columns} vectors for each of {rows} clients.")
+    shape = (layers.d,)
     for vector in {id(vector): vector for row in vectors for vector in row}.values():
         if vector is None:
             continue
-        layers.check(vector)
+        if vector.shape != shape:
+            layers.check(vector)
         if vector.dtype != dtype or not vector.is_contiguous() or not vector.is_cpu:
             raise ValueError(
                 f"a kernel was given a vector of {vector.dtype} on {vector.device}; "
@@ -63,25 +65,19 @@ def check_data(
     layers: Layers,
     dtype: torch.dtype,
     data: Sequence[tuple[Tensor, Tensor]],
-    rows: Sequence[Sequence[Tensor | None]],
-) -> None:
-    """Refuse data that have changed their shape or type, and mini-batches that are no indices."""
-    features, count = layers.sizes[0], len(rows[0])
-    for place, ((X, y), row) in enumerate(zip(data, rows, strict=True)):
+) -> list[int]:
+    """Return how many samples clients have; refuse data that have changed their shape or type."""
+    features, lengths = layers.sizes[0], []
+    for place, (X, y) in enumerate(data):
         n = y.shape[0] if y.dim() == 1 else -1
         if not (
             X.shape == (n, features) and X.dtype == dtype and X.is_contiguous() and X.is_cpu
-            and y.dtype == torch.int64 and y.is_contiguous() and y.is_cpu and len(row) == count
+            and y.dtype == torch.int64 and y.is_contiguous() and y.is_cpu
         ):  # fmt: skip
             raise BadDataError(
                 place,
                 f"inputs of shape {tuple(X.shape)} and targets of shape {tuple(y.shape)}, "
                 f"{X.dtype} and {y.dtype}",
             )
-        for indices in row:
-            if not (n if indices is None else len(indices)):
-                raise BadDataError(place, "no samples for a mini-batch")
-            if indices is not None and (
-                indices.dtype != torch.int64 or not indices.is_contiguous()
-            ):
-                raise BadDataError(place, f"a mini-batch of {indices.dtype}")
+        lengths.append(n)
+    return lengths

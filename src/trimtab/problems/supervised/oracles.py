@@ -8,7 +8,7 @@ from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
-from trimtab.problems.supervised.batches import Batches, Sampling
+from trimtab.problems.supervised.batches import Batches, Sampling, drawn
 from trimtab.problems.supervised.client_data import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
@@ -96,7 +96,7 @@ class Oracles:
         """Run a tape for some clients through the kernel, if vectors and data suit it."""
         data = [self.clients[i] for i in clients]
         dtype = self.mean_loss.model.dtype
-        vectors = (vector for row in inputs for vector in row)
+        vectors = {id(vector): vector for row in inputs for vector in row}.values()
         plain = all(v.dtype == dtype and v.is_contiguous() and v.is_cpu for v in vectors)
         if layers is None or not plain or not all(each.labelled for each in data):
             return None
@@ -106,7 +106,7 @@ class Oracles:
             self.l2,
             tape.code,
             [(each.X, each.y) for each in data],
-            [[None if k is None else batches.rows(k) for k in tape.batches] for batches in cut],
+            drawn(cut, tape.batches),
             inputs,
             outputs,
             weights,

@@ -204,7 +204,7 @@ class Supervised:
 
         Returns the sum of p_i times each output, (outputs, d), and their |.|^2 for each client.
         """
-        p = [float(self.weights[i]) for i in clients]
+        p = self.weights[list(clients)].tolist()
         return self._oracles.play(self.kernel, tape, clients, p, seed, r, inputs, outputs)
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """Chunks of a cohort as one computation: a kernel's, or on vectors of shape (s, d)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Any
 
@@ -34,28 +34,25 @@ class Batched(Executor):
         Clients that make the same number of local steps are run together.
         """
         can, d = exchange.can, exchange.problem.d
-        tally = Tally()
-        for alike in _by_steps(exchange, clients):
-            tape = None if can.play is None else _traced(exchange, alike[0]).tape
+        play, tally = can.play, Tally()
+        for alike, traced in _by_steps(exchange, clients):
             for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
-                part = None if tape is None else _play(exchange, can, tape, wave)
-                if part is not None:
-                    tally.merge(part)
+                if play is not None and _played(exchange, play, traced.tape, wave, tally):
                     continue
                 for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
                     tally.merge(_chunk(exchange, can, chunk))
         return tally
 
 
-def _by_steps(e: Exchange, clients: Sequence[int]) -> list[Sequence[int]]:
-    """Return the clients in groups that make the same numbers of local steps."""
-    asked = _traced(e, clients[0]).asked
-    if not e.slow and not any(isinstance(K, Epochs) for K in asked):
-        return [clients]
+def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], Traced]]:
+    """Return clients in groups that make the same numbers of local steps, with what they do."""
+    first = _traced(e, clients[0])
+    if not e.slow and not any(isinstance(K, Epochs) for K in first.asked):
+        return [(clients, first)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in clients:
-        groups.setdefault(tuple(map(e.pace(i), asked)), []).append(i)
-    return list(groups.values())
+        groups.setdefault(tuple(map(e.pace(i), first.asked)), []).append(i)
+    return [(alike, _traced(e, alike[0])) for alike in groups.values()]
 
 
 def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
@@ -70,45 +67,55 @@ def _traced(e: Exchange, client: int) -> Traced:
     return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, pace, unequal)
 
 
-def _play(e: Exchange, can: Capabilities, tape: Tape, clients: Sequence[int]) -> Tally | None:
-    """Let the problem's kernel run the tape; None if it cannot for these clients."""
-    assert can.play is not None
+def _played(
+    e: Exchange, play: Callable[..., Any], tape: Tape | None, clients: Sequence[int], tally: Tally
+) -> bool:
+    """Let the problem's kernel run the tape, and count it; False if it cannot for these clients."""
+    if tape is None:
+        return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
     uploads, states = numbers(tape.upload), numbers(tape.state)
-    like = filled(tape.state, [sent[0] for _ in tape.code.outputs])
-    new = [_room(e, like) for _ in clients]
+    new = _rooms(e, filled(tape.state, [sent[0] for _ in tape.code.outputs]), len(clients))
+    nowhere = [None for _ in uploads]
     try:
-        played = can.play(
+        played = play(
             tape,
             clients,
             e.seed,
             e.r,
-            [[*leaves(e.state(i)), *sent] for i in clients],
-            [[*(None for _ in uploads), *leaves(state)] for state in new],
+            [[*leaves(state), *sent] for state in e.states(clients)],
+            [[*nowhere, *leaves(state)] for state in new],
         )
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
     if played is None:
-        return None
+        return False
     e.work.played(tape, clients)
     sums, squares = played
-    moves = numbers(getattr(tape.upload, "dx", ()))
-    tally = Tally()
     tally.add_sums(
-        [e.weight(i) for i in clients],
+        e.weights(clients),
         filled(tape.upload, sums),
         filled(tape.state, sums),
-        [sum(row[j] for j in moves) for row in squares] if moves else [],
-        [sum(row[j] for j in states) for row in squares] if states else [],
+        _squares_of(numbers(getattr(tape.upload, "dx", ())), squares),
+        _squares_of(states, squares),
     )
-    for i, state in zip(clients, new, strict=True):
-        e.keep(i, state)
-    return tally
+    if states:
+        for i, state in zip(clients, new, strict=True):
+            e.keep(i, state)
+    return True
 
 
-def _room(e: Exchange, like: State) -> State:
-    lent = e.room(like) if leaves(like) else like
-    return map_leaves(torch.empty_like, like) if lent is None else lent
+def _rooms(e: Exchange, like: State, count: int) -> list[State]:
+    """Return where new states are written: what the store lends, beyond its limit new memory."""
+    lent = e.rooms(like, count) if leaves(like) else []
+    return lent + [map_leaves(torch.empty_like, like) for _ in range(count - len(lent))]
+
+
+def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> list[float]:
+    """Return the squared norm of some outputs together, of each client."""
+    if len(outputs) == 1:
+        return [row[outputs[0]] for row in squares]
+    return [sum(row[j] for j in outputs) for row in squares] if outputs else []
 
 
 @torch.no_grad()

@@ -25,8 +25,9 @@ class Exchange:
     program: Program
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
+    states: Callable[[Sequence[int]], list[State]]  # new clients may share one: do not change it
     keep: Callable[[int, State], None]  # takes a copy of the client's new state,
-    room: Callable[[State], State | None]  # unless it was written into what this lends
+    rooms: Callable[[State, int], list[State]]  # unless it was written into what this lends
     seed: int
     r: int
     number: int  # of this exchange in its round
@@ -37,6 +38,11 @@ class Exchange:
     def weight(self, i: int) -> float:
         """Return p_i."""
         return float(self.problem.weights[i])
+
+    def weights(self, clients: Sequence[int]) -> list[float]:
+        """Return the p_i of several clients."""
+        p: list[float] = self.problem.weights[list(clients)].tolist()
+        return p
 
     def oracle(self, i: int) -> ClientOracle:
         """Return the oracle of client i in this exchange."""
