@@ -45,6 +45,21 @@ class Tape:
     state: State  # Its leaves are of the class Output.
 
     @cached_property
+    def uploads(self) -> list[int]:
+        """The numbers of the outputs in the upload."""
+        return numbers(self.upload)
+
+    @cached_property
+    def moves(self) -> list[int]:
+        """The numbers of the outputs in the upload's dx, if it has one."""
+        return numbers(getattr(self.upload, "dx", ()))
+
+    @cached_property
+    def states(self) -> list[int]:
+        """The numbers of the outputs in the new state."""
+        return numbers(self.state)
+
+    @cached_property
     def gradients(self) -> Counter[int | None]:
         """How many gradients it takes on each of its mini-batches."""
         return Counter(self.batches[step[2]] for step in self.code.steps if len(step) == 3)

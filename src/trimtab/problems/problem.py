@@ -152,5 +152,16 @@ def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
     return p / p.sum()
 
 
+def chosen(weights: Tensor, clients: Sequence[int]) -> list[float]:
+    """Return the p_i of some clients.
+
+    >>> chosen(normalised([1, 3], 2), [1])
+    [0.75]
+    """
+    # NumPy takes a quarter of the time of PyTorch here, which counts in a round of 100 us.
+    p: list[float] = weights.numpy(force=True)[list(clients)].tolist()
+    return p
+
+
 def _short(p: Tensor) -> Any:
     return p.tolist() if p.numel() <= 8 else f"{p.numel()} of them, the least {p.min().item():g}"

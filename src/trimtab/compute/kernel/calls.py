@@ -87,7 +87,7 @@ def run(
         block,
         sums.data_ptr() if weights else None,
         squares.data_ptr(),
-        threads or (min(blocks, library.cores()) if _pays(layers, code, rows, s) else 1),
+        threads or (min(blocks, library.cores()) if s > 1 and _pays(layers, code, rows, s) else 1),
         ctypes.byref(trouble),
     )
     raise_trouble(trouble, layers, data)

@@ -12,7 +12,7 @@ from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
-from trimtab.problems.problem import normalised, side_by_side
+from trimtab.problems.problem import chosen, normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -204,7 +204,7 @@ class Supervised:
 
         Returns the sum of p_i times each output, (outputs, d), and their |.|^2 for each client.
         """
-        p = self.weights[list(clients)].tolist()
+        p = chosen(self.weights, clients)
         return self._oracles.play(self.kernel, tape, clients, p, seed, r, inputs, outputs)
 
     @torch.no_grad()

@@ -9,8 +9,8 @@ import torch
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.lazy import NotAlikeError, NotLazyError, eager, lazily, lazy
 from trimtab.compute.lazy_rows import LazyRows
-from trimtab.compute.tape import Tape, Traced, filled, numbers
-from trimtab.core import Epochs, State, leaves, map_leaves
+from trimtab.compute.tape import Tape, Traced, filled
+from trimtab.core import Epochs, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
@@ -74,9 +74,9 @@ def _played(
     if tape is None:
         return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
-    uploads, states = numbers(tape.upload), numbers(tape.state)
-    new = _rooms(e, filled(tape.state, [sent[0] for _ in tape.code.outputs]), len(clients))
-    nowhere = [None for _ in uploads]
+    new = _rooms(e, tape, sent[0], len(clients))
+    nowhere = [None for _ in tape.uploads]
+    places = [[*nowhere, *leaves(state)] for state in new] if new else [nowhere] * len(clients)
     try:
         played = play(
             tape,
@@ -84,7 +84,7 @@ def _played(
             e.seed,
             e.r,
             [[*leaves(state), *sent] for state in e.states(clients)],
-            [[*nowhere, *leaves(state)] for state in new],
+            places,
         )
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
@@ -96,18 +96,20 @@ def _played(
         e.weights(clients),
         filled(tape.upload, sums),
         filled(tape.state, sums),
-        _squares_of(numbers(getattr(tape.upload, "dx", ())), squares),
-        _squares_of(states, squares),
+        _squares_of(tape.moves, squares),
+        _squares_of(tape.states, squares),
     )
-    if states:
-        for i, state in zip(clients, new, strict=True):
-            e.keep(i, state)
+    for i, state in zip(clients, new, strict=bool(new)):
+        e.keep(i, state)
     return True
 
 
-def _rooms(e: Exchange, like: State, count: int) -> list[State]:
+def _rooms(e: Exchange, tape: Tape, vector: Vector, count: int) -> list[State]:
     """Return where new states are written: what the store lends, beyond its limit new memory."""
-    lent = e.rooms(like, count) if leaves(like) else []
+    if not tape.states:
+        return []
+    like = filled(tape.state, [vector for _ in tape.code.outputs])
+    lent = e.rooms(like, count)
     return lent + [map_leaves(torch.empty_like, like) for _ in range(count - len(lent))]
 
 

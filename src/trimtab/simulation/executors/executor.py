@@ -11,7 +11,7 @@ from trimtab.core import Program, State
 from trimtab.core.oracle import ClientOracle, Draws, Pace, draws_of_client
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
-from trimtab.problems.problem import Problem
+from trimtab.problems.problem import Problem, chosen
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.work import Work
 
@@ -41,8 +41,7 @@ class Exchange:
 
     def weights(self, clients: Sequence[int]) -> list[float]:
         """Return the p_i of several clients."""
-        p: list[float] = self.problem.weights[list(clients)].tolist()
-        return p
+        return chosen(self.problem.weights, clients)
 
     def oracle(self, i: int) -> ClientOracle:
         """Return the oracle of client i in this exchange."""
