@@ -11,7 +11,7 @@ without kernels.
 Imports nothing of trimtab.
 """
 
-from trimtab.compute.kernel.calls import combine, gradients, outputs, run
+from trimtab.compute.kernel.calls import combine, gradients, outputs, outputs_of_each, run
 from trimtab.compute.kernel.errors import BadDataError
 from trimtab.compute.kernel.library import LEVELS, cores, level
 from trimtab.compute.kernel.program import Batch, Code, Layers, Terms
@@ -31,6 +31,7 @@ __all__ = [
     "gradients",
     "level",
     "outputs",
+    "outputs_of_each",
     "rows_of",
     "run",
     "works",

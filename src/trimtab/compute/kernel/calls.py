@@ -126,19 +126,28 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
     """Return what a classifier says of each row of X, on all cores."""
+    return outputs_of_each(layers, x, [X])
+
+
+def outputs_of_each(layers: Layers, x: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Return the outputs for the rows of several inputs, one after the other in one tensor."""
     layers.check(x)
-    if X.shape[1:] != (layers.sizes[0],) or x.dtype != X.dtype:
-        raise ValueError(
-            f"X has shape {tuple(X.shape)} and {X.dtype}; pass rows of {layers.sizes[0]} numbers "
-            f"of {x.dtype}."
-        )
-    out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
+    for X in parts:
+        if X.shape[1:] != (layers.sizes[0],) or x.dtype != X.dtype:
+            raise ValueError(
+                f"X has shape {tuple(X.shape)} and {X.dtype}; pass rows of {layers.sizes[0]} "
+                f"numbers of {x.dtype}."
+            )
+    sizes, columns = [X.shape[0] for X in parts], layers.sizes[-1]
+    out = torch.empty((sum(sizes), columns), dtype=x.dtype)
     model, _arrays = _model(layers, 0.0)
-    function = library.function("outputs", X.dtype, library.level())
-    x, X = x.contiguous(), X.contiguous()
-    places = x.data_ptr(), X.data_ptr(), len(X), out.data_ptr()
-    if function(ctypes.byref(model), *places, library.cores()):
-        raise MemoryError("there is no memory left for an evaluation.")
+    function = library.function("outputs", x.dtype, library.level())
+    x, place, cores = x.contiguous(), out.data_ptr(), library.cores()
+    for X, rows in zip(parts, sizes, strict=True):
+        X = X.contiguous()
+        if function(ctypes.byref(model), x.data_ptr(), X.data_ptr(), rows, place, cores):
+            raise MemoryError("there is no memory left for an evaluation.")
+        place += rows * columns * out.element_size()
     return out
 
 

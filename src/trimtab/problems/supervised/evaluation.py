@@ -1,11 +1,13 @@
 """What Supervised measures at a point: the loss, the accuracy of classifiers, named metrics."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
@@ -23,6 +25,7 @@ Measures = Mapping[str, Measure | str] | Sequence[str]
 """What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
 
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_AT_ONCE = 64  # <= 64 clients are evaluated at once
 _SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
 
 
@@ -50,6 +53,10 @@ class Evaluation:
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
         rows, kept = list[dict[str, float]](), list[tuple[Tensor, Tensor]]()
+        if layers is not None and not self.metrics:
+            for group in _groups(clients):
+                rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
+            return weighted_mean(rows, p)
         for data in clients:
             fast = layers if data.labelled else None
             output = self._outputs(data, x, fast)
@@ -62,6 +69,34 @@ class Evaluation:
             rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
             measured |= self._named(outputs, targets, rest)
         return measured
+
+    def _at_once(
+        self, group: Sequence[Data], x: Vector, layers: kernel.Layers
+    ) -> list[dict[str, float]] | None:
+        """Return loss and accuracy of several clients, with the bits of each by itself.
+
+        None where the loss is another than cross-entropy, or some data need a closer look.
+        """
+        loss, sizes = recognise(self.mean_loss.loss), [len(data) for data in group]
+        if loss is None or not loss.plain_cross_entropy or not all(d.labelled for d in group):
+            return None
+        with one_thread():
+            point = x.to(group[0].X.dtype)
+            output = kernel.outputs_of_each(layers, point, [data.X for data in group])
+            try:
+                logs = torch.split(F.log_softmax(output, 1), sizes)
+                each = [float(F.nll_loss(log, d.y)) for log, d in zip(logs, group, strict=True)]
+            except (IndexError, RuntimeError):
+                return None
+            right = correct(self.mean_loss.loss, output, torch.cat([data.y for data in group]))
+            if right is None or len(right) < len(output):
+                return None
+            ends = right.cumsum(0)[torch.tensor(sizes).cumsum(0) - 1].tolist()
+        counts = [end - start for start, end in pairwise((0, *ends))]
+        return [
+            {"loss": value, "accuracy": count / n}
+            for value, count, n in zip(each, counts, sizes, strict=True)
+        ]
 
     def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tensor:
         mean, d = self.mean_loss, self.mean_loss.model.d
@@ -101,6 +136,13 @@ class Evaluation:
             else:
                 measured[name] = _number(name, metric, output, y)
         return measured
+
+
+def _groups(clients: Iterable[Data]) -> Iterator[list[Data]]:
+    """Cut clients into groups that are evaluated at once; those of a lazy sequence may be many."""
+    rest = iter(clients)
+    while group := list(islice(rest, _AT_ONCE)):
+        yield group
 
 
 def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
