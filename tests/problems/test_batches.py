@@ -1,5 +1,6 @@
 """Mini-batches depend on (seed, client, round, k) alone; clients are read when they are needed."""
 
+import ctypes
 import weakref
 from itertools import chain, islice
 
@@ -13,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.problems.supervised import client_data
-from trimtab.problems.supervised.batches import batch_size
+from trimtab.problems.supervised.batches import Batches, batch_size, drawn
+from trimtab.problems.supervised.samples import Data
 
 # -- which samples
 
@@ -25,6 +27,30 @@ def test_every_pass_covers_every_sample_once_and_keeps_its_short_last_batch(n, b
     found = [samples(problem, passes * steps + k) for k in range(steps)]
     assert sorted(chain(*found)) == list(range(n))
     assert [len(rows) for rows in found] == [b] * (steps - 1) + [n - b * (steps - 1)]
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.sampled_from([None, 1, 3, 5, 0.4]),
+    st.sampled_from(["reshuffle", "iid"]),
+    st.lists(st.one_of(st.none(), st.integers(-7, 40)), min_size=1, max_size=6, unique=True),
+)
+def test_a_kernel_is_given_the_same_samples(sizes, batch, sampling, ks):
+    """Mini-batches of several clients at once lie where their places say."""
+
+    def cut():
+        data = [Data(torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)) for n in sizes]
+        return [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
+
+    found = drawn(cut(), ks)
+    expected = [None if k is None else batches.rows(k) for batches in cut() for k in ks]
+    all_of_it = [n for n in sizes for _ in ks]
+    assert found.batches == len(ks)
+    for place, size, rows, n in zip(found.places, found.sizes, expected, all_of_it, strict=True):
+        if rows is None:
+            assert (place, size) == (0, n)
+        else:
+            assert list((ctypes.c_int64 * size).from_address(place)) == rows.tolist()
 
 
 def test_each_pass_each_round_each_client_and_each_seed_has_its_own_order():

@@ -71,6 +71,16 @@ def test_its_own_functions_go_first():
     assert (can.client_loss, can.client_gradient) == (own.client_loss, own.client_gradient)
 
 
+def test_a_problem_is_asked_for_what_somebody_wants_to_know():
+    class Costly(Six):
+        def __getattr__(self, name):
+            raise AssertionError(name)  # of what a round has no use for
+
+    Costly.chunk_oracle = Costly.play = Costly.kernel = Costly.threads = Costly.samples = None
+    Costly.steps_in_a_pass = Costly.sampling = None
+    next(simulate(Scaffold(eta_l=0.2, K=3), Costly(), S=2))
+
+
 def test_six_things_suffice_to_simulate():
     few, all_of_it = (
         list(islice(simulate(Scaffold(eta_l=0.2, K=3), problem, S=2), 30))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
-from trimtab.problems.models import logistic
+from trimtab.problems.models import logistic, mlp
 from trimtab.problems.supervised import mean_loss
 from trimtab.simulation.executors import choose
 
@@ -150,6 +150,28 @@ def test_without_test_data_evaluate_is_the_weighted_mean_over_clients():
     for name in ("loss", "accuracy"):
         mean = sum(n * row[name] for n, row in zip(SIZES, alone, strict=True)) / sum(SIZES)
         assert problem.evaluate(x)[name] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("module", [mlp(FEATURES, 7, CLASSES), logistic(FEATURES, CLASSES)])
+def test_all_clients_at_once_are_each_by_itself(monkeypatch, module):
+    monkeypatch.setattr("trimtab.problems.supervised.evaluation._AT_ONCE", 3)
+    problem = Supervised(module, F.cross_entropy, clients(5, 9, 1, 7, 12), weights=[1, 2, 3, 4, 5])
+    x = problem.x0() + randn(problem.d)
+    each = [problem.evaluate(x, client=i) for i in range(5)]
+    mean = {
+        name: sum(float(p) * row[name] for p, row in zip(problem.weights, each, strict=True))
+        for name in each[0]
+    }
+    assert problem.evaluate(x) == mean
+
+
+def test_a_label_that_was_changed_is_refused_by_an_evaluation(refused):
+    parts = clients(5, 9, 4, 7)
+    problem = Supervised(nn.Linear(FEATURES, CLASSES), F.cross_entropy, parts)
+    problem.evaluate(problem.x0())
+    parts[2][1][0] = CLASSES
+    with refused("client 2"):
+        problem.evaluate(problem.x0())
 
 
 def test_with_test_data_evaluate_uses_them():

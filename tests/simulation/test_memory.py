@@ -319,6 +319,16 @@ def test_what_is_written_into_lent_room_is_staged_without_a_copy():
     assert states.in_memory == 12
 
 
+@pytest.mark.parametrize(("limit", "most"), [(None, 5), (36, 3), (35, 2), (0, 0)])
+def test_rooms_are_as_many_as_the_limit_allows(limit, most):
+    states = ClientStates(limit)
+    lent = states.rooms(torch.zeros(3), 5)
+    assert len({state.data_ptr() for state in lent}) == len(lent) == most
+    assert states.in_memory == 12 * most
+    states.discard()
+    assert states.in_memory == 0
+
+
 def test_room_that_is_not_staged_is_taken_back():
     states = ClientStates(limit=24)
     first = states.room(torch.zeros(3))

@@ -239,6 +239,77 @@ def test_data_that_changed_their_shape_are_refused(refused, executor, change):
         next(sim)
 
 
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("way", ["data", "set_", "resize_", "in place"])
+def test_data_that_moved_are_read_where_they_are_now(way, batch):
+    """No address outlives a round: what lay at the old one may be gone."""
+
+    def rounds(first, then):
+        data = [first, *samples()[1:]]
+        problem = Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, data, batch=batch)
+        sim = simulate(Scaffold(eta_l=0.1, K=3), problem)
+        assert sim.executor == "batched"
+        return [next(sim), then(*first), next(sim)]
+
+    (X, y), (other, labels) = samples()[0], samples()[1]
+
+    def moved(X, y):
+        if way == "data":
+            X.data, y.data = other.clone(), labels.clone()
+        elif way == "set_":
+            X.set_(other.clone()), y.set_(labels.clone())
+        elif way == "resize_":  # its memory is given back and taken anew
+            for part, new in ((X, other), (y, labels)):
+                part.resize_(0).untyped_storage().resize_(0)
+                part.resize_(new.shape).copy_(new)
+        else:
+            X.copy_(other), y.copy_(labels)
+
+    def copied(X, y):
+        X.copy_(other), y.copy_(labels)
+
+    _, _, found = rounds((X, y), moved)
+    _, _, expected = rounds(samples()[0], copied)
+    assert torch.equal(found.x, expected.x)
+
+
+def test_clients_that_are_read_anew_leave_no_address_behind(monkeypatch):
+    monkeypatch.setattr("trimtab.problems.supervised.client_data._KEPT", 1)
+
+    class Lazy:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            return tuple(part.clone() for part in samples()[i])
+
+    def last(clients):
+        problem = Supervised(lambda: nn.Linear(6, 5), F.cross_entropy, clients, batch=4)
+        sim = simulate(Scaffold(eta_l=0.1, K=3), problem)
+        return [next(sim) for _ in range(3)][-1].x
+
+    torch.manual_seed(0)
+    assert torch.equal(last(Lazy()), last(samples()))
+
+
+@pytest.mark.parametrize(("n", "most"), [(2, 1), (2000, 2)])
+def test_only_work_that_pays_is_shared_out(monkeypatch, n, most):
+    used = []
+
+    def watched(name, *which):
+        run = library_function(name, *which)
+        return lambda *given: (used.append(given[7]), run(*given))[-1]
+
+    library_function = library.function
+    monkeypatch.setattr(library, "function", watched)
+    monkeypatch.setattr(library, "cores", lambda: 2)
+    layers, clients = Layers((30, 3), (True,), (False,)), range(4)
+    data = [(torch.ones(n, 30), torch.zeros(n, dtype=torch.long)) for _ in clients]
+    points = [[torch.zeros(93)] for _ in clients]
+    kernel.run(layers, 0.0, STEP, data, [[None]] * 4, points, [[None]] * 4, [0.25] * 4)
+    assert used == [most]
+
+
 LAYERS = Layers((3, 4, 2), (True, False), (True, False))
 X, Y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
 POINT = torch.zeros(24)
