@@ -21,7 +21,7 @@ from trimtab.bench import ETA, WORKLOADS, Workload, bare_products, machine, simu
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
-from trimtab.problems.supervised.batches import Batches
+from trimtab.problems.supervised import oracles
 
 REPEATS = 7
 
@@ -71,7 +71,7 @@ def profile(work: Workload) -> dict[str, float]:
         with (
             Clock(native, "run") as kernel,
             Clock(Tapes, "trace") as trace,
-            Clock(Batches, "rows") as rows,
+            Clock(oracles, "drawn") as rows,
         ):
             started = perf_counter()
             next(sim)

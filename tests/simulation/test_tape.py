@@ -1,5 +1,7 @@
 """A tape says what its program does, for every program that is linear in its vectors."""
 
+import gc
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +14,7 @@ from trimtab import Epochs, FedAvg, Mime, Momentum, Scaffnew, Scaffold, simulate
 from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
+from trimtab.compute.lazy import NotLinearError
 from trimtab.compute.tape import Tapes, filled, trace
 from trimtab.core.oracle import ClientOracle, Pace
 from trimtab.testing import _trials
@@ -187,6 +190,26 @@ def test_tracing_takes_as_much_for_each_step_however_many_there_are(monkeypatch)
 
     monkeypatch.setattr(tape, "id", lambda value: Key(id(value)), raising=False)
     assert comparisons(200) < 2.1 * comparisons(100)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("error", [None, NotLinearError, KeyError])
+def test_the_collector_rests_while_a_program_is_traced(enabled, error):
+    seen = []
+
+    def program(g, state, x):
+        seen.append(gc.isenabled())
+        if error is not None:
+            raise error
+        return g(x), state
+
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with nullcontext() if error is not KeyError else pytest.raises(KeyError):
+            trace(program, (), (X,), 3)
+        assert (seen, gc.isenabled()) == ([False], enabled)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ looks at a vector's numbers, or does with them what is not linear, has no tape; 
 A tape is that of one number of local steps: clients with other K_i have another.
 """
 
+import gc
 import pickle
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -94,14 +96,27 @@ def trace(
     """
     recorder = _Recorder(d, count, unequal)
     try:
-        client_state = map_leaves(recorder.input, state)
-        sent = map_leaves(lambda leaf: recorder.input(leaf) if leaf.dim() else leaf, broadcast)
-        upload, new = program(recorder.oracle(), client_state, *sent)
-        trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
-        tape = Tape(recorder.code(), list(recorder.batches), *trees)
+        with _no_collection():
+            client_state = map_leaves(recorder.input, state)
+            sent = map_leaves(lambda leaf: recorder.input(leaf) if leaf.dim() else leaf, broadcast)
+            upload, new = program(recorder.oracle(), client_state, *sent)
+            trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
+            tape = Tape(recorder.code(), list(recorder.batches), *trees)
     except NotLazyError:
         tape = None
     return Traced(tape, tuple(recorder.asked))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python's collector rest: it would go through all steps again and again as they grow."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _not_linear(kind: str, like: Any) -> Any:
