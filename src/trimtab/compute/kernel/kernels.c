@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
 typedef struct {
   long layers;
   const long *sizes;  // of the input, and of each layer's output
@@ -62,6 +64,13 @@ static long next_piece(Pieces *pieces) {
 // Tell all threads that something failed; the first one to do so says what.
 static void fail(Pieces *pieces, Trouble *told, Trouble own) {
   if (!__atomic_exchange_n(&pieces->failed, 1, __ATOMIC_RELAXED)) *told = own;
+}
+
+// Where the parameters of each layer start in a vector; at last, how long it is.
+static void starts(const Model *model, long *start) {
+  start[0] = 0;
+  for (long l = 0; l < model->layers; l++)
+    start[l + 1] = start[l] + (model->sizes[l] + (model->biased[l] ? 1 : 0)) * model->sizes[l + 1];
 }
 
 static int is_below(int64_t index, long end) { return index >= 0 && index < end; }
@@ -171,8 +180,9 @@ void keep_memory(void) {
 #endif
 }
 
-// The sizes of what is passed, by which a library that was built from other sources is known.
-long layout(void) { return sizeof(Model) + 1000 * sizeof(Program) + 1000000 * sizeof(Clients); }
+// The sizes of what is passed, by name: a library that was built from other sources is known by them.
+const long size_of_Model = sizeof(Model), size_of_Program = sizeof(Program), size_of_Clients = sizeof(Clients),
+           size_of_Trouble = sizeof(Trouble);
 
 // 0: any machine, 1: AVX2, 2: AVX-512
 int level(void) {

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trimtab.compute.kernel.program import Clients, Model, Program
+from trimtab.compute.kernel.program import Clients, Model, Program, Trouble
 
 LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
@@ -24,18 +24,43 @@ _ARGUMENTS = {
 
 @cache
 def _loaded() -> ctypes.CDLL | None:
-    """Load the kernels; not those that were built from other sources."""
-    sizes = (ctypes.sizeof(kind) for kind in (Model, Program, Clients))
-    layout = sum(size * 1000**place for place, size in enumerate(sizes))
+    """Load the kernels, if they were built from these sources."""
+    return _found()[0]
+
+
+def why_not() -> str | None:
+    """Return why there is no library of kernels, in a sentence; None if there is one."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str | None]:
+    """Return the library, or why there is none."""
+    reason = "the kernels were not compiled; run `make kernel`, which needs a C compiler."
     for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
         try:
             library = ctypes.CDLL(str(path))
-            library.layout.restype = _LONG
-            if library.layout() == layout:
-                library.keep_memory()
-                return library
-        except (OSError, AttributeError):
+        except OSError as error:
+            reason = f"{path.name} cannot be loaded ({error}); run `make kernel`."
             continue
+        other = differences(library)
+        if other is None:
+            library.keep_memory()
+            return library, None
+        reason = f"{path.name} was built from other sources ({other}); run `make kernel`."
+    return None, reason
+
+
+def differences(library: Any) -> str | None:
+    """Return where a library was compiled from other sources than these; None if nowhere."""
+    for kind in (Model, Program, Clients, Trouble):
+        name, here = kind.__name__, ctypes.sizeof(kind)
+        try:
+            there = _LONG.in_dll(library, f"size_of_{name}").value
+        except ValueError:
+            return f"it does not tell the size of {name}"
+        if there != here:
+            return f"{name} has {there} bytes there and {here} here"
     return None
 
 

@@ -1,5 +1,13 @@
 // One variant of the kernels: REAL, EXP, LANES and NAME are defined by who includes it.
-#include "classifier.h"
+#include "workspace.h"
+#include "products.h"
+#include "network.h"
 #include "program.h"
+#undef WORKSPACE
+#undef STRETCH
+#undef PANEL
+#undef DEPTH
+#undef TILE
+#undef PART
 #undef LANES
 #undef NAME
