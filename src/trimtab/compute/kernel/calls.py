@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
-from trimtab.compute.kernel.errors import check_data, check_vectors, raise_trouble
+from trimtab.compute.kernel.draws import Drawn
+from trimtab.compute.kernel.errors import check_data, check_rows, check_vectors, raise_trouble
 from trimtab.compute.kernel.program import (
     Batch,
     Clients,
@@ -32,7 +33,7 @@ def run(
     l2: float,
     code: Code,
     data: Sequence[tuple[Tensor, Tensor]],
-    rows: Sequence[Sequence[Tensor | None]],
+    rows: Sequence[Sequence[Tensor | None]] | Drawn,
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor | None]],
     weights: Sequence[float] | None = None,
@@ -41,21 +42,17 @@ def run(
 ) -> tuple[Tensor, list[list[float]]]:
     """Run a program for each client, on all cores.
 
-    rows[i][j] are the samples of client i in batch j (None: all). Outputs are written where
-    outputs[i] says (None: nowhere). With weights, returns the sums over the clients of
-    weights[i] times output j, (outputs, d), and the |output|^2 of each client. Clients are added
-    up in blocks of `block`, so that the number of threads changes no bit.
+    rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by
+    `draw`. Outputs are written where outputs[i] says (None: nowhere). With weights, returns the
+    sums over the clients of weights[i] times output j, (outputs, d), and the |output|^2 of each
+    client. Clients are added up in blocks of `block`, so that the number of threads changes no bit.
     """
     dtype, d = inputs[0][0].dtype, layers.d
     s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
     check_vectors(layers, dtype, inputs, s, code.inputs)
     check_vectors(layers, dtype, outputs, s, m)
-    check_data(layers, dtype, data, rows)
-    sizes = [
-        len(y) if indices is None else len(indices)
-        for (_, y), row in zip(data, rows, strict=True)
-        for indices in row
-    ]
+    check_data(layers, dtype, data)
+    drawn = rows if isinstance(rows, Drawn) else _given(data, rows)
     steps, numbers, ends = code.encoded
     arrays: list[array[Any]] = [
         steps,
@@ -63,8 +60,6 @@ def run(
         addresses(X for X, _ in data),
         addresses(y for _, y in data),
         longs(len(y) for _, y in data),
-        addresses(indices for row in rows for indices in row),
-        longs(sizes),
         addresses(vector for row in inputs for vector in row),
         addresses(vector for row in outputs for vector in row),
         array("d", weights or ()),
@@ -73,7 +68,8 @@ def run(
     model, _arrays = encoded_model(layers, l2)
     program = Program(code.inputs, code.registers, m, *ends, *at[:2])
     trouble = Trouble()
-    clients = Clients(s, len(rows[0]), *at[2:])
+    batches = drawn.rows.data_ptr(), drawn.sizes.data_ptr()
+    clients = Clients(s, drawn.rows.shape[1], *at[2:5], *batches, *at[5:])
     sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
@@ -89,6 +85,20 @@ def run(
     )
     raise_trouble(trouble, layers, data)
     return (sums[0], squares.tolist()) if weights else (sums, [])
+
+
+def _given(data: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[Tensor | None]]) -> Drawn:
+    """Return mini-batches that were drawn elsewhere, as kernels read them."""
+    check_rows(data, rows)
+    sizes = [
+        len(y) if indices is None else len(indices)
+        for (_, y), row in zip(data, rows, strict=True)
+        for indices in row
+    ]
+    shape = len(rows), len(rows[0])
+    places = [0 if indices is None else indices.data_ptr() for row in rows for indices in row]
+    tensors = (torch.tensor(numbers).view(shape) for numbers in (places, sizes))
+    return Drawn(torch.empty(0), *tensors)
 
 
 def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
@@ -109,14 +119,14 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 
 
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
-    """Return what a classifier says of each row of X, on all cores."""
+    """Return what a network says of each sample of X, on all cores."""
     layers.check(x)
-    if X.shape[1:] != (layers.sizes[0],) or x.dtype != X.dtype:
+    if not layers.takes(X) or x.dtype != X.dtype:
         raise ValueError(
             f"X has shape {tuple(X.shape)} and {X.dtype}; pass rows of {layers.sizes[0]} numbers "
             f"of {x.dtype}."
         )
-    out = torch.empty((len(X), layers.sizes[-1]), dtype=X.dtype)
+    out = torch.empty(layers.output_shape(len(X)), dtype=X.dtype)
     model, _arrays = encoded_model(layers)
     function = library.function("outputs", X.dtype, library.level())
     x, X = x.contiguous(), X.contiguous()

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from trimtab.compute.kernel.program import Clients, Model, Program, Trouble
+from trimtab.compute.kernel.program import (
+    ACTIVATIONS,
+    LOSSES,
+    Clients,
+    Draws,
+    Model,
+    Program,
+    Trouble,
+)
 
 LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
@@ -19,7 +27,11 @@ _ARGUMENTS = {
     "run": [*[_POINTER] * 3, _LONG, _LONG, _POINTER, _POINTER, _INT, _POINTER],
     "outputs": [*[_POINTER] * 3, _LONG, _POINTER, _INT],
     "combination": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT],
+    "numbers_to_draw": [_POINTER],
+    "draw": [_POINTER] * 4,
 }
+
+_RESULTS = {"outputs": _INT, "numbers_to_draw": _LONG}
 
 
 @cache
@@ -53,7 +65,7 @@ def _found() -> tuple[ctypes.CDLL | None, str | None]:
 
 def differences(library: Any) -> str | None:
     """Return where a library was compiled from other sources than these; None if nowhere."""
-    for kind in (Model, Program, Clients, Trouble):
+    for kind in (Model, Program, Clients, Draws, Trouble):
         name, here = kind.__name__, ctypes.sizeof(kind)
         try:
             there = _LONG.in_dll(library, f"size_of_{name}").value
@@ -61,7 +73,17 @@ def differences(library: Any) -> str | None:
             return f"it does not tell the size of {name}"
         if there != here:
             return f"{name} has {there} bytes there and {here} here"
+    for what, names in (("losses", LOSSES), ("activations", ACTIVATIONS)):
+        known = _names(library, what)
+        if known != list(names):
+            return f"it knows the {what} {', '.join(known)}"
     return None
+
+
+def _names(library: Any, what: str) -> list[str]:
+    """Return the names of the losses or activations that a library knows."""
+    words = ctypes.c_char_p.in_dll(library, f"names_of_{what}").value or b""
+    return words.decode().lower().split()
 
 
 @cache
@@ -107,6 +129,18 @@ def function(name: str, dtype: torch.dtype, level: int | None) -> Any:
     library = _loaded()
     if library is None or level is None or dtype not in _SUFFIX:
         return None
-    compiled = getattr(library, f"{name}_{_SUFFIX[dtype]}_{level}")
-    compiled.argtypes, compiled.restype = _ARGUMENTS[name], _INT if name == "outputs" else None
+    return _typed(library, name, f"{name}_{_SUFFIX[dtype]}_{level}")
+
+
+@cache
+def common(name: str) -> Any:
+    """Return a function of the library that computes with whole numbers."""
+    library = _loaded()
+    assert library is not None
+    return _typed(library, name, name)
+
+
+def _typed(library: Any, name: str, symbol: str) -> Any:
+    compiled = getattr(library, symbol)
+    compiled.argtypes, compiled.restype = _ARGUMENTS[name], _RESULTS.get(name)
     return compiled

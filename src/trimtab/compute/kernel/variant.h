@@ -1,6 +1,7 @@
-// One variant of the kernels: REAL, EXP, LANES and NAME are defined by who includes it.
+// One variant of the kernels: REAL, EXP and the like, LANES and NAME are defined by who includes it.
 #include "workspace.h"
 #include "products.h"
+#include "functions.h"
 #include "network.h"
 #include "program.h"
 #undef WORKSPACE

@@ -10,6 +10,8 @@
 typedef struct {
   long tile;           // how many samples at a time
   REAL **output;       // (layers): what each layer makes of them, (tile, outputs)
+  REAL **slope;        // (layers): derivatives of its activation, like output; 0 where output tells them
+  REAL *targets;       // (tile, outputs)
   REAL *back[2];       // (tile, widest layer): gradients with respect to what layers get, in turn
   REAL *packed;        // room for many_products and for weights
   const REAL **rows;   // (tile): where what a layer gets lies, row by row
@@ -41,15 +43,18 @@ static WORKSPACE NAME(workspace)(const Model *model, long n, long registers, lon
   WORKSPACE w = {.tile = n < TILE ? n : TILE};
   const long tile = w.tile, layers = model->layers;
   long most = 0, packing = 0;
-  w.allocations = malloc((layers + registers + 7) * sizeof(void *));
+  w.allocations = malloc((2 * layers + registers + 9) * sizeof(void *));
   w.failed = !w.allocations;
   w.output = NAME(allocated)(&w, layers * sizeof(REAL *));
+  w.slope = NAME(allocated)(&w, layers * sizeof(REAL *));
   for (long l = 0; l < layers; l++) {
     REAL *output = NAME(numbers)(&w, tile * model->sizes[l + 1]);
-    if (!w.failed) w.output[l] = output;
+    REAL *slope = has_slope(model, l) ? NAME(numbers)(&w, tile * model->sizes[l + 1]) : 0;
+    if (!w.failed) w.output[l] = output, w.slope[l] = slope;
     most = MAX(most, model->sizes[l + 1]);
     packing = MAX(packing, NAME(packing)(tile, model->sizes[l + 1]));
   }
+  w.targets = NAME(numbers)(&w, tile * model->sizes[layers]);
   for (int j = 0; j < 2; j++) w.back[j] = NAME(numbers)(&w, tile * most);
   w.packed = NAME(numbers)(&w, packing);
   w.rows = NAME(allocated)(&w, tile * sizeof(REAL *));

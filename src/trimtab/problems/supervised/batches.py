@@ -1,11 +1,13 @@
 """Mini-batches: how large they are, and which samples make up the k-th one of a round."""
 
+from collections.abc import Sequence
 from math import ceil
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from trimtab.compute import kernel
 from trimtab.core.streams import BATCH, stream
 from trimtab.problems.supervised.samples import Data
 
@@ -36,6 +38,32 @@ def check_batch(batch: int | float | None) -> None:
             f"batch={batch!r}; pass a number of samples, a fraction of the local data such as "
             "0.2, or None for all of it."
         )
+
+
+def drawn(
+    clients: Sequence[int],
+    data: Sequence[Data],
+    batch: int | float | None,
+    sampling: Sampling,
+    seed: int,
+    r: int,
+    numbers: Sequence[int | None],
+) -> kernel.Drawn | list[list[Tensor | None]]:
+    """Return which samples make up mini-batches k of clients in round r; None for all of them.
+
+    Those that `Batches` draws one by one, by the kernel in one call.
+    """
+    lengths = [len(each) for each in data]
+    if batch is not None:
+        sizes = [batch_size(batch, n) for n in lengths]
+        key = seed, BATCH, r
+        found = kernel.draw(key, clients, lengths, sizes, numbers, sampling == "iid")
+        if found is not None:
+            return found
+    cut = [
+        Batches(each, batch, sampling, (seed, i, r)) for i, each in zip(clients, data, strict=True)
+    ]
+    return [[None if k is None else batches.rows(k) for k in numbers] for batches in cut]
 
 
 class Batches:

@@ -36,7 +36,7 @@ class Evaluation:
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
         """Return all metrics at x on some data; by the kernel, if it knows the layers."""
-        layers = layers if data.labelled else None
+        layers = layers if layers is not None and data.suits(layers) else None
         output = self._outputs(data, x, layers)
         return self._measured(output, data, x, layers, self.metrics)
 
@@ -51,7 +51,7 @@ class Evaluation:
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
         rows, kept = list[dict[str, float]](), list[tuple[Tensor, Tensor]]()
         for data in clients:
-            fast = layers if data.labelled else None
+            fast = layers if layers is not None and data.suits(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
             if len(means) < len(self.metrics):
