@@ -8,7 +8,7 @@ The kernels come for three instruction sets. The environment variable TRIMTAB_NA
 than the widest one that the processor has: `any` (no wide instructions), `avx2`, `avx512`; `0` does
 without kernels.
 
-Imports core.streams alone.
+Imports core.streams and core.threads alone.
 """
 
 from trimtab.compute.kernel.calls import combine, gradients, outputs, run

@@ -10,6 +10,7 @@ from torch import Tensor
 from trimtab.compute.kernel import library
 from trimtab.compute.kernel.calls import gradients
 from trimtab.compute.kernel.program import Layers
+from trimtab.core.threads import one_thread
 
 # What kernels compute, in methods of tensors: PyTorch's functions may have been replaced.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -54,6 +55,7 @@ def is_right(dtype: torch.dtype, activations: tuple[str, ...], loss: str) -> boo
     if loss != "cross_entropy":
         y = torch.rand(21, 5, generator=draw, dtype=dtype)
     with (
+        one_thread(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),

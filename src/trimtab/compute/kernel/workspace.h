@@ -12,7 +12,7 @@ typedef struct {
   REAL **output;       // (layers): what each layer makes of them, (tile, outputs)
   REAL **slope;        // (layers): derivatives of its activation, like output; 0 where output tells them
   REAL *targets;       // (tile, outputs)
-  REAL *back[2];       // (tile, widest layer): gradients with respect to what layers get, in turn
+  REAL *back[2];       // (tile, widest hidden layer): gradients with respect to what layers get, in turn
   REAL *packed;        // room for many_products and for weights
   const REAL **rows;   // (tile): where what a layer gets lies, row by row
   REAL **registers;    // (registers): of a program, (d)
@@ -51,7 +51,7 @@ static WORKSPACE NAME(workspace)(const Model *model, long n, long registers, lon
     REAL *output = NAME(numbers)(&w, tile * model->sizes[l + 1]);
     REAL *slope = has_slope(model, l) ? NAME(numbers)(&w, tile * model->sizes[l + 1]) : 0;
     if (!w.failed) w.output[l] = output, w.slope[l] = slope;
-    most = MAX(most, model->sizes[l + 1]);
+    if (l + 1 < layers) most = MAX(most, model->sizes[l + 1]);
     packing = MAX(packing, NAME(packing)(tile, model->sizes[l + 1]));
   }
   w.targets = NAME(numbers)(&w, tile * model->sizes[layers]);
