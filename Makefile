@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation format reproduce bench bench-peers account clean
+.PHONY: demo test test-federation kernel test-kernel format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -23,6 +23,22 @@ test: $(VENV)/installed-dev
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
 test-federation: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 -m federation tests/federation
+
+# The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
+kernel: $(VENV)/installed
+	$(BIN)/python setup.py --quiet build_ext --inplace --force
+	$(BIN)/python -c "import sys; from trimtab.compute.kernel import library; sys.exit(library.why_not())"
+
+# The kernel's tests under the address and undefined-behaviour sanitisers of gcc: under 3 minutes.
+SANITISED := build/sanitised
+test-kernel: $(VENV)/installed-dev
+	rm -rf $(SANITISED) && mkdir -p $(SANITISED) && cp -r src $(SANITISED)
+	rm -f $(SANITISED)/src/trimtab/compute/kernel/_kernels*
+	gcc -shared -fPIC -g -O1 -ffast-math -pthread -fsanitize=address,undefined -fno-sanitize-recover=all \
+		src/trimtab/compute/kernel/kernels.c -o $(SANITISED)/src/trimtab/compute/kernel/_kernels.so -lm
+	PYTHONPATH=$(SANITISED)/src ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+		TRIMTAB_SANITISED=$(SANITISED) $(BIN)/pytest -n 2 tests/compute tests/simulation/test_native.py
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

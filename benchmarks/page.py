@@ -95,13 +95,29 @@ Memory does not grow with N for stateless algorithms, nor with S by the uploads.
 limit that `simulate(memory=…)` sets are in a temporary file that is read and written, not mapped:
 the pages of a mapping would count as memory of the process.
 
+## What the compiled kernel takes
+
+A module made of `nn.Linear` (with or without bias), each followed by nothing or by one of
+`nn.ReLU`, `nn.Tanh`, `nn.Sigmoid`, `nn.SiLU` and `nn.GELU` (both forms), bare or in one
+`nn.Sequential`; `nn.Flatten()` may stand first, and `nn.Flatten(0)` after a single output. Its loss
+is PyTorch's cross-entropy, `binary_cross_entropy_with_logits`, `mse_loss`, `huber_loss` or
+`smooth_l1_loss`, as a module, a function or a `functools.partial`: a mean, without weights,
+smoothing or labels to ignore, of outputs and targets of one shape. float32 or float64, on the CPU.
+
+Exactly these types are taken: a subclass, a hook, a tied or frozen parameter or a loss of one's own
+goes through autograd, and so do Dropout, whose random numbers are PyTorch's, normalisation and
+embeddings. The kernel's gradient is compared with autograd's when a problem is first used, and
+dropped with a warning should they differ. Mini-batches are drawn by the kernel too, with the bits
+of `torch.randperm` and `torch.randint`. `make test-kernel` runs its tests under the sanitisers of
+gcc.
+
 ## Why it is fast
 
 - An algorithm's local program is traced once (`compute/tape.py`). If it is linear in its vectors,
   as those of SGD, FedAvg, FedProx, SCAFFOLD, Richardson-Romberg and Mime with momentum are, a
   compiled kernel runs it for each client without Python in between, its vectors in the cache.
-- The kernel gathers mini-batches by pointer and computes the gradient of linear and MLP
-  classifiers in closed form; it knows no algorithm. Without a compiler everything runs in PyTorch.
+- The kernel gathers mini-batches by pointer and computes the gradient of networks of linear layers
+  in closed form; it knows no algorithm. Without a compiler everything runs in PyTorch.
 - Clients are shared out over the cores, one thread each, and added up in fixed blocks, so that the
   number of threads changes no bit.
 - Any other module goes through autograd with one flat parameter vector and no `DataLoader`.

@@ -1,6 +1,5 @@
 """Mini-batches depend on (seed, client, round, k) alone; clients are read when they are needed."""
 
-import ctypes
 import weakref
 from itertools import chain, islice
 
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from trimtab import FedAvg, Supervised, simulate
+from trimtab.compute.kernel import Drawn
 from trimtab.problems.supervised import client_data
 from trimtab.problems.supervised.batches import Batches, batch_size, drawn
 from trimtab.problems.supervised.samples import Data
@@ -38,19 +38,15 @@ def test_every_pass_covers_every_sample_once_and_keeps_its_short_last_batch(n, b
 def test_a_kernel_is_given_the_same_samples(sizes, batch, sampling, ks):
     """Mini-batches of several clients at once lie where their places say."""
 
-    def cut():
-        data = [Data(torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)) for n in sizes]
-        return [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
-
-    found = drawn(cut(), ks)
-    expected = [None if k is None else batches.rows(k) for batches in cut() for k in ks]
-    all_of_it = [n for n in sizes for _ in ks]
-    assert found.batches == len(ks)
-    for place, size, rows, n in zip(found.places, found.sizes, expected, all_of_it, strict=True):
-        if rows is None:
-            assert (place, size) == (0, n)
-        else:
-            assert list((ctypes.c_int64 * size).from_address(place)) == rows.tolist()
+    data = [Data(torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)) for n in sizes]
+    cut = [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
+    found = drawn(range(len(sizes)), data, batch, sampling, 3, 2, ks)
+    for i, batches in enumerate(cut):
+        for j, k in enumerate(ks):
+            rows = found.of(i, j) if isinstance(found, Drawn) else found[i][j]
+            expected = None if k is None else batches.rows(k)
+            assert (rows is None) == (expected is None)
+            assert rows is None or rows.tolist() == expected.tolist()
 
 
 def test_each_pass_each_round_each_client_and_each_seed_has_its_own_order():

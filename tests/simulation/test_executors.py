@@ -59,7 +59,7 @@ def mlp(**options):
 
 def autograd(**options):
     def build():
-        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+        return nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 5))
 
     return Supervised(build, F.cross_entropy, clients(**options), weights=range(1, 13), batch=4)
 
@@ -148,7 +148,7 @@ def test_auto_says_what_it_chose():
 
 def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
     def build():
-        return nn.Sequential(nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 5))
+        return nn.Sequential(nn.Linear(100, 100), nn.Softplus(), nn.Linear(100, 5))
 
     problem = Supervised(build, F.cross_entropy, clients(features=100))
     for count in (1, 2, 64):
@@ -179,7 +179,7 @@ def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
     """A thousand clients: no more than a chunk, or a block for each worker, is alive."""
     few = clients(features=2, classes=2)[:1]
     problem = Supervised(
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.Tanh()), F.cross_entropy, few * 1000
+        lambda: nn.Sequential(nn.Linear(2, 2), nn.Softplus()), F.cross_entropy, few * 1000
     )
     seen = []
     merge = Tally.merge
@@ -407,7 +407,7 @@ from torch import nn
 from torch.nn import functional as F
 from trimtab import Scaffold, Supervised, simulate
 X, y = torch.randn(40, 300), torch.randint(40, (40,))
-for build in (lambda: nn.Linear(300, 40), lambda: nn.Sequential(nn.Linear(300, 40), nn.Tanh())):
+for build in (lambda: nn.Linear(300, 40), lambda: nn.Sequential(nn.Linear(300, 40), nn.Softplus())):
     problem = Supervised(build, F.cross_entropy, [(X, y)] * 20, batch=10)
     sim = simulate(Scaffold(eta_l=0.1, K=3), problem)
     next(sim)

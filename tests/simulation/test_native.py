@@ -87,7 +87,7 @@ def test_what_is_not_finite_stays_so(level, bad, sizes):
     hidden = len(sizes) > 2
     x = torch.zeros(sum((a + 1) * b for a, b in pairwise(sizes)))
     x[0] = bad
-    layers = Layers(sizes, (True,) * (1 + hidden), (True, False)[1 - hidden :])
+    layers = Layers(sizes, (True,) * (1 + hidden), ("relu", "none")[1 - hidden :])
     code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
     (sums, _) = kernel.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
     assert not torch.isfinite(sums).all()
@@ -170,7 +170,7 @@ def test_the_bits_of_a_long_combination_do_not_depend_on_threads(d):
 
 def test_a_point_of_another_length_is_refused():
     """A kernel would read beyond it."""
-    layers = Layers((3, 4, 2), (True, False), (True, False))
+    layers = Layers((3, 4, 2), (True, False), ("relu", "none"))
     assert layers.d == 24
     X, y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
     for wrong in (torch.zeros(23), torch.zeros(25)):
@@ -303,14 +303,14 @@ def test_only_work_that_pays_is_shared_out(monkeypatch, n, most):
     library_function = library.function
     monkeypatch.setattr(library, "function", watched)
     monkeypatch.setattr(library, "cores", lambda: 2)
-    layers, clients = Layers((30, 3), (True,), (False,)), range(4)
+    layers, clients = Layers((30, 3), (True,), ("none",)), range(4)
     data = [(torch.ones(n, 30), torch.zeros(n, dtype=torch.long)) for _ in clients]
     points = [[torch.zeros(93)] for _ in clients]
     kernel.run(layers, 0.0, STEP, data, [[None]] * 4, points, [[None]] * 4, [0.25] * 4)
     assert used == [most]
 
 
-LAYERS = Layers((3, 4, 2), (True, False), (True, False))
+LAYERS = Layers((3, 4, 2), (True, False), ("relu", "none"))
 X, Y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
 POINT = torch.zeros(24)
 STEP = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])

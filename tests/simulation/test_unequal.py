@@ -52,7 +52,7 @@ def linear(**settings):
 
 def tanh():
     def build():
-        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        return nn.Sequential(nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 3))
 
     return Supervised(build, F.cross_entropy, clients(), batch=4)
 

@@ -8,31 +8,33 @@ The kernels come for three instruction sets. The environment variable TRIMTAB_NA
 than the widest one that the processor has: `any` (no wide instructions), `avx2`, `avx512`; `0` does
 without kernels.
 
-Imports nothing of trimtab.
+Imports core.streams and core.threads alone.
 """
 
 from trimtab.compute.kernel.calls import combine, gradients, outputs, outputs_of_each, run
+from trimtab.compute.kernel.draws import Drawn, draw
 from trimtab.compute.kernel.errors import BadDataError
 from trimtab.compute.kernel.library import LEVELS, cores, level
-from trimtab.compute.kernel.program import Batch, Code, Layers, Terms
-from trimtab.compute.kernel.rows import Rows, rows_of
+from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
 from trimtab.compute.kernel.self_check import works
 
 __all__ = [
+    "ACTIVATIONS",
     "LEVELS",
+    "LOSSES",
     "BadDataError",
     "Batch",
     "Code",
+    "Drawn",
     "Layers",
-    "Rows",
     "Terms",
     "combine",
     "cores",
+    "draw",
     "gradients",
     "level",
     "outputs",
     "outputs_of_each",
-    "rows_of",
     "run",
     "works",
 ]

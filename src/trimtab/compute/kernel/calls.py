@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
-from trimtab.compute.kernel.errors import check_data, check_vectors, raise_trouble
+from trimtab.compute.kernel.draws import Drawn
+from trimtab.compute.kernel.errors import check_data, check_rows, check_vectors, raise_trouble
 from trimtab.compute.kernel.program import (
     Batch,
     Clients,
@@ -25,7 +26,6 @@ from trimtab.compute.kernel.program import (
     encoded_model,
     longs,
 )
-from trimtab.compute.kernel.rows import Rows, rows_of
 
 _LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
 _WORTH_A_THREAD = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
@@ -38,7 +38,7 @@ def run(
     l2: float,
     code: Code,
     data: Sequence[tuple[Tensor, Tensor]],
-    rows: Rows | Sequence[Sequence[Tensor | None]],
+    rows: Sequence[Sequence[Tensor | None]] | Drawn,
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor | None]],
     weights: Sequence[float] | None = None,
@@ -47,18 +47,18 @@ def run(
 ) -> tuple[Tensor, list[list[float]]]:
     """Run a program for each client, on all cores where that pays.
 
-    rows[i][j] are the samples of client i in batch j (None: all). Outputs are written where
-    outputs[i] says (None: nowhere). With weights, returns the sums over the clients of
-    weights[i] times output j, (outputs, d), and the |output|^2 of each client. Clients are added
-    up in blocks of `block`, so that the number of threads changes no bit.
+    rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by
+    `draw`. Outputs are written where outputs[i] says (None: nowhere). With weights, returns the
+    sums over the clients of weights[i] times output j, (outputs, d), and the |output|^2 of each
+    client. Clients are added up in blocks of `block`, so that the number of threads changes no bit.
     """
     dtype, d = inputs[0][0].dtype, layers.d
     s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
     check_vectors(layers, dtype, inputs, s, code.inputs)
     check_vectors(layers, dtype, outputs, s, m)
     lengths = check_data(layers, dtype, data)
-    rows = rows if isinstance(rows, Rows) else rows_of(rows, lengths)
-    rows.check(s)
+    drawn = rows if isinstance(rows, Drawn) else _given(data, rows)
+    drawn.check(s)
     steps, numbers, ends = code.encoded
     arrays: list[array[Any]] = [
         steps,
@@ -66,8 +66,6 @@ def run(
         addresses(X for X, _ in data),
         addresses(y for _, y in data),
         longs(lengths),
-        rows.places,
-        rows.sizes,
         addresses(vector for row in inputs for vector in row),
         addresses(vector for row in outputs for vector in row),
         array("d", weights or ()),
@@ -76,7 +74,8 @@ def run(
     model, _arrays = _model(layers, l2)
     program = Program(code.inputs, code.registers, m, *ends, *at[:2])
     trouble = Trouble()
-    clients = Clients(s, rows.batches, *at[2:])
+    batches = drawn.rows.data_ptr(), drawn.sizes.data_ptr()
+    clients = Clients(s, drawn.rows.shape[1], *at[2:5], *batches, *at[5:])
     sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
@@ -87,24 +86,38 @@ def run(
         block,
         sums.data_ptr() if weights else None,
         squares.data_ptr(),
-        threads or (min(blocks, library.cores()) if s > 1 and _pays(layers, code, rows, s) else 1),
+        threads or (min(blocks, library.cores()) if s > 1 and _pays(layers, code, drawn, s) else 1),
         ctypes.byref(trouble),
     )
     raise_trouble(trouble, layers, data)
     return (sums[0], squares.tolist()) if weights else (sums, [])
 
 
-def _pays(layers: Layers, code: Code, rows: Rows, clients: int) -> bool:
+def _pays(layers: Layers, code: Code, drawn: Drawn, clients: int) -> bool:
     """Tell whether a run is worth the start of threads; how many there are changes no bit."""
     sample = sum(inside * max(outside, _LANES) for inside, outside in pairwise(layers.sizes))
     steps = clients * len(code.steps) * layers.d
-    return sum(rows.sizes) * sample + steps >= _WORTH_A_THREAD
+    return int(drawn.sizes.sum()) * sample + steps >= _WORTH_A_THREAD
 
 
 @lru_cache(maxsize=64)
 def _model(layers: Layers, l2: float) -> tuple[Model, Any]:
     """Return what `encoded_model` returns, the same in every round."""
     return encoded_model(layers, l2)
+
+
+def _given(data: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[Tensor | None]]) -> Drawn:
+    """Return mini-batches that were drawn elsewhere, as kernels read them."""
+    check_rows(data, rows)
+    sizes = [
+        len(y) if indices is None else len(indices)
+        for (_, y), row in zip(data, rows, strict=True)
+        for indices in row
+    ]
+    shape = len(rows), len(rows[0])
+    places = [0 if indices is None else indices.data_ptr() for row in rows for indices in row]
+    tensors = (torch.tensor(numbers).view(shape) for numbers in (places, sizes))
+    return Drawn(torch.empty(0), *tensors)
 
 
 def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
@@ -125,21 +138,21 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 
 
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
-    """Return what a classifier says of each row of X, on all cores."""
+    """Return what a network says of each sample of X, on all cores."""
     return outputs_of_each(layers, x, [X])
 
 
 def outputs_of_each(layers: Layers, x: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """Return the outputs for the rows of several inputs, one after the other in one tensor."""
+    """Return the outputs for the samples of several inputs, one after the other in one tensor."""
     layers.check(x)
     for X in parts:
-        if X.shape[1:] != (layers.sizes[0],) or x.dtype != X.dtype:
+        if not layers.takes(X) or x.dtype != X.dtype:
             raise ValueError(
                 f"X has shape {tuple(X.shape)} and {X.dtype}; pass rows of {layers.sizes[0]} "
                 f"numbers of {x.dtype}."
             )
     sizes, columns = [X.shape[0] for X in parts], layers.sizes[-1]
-    out = torch.empty((sum(sizes), columns), dtype=x.dtype)
+    out = torch.empty(layers.output_shape(sum(sizes)), dtype=x.dtype)
     model, _arrays = _model(layers, 0.0)
     function = library.function("outputs", x.dtype, library.level())
     x, place, cores = x.contiguous(), out.data_ptr(), library.cores()

@@ -62,17 +62,17 @@ def check_vectors(
 
 
 def check_data(
-    layers: Layers,
-    dtype: torch.dtype,
-    data: Sequence[tuple[Tensor, Tensor]],
+    layers: Layers, dtype: torch.dtype, data: Sequence[tuple[Tensor, Tensor]]
 ) -> list[int]:
     """Return how many samples clients have; refuse data that have changed their shape or type."""
-    features, lengths = layers.sizes[0], []
+    labels, lengths = layers.loss == "cross_entropy", []
     for place, (X, y) in enumerate(data):
-        n = y.shape[0] if y.dim() == 1 else -1
+        n = y.shape[0] if y.dim() else -1
+        shape, kind = ((n,), torch.int64) if labels else (layers.output_shape(n), dtype)
         if not (
-            X.shape == (n, features) and X.dtype == dtype and X.is_contiguous() and X.is_cpu
-            and y.dtype == torch.int64 and y.is_contiguous() and y.is_cpu
+            X.shape[:1] == (n,) and layers.takes(X) and X.dtype == dtype and X.is_contiguous()
+            and X.is_cpu and y.shape == shape and y.dtype == kind and y.is_contiguous()
+            and y.is_cpu
         ):  # fmt: skip
             raise BadDataError(
                 place,
@@ -81,3 +81,19 @@ def check_data(
             )
         lengths.append(n)
     return lengths
+
+
+def check_rows(
+    data: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[Tensor | None]]
+) -> None:
+    """Refuse mini-batches that are no indices, or as many as others have."""
+    for place, ((_, y), row) in enumerate(zip(data, rows, strict=True)):
+        if len(row) != len(rows[0]):
+            raise BadDataError(place, f"{len(row)} mini-batches, others {len(rows[0])}")
+        for indices in row:
+            if not (len(y) if indices is None else len(indices)):
+                raise BadDataError(place, "no samples for a mini-batch")
+            if indices is not None and (
+                indices.dtype != torch.int64 or not indices.is_contiguous()
+            ):
+                raise BadDataError(place, f"a mini-batch of {indices.dtype}")

@@ -8,11 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+// The losses and activations that kernels know, in the order of program.py.
+#define LOSSES(X) X(CROSS_ENTROPY) X(BINARY_CROSS_ENTROPY_WITH_LOGITS) X(MSE_LOSS) X(HUBER_LOSS) X(SMOOTH_L1_LOSS)
+#define ACTIVATIONS(X) X(NONE) X(RELU) X(TANH) X(SIGMOID) X(SILU) X(GELU) X(GELU_TANH)
+#define NUMBER(name) name,
+#define WORD(name) #name " "
+enum { LOSSES(NUMBER) };
+enum { ACTIVATIONS(NUMBER) };
+const char *const names_of_losses = LOSSES(WORD), *const names_of_activations = ACTIVATIONS(WORD);
+
 typedef struct {
   long layers;
-  const long *sizes;  // of the input, and of each layer's output
-  const int *biased;  // whether a layer has a bias
-  const int *relu;    // whether a ReLU follows it
+  const long *sizes;      // of the input, and of each layer's output
+  const int *biased;      // whether a layer has a bias
+  const int *activation;  // what follows it
+  long loss;
+  double delta;  // of a loss that is linear beyond
   double l2;
 } Model;
 
@@ -35,7 +48,7 @@ typedef struct {
 typedef struct {
   long count, batches;
   const void *const *X;
-  const int64_t *const *y;
+  const void *const *y;        // labels, or REAL (length, outputs)
   const long *lengths;         // (count): how many samples X and y have
   const int64_t *const *rows;  // (count, batches): which samples; 0 for all of them
   const long *sizes;           // (count, batches): how many
@@ -62,6 +75,19 @@ static long next_piece(Pieces *pieces) {
 // Tell all threads that something failed; the first one to do so says what.
 static void fail(Pieces *pieces, Trouble *told, Trouble own) {
   if (!__atomic_exchange_n(&pieces->failed, 1, __ATOMIC_RELAXED)) *told = own;
+}
+
+// Whether the slope of a layer's activation is kept: not a ReLU's, which its output tells, unless that is overwritten.
+static int has_slope(const Model *model, long l) {
+  const int kind = model->activation[l];
+  return kind != NONE && (kind != RELU || l == model->layers - 1);
+}
+
+// Where the parameters of each layer start in a vector; at last, how long it is.
+static void starts(const Model *model, long *start) {
+  start[0] = 0;
+  for (long l = 0; l < model->layers; l++)
+    start[l + 1] = start[l] + (model->sizes[l] + (model->biased[l] ? 1 : 0)) * model->sizes[l + 1];
 }
 
 static int is_below(int64_t index, long end) { return index >= 0 && index < end; }
@@ -115,10 +141,15 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
 #define EACH(t, k, width) for (long t = k; t < (k) + (width); t++)
 #endif
 
+#include "draws.h"
+
 #define VARIANT "variant.h"
 
 #define REAL float
 #define EXP expf
+#define HYPERBOLIC_TANGENT tanhf
+#define ERF erff
+#define FABS fabsf
 #define LANES 4
 #define NAME(f) f##_f32_0
 #include VARIANT
@@ -141,8 +172,14 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
 
 #undef REAL
 #undef EXP
+#undef HYPERBOLIC_TANGENT
+#undef ERF
+#undef FABS
 #define REAL double
 #define EXP exp
+#define HYPERBOLIC_TANGENT tanh
+#define ERF erf
+#define FABS fabs
 #define LANES 2
 #define NAME(f) f##_f64_0
 #include VARIANT
@@ -171,8 +208,9 @@ void keep_memory(void) {
 #endif
 }
 
-// The sizes of what is passed, by which a library that was built from other sources is known.
-long layout(void) { return sizeof(Model) + 1000 * sizeof(Program) + 1000000 * sizeof(Clients); }
+// The sizes of what is passed, by name: a library that was built from other sources is known by them.
+const long size_of_Model = sizeof(Model), size_of_Program = sizeof(Program), size_of_Clients = sizeof(Clients),
+           size_of_Draws = sizeof(Draws), size_of_Trouble = sizeof(Trouble);
 
 // 0: any machine, 1: AVX2, 2: AVX-512
 int level(void) {

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from trimtab.compute.kernel.program import Clients, Model, Program
+from trimtab.compute.kernel.program import (
+    ACTIVATIONS,
+    LOSSES,
+    Clients,
+    Draws,
+    Model,
+    Program,
+    Trouble,
+)
 
 LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
@@ -19,24 +27,63 @@ _ARGUMENTS = {
     "run": [*[_POINTER] * 3, _LONG, _LONG, _POINTER, _POINTER, _INT, _POINTER],
     "outputs": [*[_POINTER] * 3, _LONG, _POINTER, _INT],
     "combination": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT],
+    "numbers_to_draw": [_POINTER],
+    "draw": [_POINTER] * 4,
 }
+
+_RESULTS = {"outputs": _INT, "numbers_to_draw": _LONG}
 
 
 @cache
 def _loaded() -> ctypes.CDLL | None:
-    """Load the kernels; not those that were built from other sources."""
-    sizes = (ctypes.sizeof(kind) for kind in (Model, Program, Clients))
-    layout = sum(size * 1000**place for place, size in enumerate(sizes))
+    """Load the kernels, if they were built from these sources."""
+    return _found()[0]
+
+
+def why_not() -> str | None:
+    """Return why there is no library of kernels, in a sentence; None if there is one."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str | None]:
+    """Return the library, or why there is none."""
+    reason = "the kernels were not compiled; run `make kernel`, which needs a C compiler."
     for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
         try:
             library = ctypes.CDLL(str(path))
-            library.layout.restype = _LONG
-            if library.layout() == layout:
-                library.keep_memory()
-                return library
-        except (OSError, AttributeError):
+        except OSError as error:
+            reason = f"{path.name} cannot be loaded ({error}); run `make kernel`."
             continue
+        other = differences(library)
+        if other is None:
+            library.keep_memory()
+            return library, None
+        reason = f"{path.name} was built from other sources ({other}); run `make kernel`."
+    return None, reason
+
+
+def differences(library: Any) -> str | None:
+    """Return where a library was compiled from other sources than these; None if nowhere."""
+    for kind in (Model, Program, Clients, Draws, Trouble):
+        name, here = kind.__name__, ctypes.sizeof(kind)
+        try:
+            there = _LONG.in_dll(library, f"size_of_{name}").value
+        except ValueError:
+            return f"it does not tell the size of {name}"
+        if there != here:
+            return f"{name} has {there} bytes there and {here} here"
+    for what, names in (("losses", LOSSES), ("activations", ACTIVATIONS)):
+        known = _names(library, what)
+        if known != list(names):
+            return f"it knows the {what} {', '.join(known)}"
     return None
+
+
+def _names(library: Any, what: str) -> list[str]:
+    """Return the names of the losses or activations that a library knows."""
+    words = ctypes.c_char_p.in_dll(library, f"names_of_{what}").value or b""
+    return words.decode().lower().split()
 
 
 @cache
@@ -82,6 +129,18 @@ def function(name: str, dtype: torch.dtype, level: int | None) -> Any:
     library = _loaded()
     if library is None or level is None or dtype not in _SUFFIX:
         return None
-    compiled = getattr(library, f"{name}_{_SUFFIX[dtype]}_{level}")
-    compiled.argtypes, compiled.restype = _ARGUMENTS[name], _INT if name == "outputs" else None
+    return _typed(library, name, f"{name}_{_SUFFIX[dtype]}_{level}")
+
+
+@cache
+def common(name: str) -> Any:
+    """Return a function of the library that computes with whole numbers."""
+    library = _loaded()
+    assert library is not None
+    return _typed(library, name, name)
+
+
+def _typed(library: Any, name: str, symbol: str) -> Any:
+    compiled = getattr(library, symbol)
+    compiled.argtypes, compiled.restype = _ARGUMENTS[name], _RESULTS.get(name)
     return compiled

@@ -1,5 +1,5 @@
 // Programs: linear combinations of vectors, and gradients at them, run for one client after the other.
-// Included after classifier.h, once for each number type and vector width.
+// Included after network.h, once for each number type and vector width.
 
 // out = the sum over m of a[j] v[j], numbers from k on, `width` of them. Only v[0] may be out itself.
 static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, long k, long width, REAL *out) {
@@ -23,7 +23,6 @@ static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, 
   }
 }
 
-#define PART 2048L
 #define LONG_PART (64 * PART)  // of one thread
 
 static void NAME(combine)(const double *a, const REAL *const *v, long m, long d, REAL *out) {
@@ -57,8 +56,8 @@ void NAME(combination)(const double *a, const REAL *const *v, long m, long d, RE
 
 // The outputs of client i, part by part, so that what they are made of comes into the cache once.
 // `sums` (outputs, d) gets weight times output, added to what is there unless the client is the first.
-static void NAME(results)(const Program *program, const Clients *clients, long d, long i, int first,
-                          REAL *const *place, REAL *sums, double *squares, REAL *scratch) {
+static void NAME(results)(const Program *program, const Clients *clients, long d, long i, int first, REAL *const *place,
+                          REAL *sums, double *squares, REAL *scratch) {
   void *const *kept = clients->outputs + i * program->outputs;
   for (long j = 0; sums && j < program->outputs; j++) squares[j] = 0;
   for (long k = 0; k < d; k += PART) {
@@ -83,14 +82,12 @@ static void NAME(results)(const Program *program, const Clients *clients, long d
   }
 }
 
-// Run a program for the clients of one block. `own` has room for the registers, and for a part.
-// Returns FINE, or what is wrong.
+// Run a program for the clients of one block. Returns FINE, or what is wrong.
 static int NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
-                           long to, REAL *sums, double *squares, REAL *own, REAL *work, const REAL **pointers,
-                           Trouble *trouble) {
+                           long to, REAL *sums, double *squares, WORKSPACE *w, Trouble *trouble) {
   const long inputs = program->inputs, registers = program->registers;
   REAL *place[inputs + registers];
-  for (long j = 0; j < registers; j++) place[inputs + j] = own + j * d;
+  for (long j = 0; j < registers; j++) place[inputs + j] = w->registers[j];
   for (long i = from; i < to; i++) {
     for (long j = 0; j < inputs; j++) place[j] = (REAL *)clients->inputs[i * inputs + j];
     const long *code = program->code, *end = code + program->length;
@@ -100,7 +97,7 @@ static int NAME(run_block)(const Model *model, const Program *program, const Cli
       if (code[0] == GRADIENT) {  // point, batch
         long at = i * clients->batches + code[3];
         int wrong = NAME(gradient)(model, place[code[2]], (const REAL *)clients->X[i], clients->y[i], clients->rows[at],
-                                   clients->sizes[at], clients->lengths[i], place[dest], work, pointers, trouble);
+                                   clients->sizes[at], clients->lengths[i], place[dest], w, trouble);
         trouble->client = i;
         if (wrong) return wrong;
         code += 4;
@@ -112,7 +109,7 @@ static int NAME(run_block)(const Model *model, const Program *program, const Cli
         numbers += m, code += 3 + m;
       }
     }
-    NAME(results)(program, clients, d, i, i == from, place, sums, squares + i * program->outputs, own + registers * d);
+    NAME(results)(program, clients, d, i, i == from, place, sums, squares + i * program->outputs, w->part);
   }
   return FINE;
 }
@@ -131,19 +128,16 @@ typedef struct {
 static void *NAME(some_blocks)(void *job) {
   NAME(Run) *r = job;
   const long s = r->clients->count, outputs = r->program->outputs;
-  REAL *own = malloc((r->program->registers * r->d + PART) * sizeof(REAL));
-  REAL *work = malloc(NAME(work)(r->model, r->most) * sizeof(REAL) + 64);
-  const REAL **pointers = malloc((r->most < TILE ? r->most : TILE) * sizeof(REAL *) + 64);
+  WORKSPACE w = NAME(workspace)(r->model, r->most, r->program->registers, r->d);
   Trouble trouble = {0};
-  if (!own || !work || !pointers) fail(&r->blocks, r->trouble, (Trouble){.what = NO_MEMORY});
-  for (long b; own && work && pointers && (b = next_piece(&r->blocks)) >= 0;) {
+  if (w.failed) fail(&r->blocks, r->trouble, (Trouble){.what = NO_MEMORY});
+  for (long b; !w.failed && (b = next_piece(&r->blocks)) >= 0;) {
     long to = (b + 1) * r->block < s ? (b + 1) * r->block : s;
     trouble.what = NAME(run_block)(r->model, r->program, r->clients, r->d, b * r->block, to,
-                                   r->sums ? r->sums + b * outputs * r->d : 0, r->squares, own, work, pointers,
-                                   &trouble);
+                                   r->sums ? r->sums + b * outputs * r->d : 0, r->squares, &w, &trouble);
     if (trouble.what) fail(&r->blocks, r->trouble, trouble);
   }
-  free(own), free(work), free(pointers);
+  NAME(release)(&w);
   return 0;
 }
 
@@ -174,9 +168,4 @@ void NAME(run)(const Model *model, const Program *program, const Clients *client
   on_threads(threads, NAME(some_blocks), &job, job.blocks.pieces);
   if (!trouble->what) on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
 }
-#undef PART
 #undef LONG_PART
-#undef STRETCH
-#undef PANEL
-#undef DEPTH
-#undef TILE

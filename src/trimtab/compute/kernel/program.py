@@ -1,4 +1,4 @@
-"""What a kernel runs: a classifier's layers, a program, and both as the C code reads them."""
+"""What a kernel runs: a network's layers, a program, and both as the C code reads them."""
 
 import ctypes
 from array import array
@@ -12,6 +12,18 @@ from torch import Tensor
 _POINTER, _LONG, _DOUBLE = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
 _COMBINE, _GRADIENT = 0, 1
 
+LOSSES = (
+    "cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "huber_loss",
+    "smooth_l1_loss",
+)
+"""The losses that kernels know, by the names of PyTorch's functions, in the order of kernels.c."""
+
+ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh")
+"""The activations that kernels know, in the order of kernels.c."""
+
 Terms = Sequence[tuple[float, Tensor]]
 """Numbers times tensors of one shape, to be added up."""
 
@@ -21,17 +33,30 @@ Batch = tuple[Tensor, Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Layers:
-    """A classifier: the sizes of its input and of each layer's output, and what layers have."""
+    """A network: the sizes of its input and of each layer's output, what layers have, its loss."""
 
     sizes: tuple[int, ...]
     biased: tuple[bool, ...]
-    relu: tuple[bool, ...]  # whether a ReLU follows
+    activations: tuple[str, ...]  # what follows each layer, one of ACTIVATIONS
+    loss: str = "cross_entropy"  # one of LOSSES
+    delta: float = 1.0  # where a Huber or smooth L1 loss becomes linear
+    flattens: bool = False  # whether samples may have any shape of sizes[0] numbers
+    single: bool = False  # whether outputs and targets have shape (n,) instead of (n, 1)
+
+    def output_shape(self, n: int) -> tuple[int, ...]:
+        """Return the shape of what it says of n samples."""
+        return (n,) if self.single else (n, self.sizes[-1])
 
     @cached_property
     def d(self) -> int:
         """How many parameters it has."""
         pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
         return sum((inside + biased) * outside for inside, outside, biased in pairs)
+
+    def takes(self, X: Tensor) -> bool:
+        """Tell whether these are samples of the right shape."""
+        shape = X.shape[1:]
+        return shape == (self.sizes[0],) or (self.flattens and shape.numel() == self.sizes[0])
 
     def check(self, x: Tensor) -> None:
         """Refuse a point of another length: a kernel would read beyond it."""
@@ -72,13 +97,15 @@ class Code:
 
 
 class Model(ctypes.Structure):
-    """A classifier: `Layers` as the C code reads them."""
+    """A network: `Layers` as the C code reads them."""
 
     _fields_ = (
         ("layers", _LONG),
         ("sizes", _POINTER),
         ("biased", _POINTER),
-        ("relu", _POINTER),
+        ("activation", _POINTER),
+        ("loss", _LONG),
+        ("delta", _DOUBLE),
         ("l2", _DOUBLE),
     )
 
@@ -116,6 +143,23 @@ class Clients(ctypes.Structure):
     )
 
 
+class Draws(ctypes.Structure):
+    """Which mini-batches of which clients are drawn, and by what seed."""
+
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        ("use", ctypes.c_uint64),
+        ("round", ctypes.c_uint64),
+        ("independent", _LONG),
+        ("count", _LONG),
+        ("batches", _LONG),
+        ("clients", _POINTER),
+        ("lengths", _POINTER),
+        ("sizes", _POINTER),
+        ("numbers", _POINTER),
+    )
+
+
 class Trouble(ctypes.Structure):
     """What a kernel found wrong, and where."""
 
@@ -124,8 +168,11 @@ class Trouble(ctypes.Structure):
 
 def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[Model, Any]:
     """Return a model for the kernels, and the arrays it points to, which must live as long."""
-    arrays = (longs(layers.sizes), array("i", layers.biased), array("i", layers.relu))
-    return Model(len(layers.biased), *(part.buffer_info()[0] for part in arrays), l2), arrays
+    activations = map(ACTIVATIONS.index, layers.activations)
+    arrays = (longs(layers.sizes), array("i", layers.biased), array("i", activations))
+    places = (part.buffer_info()[0] for part in arrays)
+    loss = LOSSES.index(layers.loss)
+    return Model(len(layers.biased), *places, loss, layers.delta, l2), arrays
 
 
 def longs(numbers: Iterable[int]) -> "array[int]":

@@ -1,5 +1,14 @@
-// One variant of the kernels: REAL, EXP, LANES and NAME are defined by who includes it.
-#include "classifier.h"
+// One variant of the kernels: REAL, EXP and the like, LANES and NAME are defined by who includes it.
+#include "workspace.h"
+#include "products.h"
+#include "functions.h"
+#include "network.h"
 #include "program.h"
+#undef WORKSPACE
+#undef STRETCH
+#undef PANEL
+#undef DEPTH
+#undef TILE
+#undef PART
 #undef LANES
 #undef NAME

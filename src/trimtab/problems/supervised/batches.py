@@ -1,15 +1,14 @@
 """Mini-batches: how large they are, and which samples make up the k-th one of a round."""
 
-from array import array
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.compute.kernel import Rows, rows_of
-from trimtab.core.streams import BATCH, mix, stream
+from trimtab.compute import kernel
+from trimtab.core.streams import BATCH, stream
 from trimtab.problems.supervised.samples import Data
 
 Sampling = Literal["reshuffle", "iid"]
@@ -39,6 +38,31 @@ def check_batch(batch: int | float | None) -> None:
             f"batch={batch!r}; pass a number of samples, a fraction of the local data such as "
             "0.2, or None for all of it."
         )
+
+
+def drawn(
+    clients: Sequence[int],
+    data: Sequence[Data],
+    batch: int | float | None,
+    sampling: Sampling,
+    seed: int,
+    r: int,
+    numbers: Sequence[int | None],
+) -> kernel.Drawn | list[list[Tensor | None]]:
+    """Return which samples make up mini-batches k of clients in round r; None for all of them.
+
+    Those that `Batches` draws one by one, by the kernel in one call.
+    """
+    lengths = [len(each) for each in data]
+    sizes = [batch_size(batch, n) for n in lengths]
+    independent = sampling == "iid" and batch is not None
+    found = kernel.draw((seed, BATCH, r), clients, lengths, sizes, numbers, independent)
+    if found is not None:
+        return found
+    cut = [
+        Batches(each, batch, sampling, (seed, i, r)) for i, each in zip(clients, data, strict=True)
+    ]
+    return [[None if k is None else batches.rows(k) for k in numbers] for batches in cut]
 
 
 class Batches:
@@ -81,58 +105,3 @@ class Batches:
     def _stream(self, number: int) -> torch.Generator:
         seed, i, r = self.key
         return stream(seed, BATCH, i, r, number)
-
-
-def drawn(cut: Sequence[Batches], ks: Sequence[int | None]) -> Rows:
-    """Return mini-batches ks of several clients for a kernel: the same samples as `Batches.rows`.
-
-    The orders of all clients and passes lie one after the other in one tensor.
-    """
-    if all(batches.whole for batches in cut):
-        sizes = array("l", [batches.n for batches in cut for _ in ks])
-        return Rows(len(ks), array("Q", bytes(8 * len(sizes))), sizes)
-    if any(batches.sampling == "iid" and not batches.whole for batches in cut):
-        return rows_of(
-            [[None if k is None else batches.rows(k) for k in ks] for batches in cut],
-            [batches.n for batches in cut],
-        )
-    found: dict[tuple[int, int], _Layout] = {}  # by n and b: many clients have the same
-    layouts = [
-        found.get((each.n, each.b)) or found.setdefault((each.n, each.b), _layout(each, ks))
-        for each in cut
-    ]
-    orders = torch.empty(
-        sum(len(layout.passes) * each.n for each, layout in zip(cut, layouts, strict=True)),
-        dtype=torch.int64,
-    )
-    places, sizes, draw, start = array("Q"), array("l"), torch.Generator(), 0
-    for each, layout in zip(cut, layouts, strict=True):
-        at, (seed, i, r) = orders.data_ptr() + 8 * start, each.key
-        places.extend([0 if offset is None else at + offset for offset in layout.offsets])
-        sizes.extend(layout.sizes)
-        for number in layout.passes:
-            draw.manual_seed(mix(seed, BATCH, i, r, number))
-            torch.randperm(each.n, generator=draw, out=orders[start : start + each.n])
-            start += each.n
-    return Rows(len(ks), places, sizes, orders)
-
-
-class _Layout(NamedTuple):
-    """Where mini-batches lie in the orders of a client's passes."""
-
-    passes: list[int]  # the numbers of those that are needed
-    offsets: list[int | None]  # of each mini-batch, in bytes; None: it is all samples
-    sizes: list[int]
-
-
-def _layout(batches: Batches, ks: Sequence[int | None]) -> _Layout:
-    n, b = batches.n, batches.b
-    if batches.whole:
-        return _Layout([], [None] * len(ks), [n] * len(ks))
-    cut = [None if k is None else divmod(k, batches.steps) for k in ks]
-    places = {part[0]: 0 for part in cut if part is not None}
-    places = {number: 8 * n * place for place, number in enumerate(places)}
-    offsets = [None if part is None else places[part[0]] + 8 * b * part[1] for part in cut]
-    return _Layout(
-        list(places), offsets, [n if part is None else min(b, n - b * part[1]) for part in cut]
-    )

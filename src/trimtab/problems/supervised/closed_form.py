@@ -1,12 +1,14 @@
-"""Gradients without autograd for classifiers made of Linear and ReLU, with cross-entropy.
+"""Gradients without autograd for networks of linear layers, with the losses that kernels know.
 
 The same numbers as autograd's (tested), several times faster on small mini-batches, where the time
-goes into bookkeeping. Through the compiled kernel, where there is one.
+goes into bookkeeping. Through the compiled kernel, where there is one; without it, only classifiers
+made of Linear and ReLU with cross-entropy have a closed form.
 """
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,36 +21,54 @@ from trimtab.problems.supervised.flat import FlatModule
 from trimtab.problems.supervised.losses import Loss, recognise
 from trimtab.problems.supervised.untouched import nothing_global, ordinary, untouched
 
-_FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
-    cls: cls.forward for cls in (nn.Linear, nn.ReLU, nn.Sequential)
+_ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.SiLU: "silu",
+    nn.GELU: "gelu",
 }
+_KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
+_FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
 _ROWS = 64  # a closed form is compared with autograd on <= 64 samples
+_NOISE = 1e-9  # a gradient of <= 1e-9 x the inputs may be rounding
+
+Part = tuple[nn.Module, str]
+"""A layer and what it is: linear, flatten, flatten all, or an activation."""
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The gradient of such a classifier; `layers` is what a kernel needs to know, if it can."""
+    """The gradient of such a network; `layers` is what a kernel needs to know."""
 
-    gradient: Callable[[Vector, Tensor, Tensor], Vector]  # at x, of the mean over samples X, y
-    layers: kernel.Layers | None
+    gradient: Callable[[Vector, Tensor, Tensor], Vector] | None  # at x, of the mean, on tensors
+    layers: kernel.Layers
     module: nn.Module
-    parts: Sequence[nn.Module]
+    parts: Sequence[Part]
     loss: Loss
+    device: torch.device
+    dtype: torch.dtype
 
     def holds(self) -> bool:
         """Tell whether module and loss still do what this was derived from; asked every round."""
         return (
             nothing_global()
-            and is_plain(self.loss)
-            and _layers(self.module) == self.parts
+            and _loss_for_kernel(self.loss) == (self.layers.loss, self.layers.delta)
+            and _parts(self.module) == self.parts
             and not torch.is_autocast_enabled("cpu")
+            and (self.gradient is not None or self._by_kernel(self.device, self.dtype))
         )
+
+    @staticmethod
+    def _by_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+        """Tell whether kernels work for these numbers, and for those that they are checked in."""
+        return device.type == "cpu" and kernel.works(dtype) and kernel.works(torch.float64)
 
     def gradients(self, x: Vector, batches: Sequence[kernel.Batch]) -> Vector:
         """Return the gradients of s mini-batches, (s, d), at x of (d,) or (s, d)."""
         dtype = batches[0][0].dtype
         x = x.to(dtype)
-        if self.layers is not None and x.device.type == "cpu" and kernel.works(dtype):
+        if self.gradient is None or self._by_kernel(x.device, dtype):
             return kernel.gradients(self.layers, x, batches)
         points = x.expand(len(batches), x.shape[-1])
         rows = [(X, y) if part is None else (X[part], y[part]) for X, y, part in batches]
@@ -59,7 +79,7 @@ class ClosedForm:
 
     def _check_labels(self, place: int, y: Tensor) -> None:
         """Refuse labels that were changed after they were read: -1 would be the last class."""
-        classes = int(self.parts[-1].out_features)  # type: ignore[arg-type]
+        classes = self.layers.sizes[-1]
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= classes:
             label = low if low < 0 else high
@@ -68,31 +88,36 @@ class ClosedForm:
 
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
     """Return the gradient of such a module, or None for another."""
-    layers = _layers(module)
-    if layers is None or not nothing_global() or not is_plain(loss):
+    parts, known = _parts(module), _loss_for_kernel(loss)
+    if parts is None or known is None or not nothing_global():
         return None
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    shapes = [layer.weight.shape if isinstance(layer, nn.Linear) else None for layer in layers]
-    biased = [isinstance(layer, nn.Linear) and layer.bias is not None for layer in layers]
+    layers = _for_kernel(parts, *known)
+    if layers is None:
+        return None
+    weight = next(layer.weight for layer, what in parts if what == "linear")
+    assert isinstance(weight, Tensor)
+    gradient = _by_tensors(layers) if _is_plain_classifier(layers) else None
+    return ClosedForm(gradient, layers, module, parts, loss, weight.device, weight.dtype)
+
+
+def _by_tensors(layers: kernel.Layers) -> Callable[[Vector, Tensor, Tensor], Vector]:
+    """Return the gradient of a classifier made of Linear and ReLU, as products of tensors."""
+    last, C = len(layers.biased) - 1, layers.sizes[-1]
 
     def gradient(x: Vector, X: Tensor, y: Tensor) -> Vector:
         out = torch.empty_like(x)
-        weights, gradients = _views(x, shapes, biased), _views(out, shapes, biased)
-        last, C = len(shapes) - 1, linear[-1].out_features
+        weights, gradients = _views(x, layers), _views(out, layers)
         weights[last] = _padded(*weights[last])
-        inputs, a = [], X
-        for W, b in weights:  # forward
+        inputs, a = [], X.flatten(1)
+        for (W, b), activation in zip(weights, layers.activations, strict=True):  # forward
             inputs.append(a)
-            a = F.relu(a) if W is None else F.linear(a, W, b)
+            a = F.linear(a, W, b)
+            a = F.relu(a) if activation == "relu" else a
         G = torch.softmax(a, dim=1)  # the gradient with respect to the logits
         G[torch.arange(len(y), device=y.device), y] -= 1
         G /= len(y)
-        for j in reversed(range(len(shapes))):  # backward
-            W, _ = weights[j]
+        for j in reversed(range(len(weights))):  # backward
             dW, db = gradients[j]
-            if W is None or dW is None:
-                G = G * (inputs[j] > 0)
-                continue
             if j == last:
                 dW.copy_(torch.mm(G.T, inputs[j])[:C])
             else:
@@ -100,10 +125,11 @@ def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
             if db is not None:
                 db.copy_(G.sum(0)[: len(db)])
             if j:
-                G = G @ W
+                G = G @ weights[j][0]
+                G = G * (inputs[j] > 0) if layers.activations[j - 1] == "relu" else G
         return out
 
-    return ClosedForm(gradient, _for_kernel(layers), module, layers, loss)
+    return gradient
 
 
 def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
@@ -114,74 +140,107 @@ def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
     model = FlatModule(deepcopy(form.module).cpu(), torch.float64)
     noise = torch.randn(model.d, generator=stream(0), dtype=torch.float64)
     x, X, y = start.cpu().double() + 0.1 * noise, X[:_ROWS].cpu().double(), y[:_ROWS].cpu()
+    y = y.double() if y.is_floating_point() else y
     with torch.enable_grad():
         expected = model.gradient(form.loss(model(x, X), y))
     gradient = form.gradients(x, [(X, y, None)])[0]
-    return float((gradient - expected).norm() / expected.norm().clamp_min(1e-300))
+    noise = _NOISE * float(X.norm()) / len(X) ** 0.5
+    return float((gradient - expected).norm() / expected.norm().clamp_min(max(noise, 1e-300)))
 
 
-def _layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of a module that is just Linear and ReLU and ends with a Linear."""
+def _parts(module: nn.Module) -> list[Part] | None:
+    """Return the layers of a module that is made of known ones alone, each with what it is."""
     layers = [module]
     if type(module) is nn.Sequential:
         if not untouched(module, _FORWARDS[nn.Sequential]):
             return None
         layers = list(module._modules.values())
     seen = set[int]()
+    parts = list[Part]()
     for layer in layers:
-        if type(layer) not in (nn.Linear, nn.ReLU) or not untouched(layer, _FORWARDS[type(layer)]):
+        kind = type(layer)
+        if kind not in _FORWARDS or not untouched(layer, _FORWARDS[kind]):
             return None
+        what = "linear" if kind is nn.Linear else _ACTIVATIONS.get(kind) or _other(layer)
+        parts.append((layer, "gelu_tanh" if kind is nn.GELU and _by_tanh(layer) else what))
         for parameter in layer._parameters.values():
             if parameter is None:
                 continue
             if id(parameter) in seen or not ordinary(parameter):
                 return None
             seen.add(id(parameter))
-    return layers if layers and type(layers[-1]) is nn.Linear else None
+    return parts
 
 
-def _for_kernel(layers: Sequence[nn.Module]) -> kernel.Layers | None:
-    """Return what a kernel needs to know; it has no ReLU before the first layer."""
-    at = [j for j, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
-    if at[0] > 0:
+def _by_tanh(layer: Any) -> bool:
+    return bool(layer.approximate == "tanh")
+
+
+def _other(layer: Any) -> str:
+    """Return what a layer is that is neither linear nor an activation."""
+    if type(layer) is not nn.Flatten or layer.end_dim != -1 or layer.start_dim not in (0, 1):
+        return "unknown"
+    return "flatten" if layer.start_dim else "flatten all"
+
+
+def _for_kernel(parts: Sequence[Part], loss: str, delta: float) -> kernel.Layers | None:
+    """Return what a kernel needs to know; None for what it cannot compute.
+
+    It has linear layers with at most one activation each, Flatten before the first one, and, for a
+    single output of shape (n,), nn.Flatten(0) at the end.
+    """
+    kinds = [what for _, what in parts]
+    flattens = kinds[:1] == ["flatten"]
+    single = kinds[-1:] == ["flatten all"] and loss != "cross_entropy"
+    linear, activations = list[Any](), list[str]()
+    for layer, what in parts[flattens : len(parts) - single]:
+        if what == "linear":
+            linear.append(layer)
+            activations.append("none")
+        elif not activations or what not in kernel.ACTIVATIONS:
+            return None
+        elif activations[-1] == "none":
+            activations[-1] = what
+        elif not activations[-1] == what == "relu":  # A ReLU of a ReLU is that ReLU.
+            return None
+    if not linear or (single and linear[-1].out_features > 1):
         return None
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     biased = tuple(layer.bias is not None for layer in linear)
-    followed = tuple(j + 1 < len(layers) and j + 1 not in at for j in at)
-    return kernel.Layers(sizes, biased, followed)
+    return kernel.Layers(sizes, biased, tuple(activations), loss, delta, flattens, single)
 
 
-def _padded(W: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
+def _is_plain_classifier(layers: kernel.Layers) -> bool:
+    """Tell whether this is a classifier made of Linear and ReLU that ends with a Linear."""
+    known = layers.loss == "cross_entropy" and layers.activations[-1] == "none"
+    return known and {"none", "relu"}.issuperset(layers.activations)
+
+
+def _padded(W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the last layer with classes added up to a multiple of 16, which products like.
 
     A class that is added has logit -1e30 and so probability 0.
     """
-    assert W is not None
     more = -len(W) % 16
     bias = torch.zeros_like(W[:, 0]) if b is None else b
     return F.pad(W, (0, 0, 0, more)), F.pad(bias, (0, more), value=-1e30)
 
 
-def is_plain(loss: Loss) -> bool:
-    """Tell whether a loss is cross-entropy without weights, smoothing or another reduction."""
+def _loss_for_kernel(loss: Loss) -> tuple[str, float] | None:
+    """Return the name of a loss that kernels know and where it bends, if it is a plain mean."""
     known = recognise(loss)
-    return known is not None and known.plain_cross_entropy
+    if known is None or not known.plain or known.name not in kernel.LOSSES or not known.bend > 0:
+        return None
+    return known.name, known.bend
 
 
-Views = list[tuple[Tensor | None, Tensor | None]]
-
-
-def _views(x: Vector, shapes: list[torch.Size | None], biased: list[bool]) -> Views:
+def _views(x: Vector, layers: kernel.Layers) -> list[tuple[Tensor, Tensor | None]]:
     """Return (weight, bias) of each layer as views of a flat vector."""
-    views: Views = []
+    views = list[tuple[Tensor, Tensor | None]]()
     start = 0
-    for shape, has_bias in zip(shapes, biased, strict=True):
-        if shape is None:
-            views.append((None, None))
-            continue
-        end = start + shape.numel()
-        last = end + (shape[0] if has_bias else 0)
-        views.append((x[start:end].view(shape), x[end:last] if has_bias else None))
+    for m, n, biased in zip(layers.sizes[1:], layers.sizes, layers.biased, strict=False):
+        end = start + m * n
+        last = end + (m if biased else 0)
+        views.append((x[start:end].view(m, n), x[end:last] if biased else None))
         start = last
     return views

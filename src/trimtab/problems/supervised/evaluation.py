@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class Evaluation:
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
         """Return all metrics at x on some data; by the kernel, if it knows the layers."""
-        layers = layers if data.labelled else None
+        layers = layers if layers is not None and data.suits(layers) else None
         output = self._outputs(data, x, layers)
         return self._measured(output, data, x, layers, self.metrics)
 
@@ -58,7 +58,7 @@ class Evaluation:
                 rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
             return weighted_mean(rows, p)
         for data in clients:
-            fast = layers if data.labelled else None
+            fast = layers if layers is not None and data.suits(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
             if len(means) < len(self.metrics):
@@ -75,28 +75,39 @@ class Evaluation:
     ) -> list[dict[str, float]] | None:
         """Return loss and accuracy of several clients, with the bits of each by itself.
 
-        None where the loss is another than cross-entropy, or some data need a closer look.
+        None where some data need a closer look.
         """
-        loss, sizes = recognise(self.mean_loss.loss), [len(data) for data in group]
-        if loss is None or not loss.plain_cross_entropy or not all(d.labelled for d in group):
+        if not all(data.suits(layers) for data in group):
             return None
+        sizes = [len(data) for data in group]
         with one_thread():
             point = x.to(group[0].X.dtype)
             output = kernel.outputs_of_each(layers, point, [data.X for data in group])
-            try:
-                logs = torch.split(F.log_softmax(output, 1), sizes)
-                each = [float(F.nll_loss(log, d.y)) for log, d in zip(logs, group, strict=True)]
-            except (IndexError, RuntimeError):
-                return None
+            each = self._losses(output, sizes, group)
             right = correct(self.mean_loss.loss, output, torch.cat([data.y for data in group]))
-            if right is None or len(right) < len(output):
-                return None
-            ends = right.cumsum(0)[torch.tensor(sizes).cumsum(0) - 1].tolist()
-        counts = [end - start for start, end in pairwise((0, *ends))]
-        return [
-            {"loss": value, "accuracy": count / n}
-            for value, count, n in zip(each, counts, sizes, strict=True)
-        ]
+        if each is None or (right is not None and len(right) < len(output)):
+            return None
+        rows = [{"loss": value} for value in each]
+        if right is not None:
+            counts = (
+                int(part.count_nonzero()) / part.numel() for part in torch.split(right, sizes)
+            )
+            rows = [row | {"accuracy": share} for row, share in zip(rows, counts, strict=True)]
+        return rows
+
+    def _losses(
+        self, output: Tensor, sizes: Sequence[int], group: Sequence[Data]
+    ) -> list[float] | None:
+        """Return the loss of each client; None where a label is none."""
+        known = recognise(self.mean_loss.loss)
+        if known is None or known.name != "cross_entropy":
+            parts = zip(torch.split(output, list(sizes)), group, strict=True)
+            return [float(self.mean_loss.of_outputs(part, data)) for part, data in parts]
+        try:  # The logarithms of all clients come in one call.
+            logs = torch.split(F.log_softmax(output, 1), list(sizes))
+            return [float(F.nll_loss(log, d.y)) for log, d in zip(logs, group, strict=True)]
+        except (IndexError, RuntimeError):
+            return None
 
     def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tensor:
         mean, d = self.mean_loss, self.mean_loss.model.d

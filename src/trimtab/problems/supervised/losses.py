@@ -39,7 +39,11 @@ _CLASSES: dict[str, type[nn.Module]] = {**_ELEMENTWISE, **_LABELS, **_ROWS}
 _FUNCTIONS = {getattr(F, name): name for name in _CLASSES}
 _NAMES = {cls: name for name, cls in _CLASSES.items()}
 _FORWARDS: dict[type, Callable[..., Any]] = {cls: cls.forward for cls in _NAMES}
-_ARGUMENTS = ("weight", "pos_weight", "ignore_index", "reduction", "label_smoothing")
+_ARGUMENTS = (
+    *("weight", "pos_weight", "ignore_index", "reduction", "label_smoothing"),
+    *("delta", "beta"),
+)
+_BENDS = {"huber_loss": "delta", "smooth_l1_loss": "beta"}  # beyond which they are linear
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,22 @@ class TorchLoss:
         return int(self.arguments.get("ignore_index", -100))
 
     @cached_property
-    def plain_cross_entropy(self) -> bool:
-        """Whether this is cross-entropy without weights, smoothing or another reduction."""
+    def plain(self) -> bool:
+        """Whether this is a mean of all alike: no weights, no smoothing, no ignored label."""
         a = self.arguments
         return (
-            self.name == "cross_entropy"
-            and a.get("weight") is None
+            a.get("weight") is None
+            and a.get("pos_weight") is None
             and not a.get("label_smoothing", 0.0)
             and self.ignore_index == -100
             and self.reduction == "mean"
         )
+
+    @property
+    def bend(self) -> float:
+        """How far an output is from its target where a Huber or smooth L1 loss becomes linear."""
+        bend = self.arguments.get(_BENDS.get(self.name, ""), 1.0)
+        return float(bend) if isinstance(bend, int | float) else 0.0
 
     def count(self, y: Tensor) -> float | None:
         """Return how much these targets count in a mean over them and others; None: not known.

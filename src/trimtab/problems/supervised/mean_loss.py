@@ -48,8 +48,9 @@ class MeanLoss:
             if not self._loss_checked:
                 check_mean(who, data, self.model, self.loss)
                 self._loss_checked = True
-            if self._closed_form is not None and not self._closed_form_checked and data.labelled:
-                self._check_closed_form(self._closed_form, data)
+            form = self._closed_form
+            if form is not None and not self._closed_form_checked and data.suits(form.layers):
+                self._check_closed_form(form, data)
 
     def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
         """Compare the closed form with autograd, once; do without it if they differ."""
@@ -112,10 +113,9 @@ class MeanLoss:
 
     def gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the gradient on all these samples at once."""
-        if self._closed_form is not None and data.labelled:
-            form = self.closed_form
-            if form is not None:
-                return form.gradients(x, [(data.X, data.y, None)])[0]
+        form = self.closed_form
+        if form is not None and data.suits(form.layers):
+            return form.gradients(x, [(data.X, data.y, None)])[0]
         model = self._thread_model
         with torch.enable_grad():
             return model.gradient(self._recorded(model, x, data, training))

@@ -36,8 +36,8 @@ class Oracles:
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i, by the closed form where there is one."""
         data = self.clients[i]
-        form = self.mean_loss.closed_form if data.labelled else None
-        if form is not None:
+        form = self.mean_loss.closed_form
+        if form is not None and data.suits(form.layers):
             chunk = self._by_closed_form(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
@@ -59,7 +59,7 @@ class Oracles:
         """Return the oracle of several clients by the closed form; None where there is none."""
         data = [self.clients[i] for i in clients]
         form = self.mean_loss.closed_form
-        if form is None or not all(each.labelled for each in data):
+        if form is None or not all(each.suits(form.layers) for each in data):
             return None
         return self._by_closed_form(form, clients, data, seed, r)
 
@@ -98,15 +98,15 @@ class Oracles:
         dtype = self.mean_loss.model.dtype
         vectors = {id(vector): vector for row in inputs for vector in row}.values()
         plain = all(v.dtype == dtype and v.is_contiguous() and v.is_cpu for v in vectors)
-        if layers is None or not plain or not all(each.labelled for each in data):
+        if layers is None or not plain or not all(each.suits(layers) for each in data):
             return None
-        cut = self._cut(clients, data, seed, r)
+        rows = drawn(clients, data, self.batch, self.sampling, seed, r, tape.batches)
         return kernel.run(
             layers,
             self.l2,
             tape.code,
             [(each.X, each.y) for each in data],
-            drawn(cut, tape.batches),
+            rows,
             inputs,
             outputs,
             weights,

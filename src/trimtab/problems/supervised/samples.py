@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from trimtab.compute.kernel import Layers
 from trimtab.problems.supervised.flat import first_line
 
 
@@ -26,9 +27,18 @@ class Data:
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether these are flat samples with one label each, none of them to be ignored."""
-        flat = self.X.dim() == 2 and self.X.is_floating_point() and self.y.dim() == 1
-        return flat and not self.y.is_floating_point() and int(self.y.min()) >= 0
+        """Whether there is one label for each sample, none of them to be ignored."""
+        one = self.y.dim() == 1 and not self.y.is_floating_point()
+        return one and int(self.y.min()) >= 0
+
+    def suits(self, layers: Layers) -> bool:
+        """Tell whether these are what a closed form takes: numbers, and labels or numbers."""
+        X, y = self.X, self.y
+        if not X.is_floating_point() or not (X.dim() == 2 or (layers.flattens and X.dim() > 2)):
+            return False
+        if layers.loss == "cross_entropy":
+            return self.labelled
+        return y.dtype == X.dtype and y.dim() == (1 if layers.single else 2)
 
 
 def read(who: str, item: Any, dtype: torch.dtype, device: torch.device) -> Data:

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as _module
 
 _OWNERS: tuple[tuple[Any, str], ...] = (
     *((nn.Module, name) for name in ("__call__", "_call_impl", "_wrapped_call_impl")),
-    *((layer, "forward") for layer in (nn.Linear, nn.ReLU, nn.Sequential)),
-    *((F, name) for name in ("linear", "relu")),
+    *((layer, "forward") for layer in (nn.Linear, nn.Flatten, nn.Sequential)),
+    *((layer, "forward") for layer in (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU)),
+    *((F, name) for name in ("linear", "relu", "silu", "gelu")),
+    *((torch, name) for name in ("tanh", "sigmoid")),
 )
 _ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNERS)
 

@@ -1,14 +1,8 @@
-// The gradient of a classifier made of linear layers, with ReLU between some of them, and cross-entropy.
-// Its parameters are one vector in nn.Sequential's order: each layer's weight (out, in), then its bias.
-// Included once for each number type and vector width: REAL, EXP, LANES (numbers in a vector) and NAME(f),
-// which gives f their suffix, are defined there.
+// Products of the matrices of a layer: samples with weights, slopes with samples, slopes with weights.
+// Included once for each number type and vector width: REAL, LANES (numbers in a vector) and NAME(f), which gives
+// f their suffix, are defined there.
 
 typedef REAL NAME(vec) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL))));
-
-#define STRETCH (3 * LANES)
-#define PANEL (2 * LANES)
-#define DEPTH 392L  // inputs
-#define TILE 512L   // samples
 
 static inline NAME(vec) NAME(load)(const REAL *p) { return *(const NAME(vec) *)p; }
 
@@ -99,20 +93,6 @@ static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, lon
       for (long c = 0; c < PANEL && p * PANEL + c < m; c++) Z[i * m + p * PANEL + c] = T[(p * n + i) * PANEL + c];
 }
 
-// Z (n, m) = A W' + bias, and a ReLU of it. packed is room for many_products.
-static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int relu,
-                          REAL *Z, REAL *packed) {
-  if (n < 48)
-    NAME(products)(a, n, W, d, m, Z);
-  else
-    NAME(many_products)(a, n, W, d, m, Z, packed);
-  if (bias)
-    for (long i = 0; i < n; i++)
-      for (long c = 0; c < m; c++) Z[i * m + c] += bias[c];
-  if (relu)
-    for (long t = 0; t < n * m; t++) Z[t] = Z[t] < 0 ? 0 : Z[t];
-}
-
 // dW (m, d) = G' A, or added to it; dbias likewise. G is (n, m), the rows of A are given by pointers.
 // packed holds n * (m rounded up to 4 + STRETCH) numbers.
 static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, long m, int add, REAL *dW, REAL *dbias,
@@ -190,139 +170,4 @@ static void NAME(backward)(const REAL *G, const REAL *W, const REAL *A, long n, 
         }
     }
   }
-}
-
-// The n samples from `from` on of those in a mini-batch (of all: rows = 0), out of `length`.
-static int NAME(samples)(const REAL *X, const int64_t *rows, long from, long n, long length, long d,
-                         const REAL **pointers, Trouble *trouble) {
-  for (long i = 0; i < n; i++) {
-    int64_t row = rows ? rows[from + i] : from + i;
-    if (!is_below(row, length)) {
-      trouble->value = row;
-      return BAD_ROW;
-    }
-    pointers[i] = X + row * d;
-  }
-  return FINE;
-}
-
-// Z (n, C) = (softmax(Z) - one hot) / total, for the same samples.
-static int NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, long from, long n, long length, long C,
-                               long total, Trouble *trouble) {
-  for (long i = 0; i < n; i++) {
-    int64_t row = rows ? rows[from + i] : from + i, label = is_below(row, length) ? y[row] : 0;
-    if (!is_below(row, length) || !is_below(label, C)) {
-      trouble->sample = row, trouble->value = label;
-      return is_below(row, length) ? BAD_LABEL : BAD_ROW;
-    }
-    REAL *z = Z + i * C, most = z[0], s = 0;
-    for (long c = 1; c < C; c++) most = z[c] > most ? z[c] : most;
-    for (long c = 0; c < C; c++) {
-      z[c] = EXP(z[c] - most);
-      s += z[c];
-    }
-    REAL scale = 1 / (s * total);
-    for (long c = 0; c < C; c++) z[c] *= scale;
-    z[label] -= (REAL)1 / total;
-  }
-  return FINE;
-}
-
-// How many numbers of work `gradient` and `outputs` need for n samples.
-static long NAME(work)(const Model *model, long n) {
-  long tile = n < TILE ? n : TILE, outputs = 0, most = 0;
-  for (long l = 1; l <= model->layers; l++) {
-    outputs += model->sizes[l];
-    if (model->sizes[l] > most) most = model->sizes[l];
-  }
-  return tile * (outputs + 2 * most) + tile * (most + PANEL + STRETCH) + PANEL * DEPTH;
-}
-
-// out = the gradient at x of the mean cross-entropy over the n given rows of X (all of them: rows = 0).
-// Returns FINE, or what is wrong.
-static int NAME(gradient)(const Model *model, const REAL *x, const REAL *X, const int64_t *y, const int64_t *rows,
-                          long n, long length, REAL *out, REAL *work, const REAL **pointers, Trouble *trouble) {
-  if (n < 1) return BAD_ROW;
-  const long L = model->layers, *sizes = model->sizes;
-  const REAL *W[L], *bias[L], *input[L];  // parameters of each layer, and what it gets (the first: X itself)
-  REAL *dW[L], *dbias[L];
-  long most = 0, d = 0, room = 0;
-  for (long l = 0; l < L; l++) {
-    W[l] = x + d, dW[l] = out + d;
-    d += sizes[l] * sizes[l + 1];
-    bias[l] = model->biased[l] ? x + d : 0, dbias[l] = model->biased[l] ? out + d : 0;
-    d += model->biased[l] ? sizes[l + 1] : 0;
-    if (sizes[l + 1] > most) most = sizes[l + 1];
-    room += sizes[l + 1];
-  }
-  room = (n < TILE ? n : TILE) * (room + 2 * most);
-  for (long from = 0; from < n; from += TILE) {
-    long tile = n - from < TILE ? n - from : TILE;
-    int wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], pointers, trouble);
-    if (wrong) return wrong;
-    REAL *packed = work + room, *Z = work, *G, *H;
-    for (long l = 0; l < L; l++) {
-      for (long i = 0; l && i < tile; i++) pointers[i] = input[l] + i * sizes[l];
-      NAME(forward)(pointers, tile, W[l], bias[l], sizes[l], sizes[l + 1], model->relu[l], Z, packed);
-      if (l + 1 < L) input[l + 1] = Z, Z += tile * sizes[l + 1];
-    }
-    wrong = NAME(cross_entropy)(Z, y, rows, from, tile, length, sizes[L], n, trouble);
-    if (wrong) return wrong;
-    G = Z;
-    H = Z + tile * sizes[L];  // two buffers in turn
-    for (long l = L - 1; l >= 0; l--) {
-      for (long i = 0; l && i < tile; i++) pointers[i] = input[l] + i * sizes[l];
-      if (!l) wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], pointers, trouble);
-      if (wrong) return wrong;
-      NAME(weights)(G, pointers, tile, sizes[l], sizes[l + 1], from > 0, dW[l], dbias[l], packed);
-      if (l) {
-        REAL *next = H + (l % 2) * tile * most;
-        NAME(backward)(G, W[l], input[l], tile, sizes[l], sizes[l + 1], model->relu[l - 1], next);
-        G = next;
-      }
-    }
-  }
-  if (model->l2)
-    for (long t = 0; t < d; t++) out[t] += (REAL)model->l2 * x[t];
-  return FINE;
-}
-
-typedef struct {
-  Pieces pieces;
-  const Model *model;
-  const REAL *x, *X;
-  long n, size;
-  REAL *out;
-} NAME(Outputs);
-
-static void *NAME(some_outputs)(void *job) {
-  NAME(Outputs) *o = job;
-  const long L = o->model->layers, *sizes = o->model->sizes;
-  long hidden = 0;
-  for (long l = 1; l < L; l++) hidden += sizes[l];
-  REAL *work = malloc(NAME(work)(o->model, o->size) * sizeof(REAL));
-  const REAL **pointers = malloc(o->size * sizeof(REAL *));
-  if (!work || !pointers) o->pieces.failed = 1;
-  for (long p; work && pointers && (p = next_piece(&o->pieces)) >= 0;) {
-    long from = p * o->size, tile = o->n - from < o->size ? o->n - from : o->size;
-    const REAL *W = o->x, *input = 0;
-    REAL *Z = work, *packed = work + o->size * hidden;
-    for (long l = 0; l < L; l++) {
-      const REAL *bias = W + sizes[l] * sizes[l + 1];
-      for (long i = 0; i < tile; i++) pointers[i] = l ? input + i * sizes[l] : o->X + (from + i) * sizes[0];
-      NAME(forward)(pointers, tile, W, o->model->biased[l] ? bias : 0, sizes[l], sizes[l + 1], o->model->relu[l],
-                    l + 1 < L ? Z : o->out + from * sizes[L], packed);
-      input = Z, Z += l + 1 < L ? tile * sizes[l + 1] : 0;
-      W = bias + (o->model->biased[l] ? sizes[l + 1] : 0);
-    }
-  }
-  free(work), free(pointers);
-  return 0;
-}
-
-// out (n, classes) = what the classifier says at x of all n rows of X. Returns 0, or 1 if there is no memory.
-int NAME(outputs)(const Model *model, const REAL *x, const REAL *X, long n, REAL *out, int threads) {
-  NAME(Outputs) job = {{(n + 255) / 256, 0, 0}, model, x, X, n, 256, out};
-  on_threads(threads, NAME(some_outputs), &job, job.pieces.pieces);
-  return job.pieces.failed;
 }

@@ -1,0 +1,116 @@
+// Mini-batches as PyTorch draws them on the CPU, bit for bit: torch.randperm(n) and torch.randint(n, (m,)) of a
+// generator, a Mersenne twister, whose seed is the hash of some numbers that core/streams.py calls mix.
+
+#define WORDS 624
+typedef struct {
+  uint32_t state[WORDS];
+  int next;
+} Generator;
+
+static uint64_t mixed(const uint64_t *numbers, long count) {
+  uint64_t h = 0;
+  for (long j = 0; j < count; j++) {
+    h += numbers[j] + 0x9E3779B97F4A7C15u;
+    h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9u;
+    h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
+    h ^= h >> 31;
+  }
+  return h;
+}
+
+static void seed_generator(Generator *g, uint64_t seed) {
+  uint32_t *s = g->state;
+  s[0] = (uint32_t)seed;
+  for (uint32_t j = 1; j < WORDS; j++) s[j] = 1812433253u * (s[j - 1] ^ (s[j - 1] >> 30)) + j;
+  g->next = WORDS;
+}
+
+static uint32_t twisted(uint32_t far, uint32_t high, uint32_t low) {
+  return far ^ (((high & 0x80000000u) | (low & 0x7fffffffu)) >> 1) ^ (low & 1u ? 0x9908b0dfu : 0u);
+}
+
+static uint32_t next_number(Generator *g) {
+  uint32_t *s = g->state;
+  if (g->next == WORDS) {
+    int j = 0;
+    for (; j < WORDS - 397; j++) s[j] = twisted(s[j + 397], s[j], s[j + 1]);
+    for (; j < WORDS - 1; j++) s[j] = twisted(s[j + 397 - WORDS], s[j], s[j + 1]);
+    s[j] = twisted(s[396], s[j], s[0]);
+    g->next = 0;
+  }
+  uint32_t y = s[g->next++];
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9d2c5680u;
+  y ^= (y << 15) & 0xefc60000u;
+  return y ^ (y >> 18);
+}
+
+// Mini-batches k of several clients. Number k >= 0; k < 0 stands for all samples.
+typedef struct {
+  uint64_t seed, use, round;  // with the client's number and that of the pass or of k, these are the seed
+  long independent;           // whether each sample is drawn by itself; else each pass has an order
+  long count, batches;
+  const int64_t *clients;  // (count)
+  const long *lengths;     // (count): how many samples each has
+  const long *sizes;       // (count): how many of them in a mini-batch
+  const long *numbers;     // (batches): k
+} Draws;
+
+static uint64_t seed_of(const Draws *draws, long i, long number) {
+  const uint64_t key[] = {draws->seed, draws->use, (uint64_t)draws->clients[i], draws->round, (uint64_t)number};
+  return mixed(key, 5);
+}
+
+static void draw_order(Generator *g, long n, int64_t *out) {
+  for (long j = 0; j < n; j++) out[j] = j;
+  for (long j = 0; j < n - 1; j++) {
+    const long other = j + next_number(g) % (uint32_t)(n - j);
+    const int64_t kept = out[j];
+    out[j] = out[other], out[other] = kept;
+  }
+}
+
+// How many numbers `draw` writes at most.
+long numbers_to_draw(const Draws *draws) {
+  long most = 0, total = 0;
+  for (long j = 0; j < draws->batches; j++) most = MAX(most, draws->numbers[j]);
+  for (long i = 0; i < draws->count; i++) {
+    const long n = draws->lengths[i], b = draws->sizes[i], passes = most / ((n + b - 1) / b) + 1;
+    if (draws->independent)
+      total += b * draws->batches;
+    else
+      total += n * (passes < draws->batches ? passes : draws->batches);
+  }
+  return total;
+}
+
+// rows and sizes, (count, batches): which samples make up each mini-batch, in `memory`, and how many. Orders of a
+// client are drawn once. For all samples in their own order, rows is 0.
+void draw(const Draws *draws, int64_t *memory, const int64_t **rows, long *sizes) {
+  Generator g;
+  for (long i = 0; i < draws->count; i++) {
+    const long n = draws->lengths[i], b = draws->sizes[i], steps = (n + b - 1) / b, at = i * draws->batches;
+    long latest = -1;  // pass
+    for (long j = 0; j < draws->batches; j++) {
+      const long k = draws->numbers[j], pass = k / steps, from = (k % steps) * b;
+      rows[at + j] = 0, sizes[at + j] = n;
+      if (k < 0 || (!draws->independent && b == n)) continue;
+      if (draws->independent) {
+        seed_generator(&g, seed_of(draws, i, k));
+        for (long t = 0; t < b; t++) memory[t] = next_number(&g) % (uint32_t)n;
+        rows[at + j] = memory, sizes[at + j] = b, memory += b;
+        continue;
+      }
+      const int64_t *order = 0;
+      for (long l = j - 1; pass <= latest && !order && l >= 0; l--)
+        if (rows[at + l] && draws->numbers[l] / steps == pass) order = rows[at + l] - (draws->numbers[l] % steps) * b;
+      if (!order) {
+        seed_generator(&g, seed_of(draws, i, pass));
+        draw_order(&g, n, memory);
+        order = memory, memory += n;
+        latest = MAX(latest, pass);
+      }
+      rows[at + j] = order + from, sizes[at + j] = n - from < b ? n - from : b;
+    }
+  }
+}

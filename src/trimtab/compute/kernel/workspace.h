@@ -1,0 +1,73 @@
+// The memory of one thread, and the only place that says how large each part of it is. Each part is an allocation
+// of its own, so that a sanitiser sees where it ends. Included once for each number type and vector width.
+
+#define STRETCH (3 * LANES)
+#define PANEL (2 * LANES)
+#define DEPTH 392L  // inputs
+#define TILE 512L   // samples
+#define PART 2048L  // numbers of a vector
+
+typedef struct {
+  long tile;           // how many samples at a time
+  REAL **output;       // (layers): what each layer makes of them, (tile, outputs)
+  REAL **slope;        // (layers): derivatives of its activation, like output; 0 where output tells them
+  REAL *targets;       // (tile, outputs)
+  REAL *back[2];       // (tile, widest hidden layer): gradients with respect to what layers get, in turn
+  REAL *packed;        // room for many_products and for weights
+  const REAL **rows;   // (tile): where what a layer gets lies, row by row
+  REAL **registers;    // (registers): of a program, (d)
+  REAL *part;          // (PART): of an output of a program
+  void **allocations;  // all of the above
+  long count;
+  int failed;  // whether there was no memory for one of them
+} NAME(Workspace);
+#define WORKSPACE NAME(Workspace)
+
+static void *NAME(allocated)(WORKSPACE *w, size_t bytes) {
+  void *memory = w->failed ? 0 : malloc(bytes ? bytes : 1);
+  if (!memory) w->failed = 1;
+  if (memory) w->allocations[w->count++] = memory;
+  return memory;
+}
+
+static REAL *NAME(numbers)(WORKSPACE *w, long count) { return NAME(allocated)(w, count * sizeof(REAL)); }
+
+// How many numbers many_products and weights need to pack a layer of m outputs for n samples.
+static long NAME(packing)(long n, long m) {
+  const long panels = (m + PANEL - 1) / PANEL, groups = (m + 3) / 4;
+  return MAX(PANEL * (DEPTH + n * panels), n * (4 * groups + STRETCH));
+}
+
+// Room for n samples at a time, and for the registers of a program on vectors of length d.
+static WORKSPACE NAME(workspace)(const Model *model, long n, long registers, long d) {
+  WORKSPACE w = {.tile = n < TILE ? n : TILE};
+  const long tile = w.tile, layers = model->layers;
+  long most = 0, packing = 0;
+  w.allocations = malloc((2 * layers + registers + 9) * sizeof(void *));
+  w.failed = !w.allocations;
+  w.output = NAME(allocated)(&w, layers * sizeof(REAL *));
+  w.slope = NAME(allocated)(&w, layers * sizeof(REAL *));
+  for (long l = 0; l < layers; l++) {
+    REAL *output = NAME(numbers)(&w, tile * model->sizes[l + 1]);
+    REAL *slope = has_slope(model, l) ? NAME(numbers)(&w, tile * model->sizes[l + 1]) : 0;
+    if (!w.failed) w.output[l] = output, w.slope[l] = slope;
+    if (l + 1 < layers) most = MAX(most, model->sizes[l + 1]);
+    packing = MAX(packing, NAME(packing)(tile, model->sizes[l + 1]));
+  }
+  w.targets = NAME(numbers)(&w, tile * model->sizes[layers]);
+  for (int j = 0; j < 2; j++) w.back[j] = NAME(numbers)(&w, tile * most);
+  w.packed = NAME(numbers)(&w, packing);
+  w.rows = NAME(allocated)(&w, tile * sizeof(REAL *));
+  w.registers = NAME(allocated)(&w, registers * sizeof(REAL *));
+  for (long j = 0; j < registers; j++) {
+    REAL *vector = NAME(numbers)(&w, d);
+    if (!w.failed) w.registers[j] = vector;
+  }
+  w.part = NAME(numbers)(&w, PART);
+  return w;
+}
+
+static void NAME(release)(WORKSPACE *w) {
+  while (w->count > 0) free(w->allocations[--w->count]);
+  free(w->allocations);
+}
