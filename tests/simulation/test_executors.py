@@ -191,7 +191,7 @@ def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
     monkeypatch.setattr(Tally, "merge", counting)
     next(simulate(FedAvg(eta_l=0.1, K=1), problem, executor=executor))
     assert sum(seen) == 1000
-    assert max(seen) <= batched.CHUNK
+    assert max(seen) <= batched.WAVE
 
 
 def test_without_the_kernel_everything_is_the_same(monkeypatch):

@@ -28,6 +28,9 @@ class Capabilities:
     hessian_products: Callable[[int, Vector, Tensor], Tensor] | None = None  # Hess_i V'
     chunk_oracle: Callable[[Sequence[int], int, int], Gradient] | None = None  # of several clients
     play: Callable[..., Any] | None = None  # runs a tape for several clients, by a kernel
+    why_no_kernel: Callable[[], str] | None = None  # why there is no `play`
+    # Why `chunk_oracle` is not faster than one client after the other; empty if it is.
+    why_not_vectorised: Callable[[], str] | None = None
     threads: bool = False  # oracles of several clients may be called at once, and gain by it
     steps: Callable[[float], int] | None = None  # K for a number of epochs
     steps_in_a_pass: Callable[[int], int] | None = None  # of client i over its own data
@@ -56,13 +59,13 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `threads`, `steps`, `steps_in_a_pass`,
-    `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`, `flatten`, `split`,
-    `validate` (and, if that is not always so, `has_validation`), `has_test`, `has_own_test`,
-    `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`; by an `evaluate` that takes a
-    client; by `symmetric` = False that its oracles are no gradients. Where it has no gradients of
-    its own, they come from its oracles; where it has no loss but the clients' losses, it is their
-    mean.
+    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`,
+    `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`,
+    `unflatten`, `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
+    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`;
+    by an `evaluate` that takes a client; by `symmetric` = False that its oracles are no gradients.
+    Where it has no gradients of its own, they come from its oracles; where it has no loss but the
+    clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
@@ -85,6 +88,8 @@ def capabilities(problem: Any) -> Capabilities:
         hessian_products=has("client_hvp"),
         chunk_oracle=has("chunk_oracle"),
         play=has("play") if has("kernel") is not None else None,
+        why_no_kernel=has("why_no_kernel"),
+        why_not_vectorised=has("why_not_vectorised"),
         threads=bool(has("threads")),
         steps=has("steps"),
         steps_in_a_pass=has("steps_in_a_pass"),
