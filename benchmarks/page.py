@@ -12,6 +12,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
+from trimtab.problems.paths import WORTH_A_GRAPH
+from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
 from trimtab.report.style import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +23,26 @@ TIMES = ("workload", "executor", "bare ms", "FedAvg ms", "SCAFFOLD ms", "plain m
 SCALE = ("algorithm", "executor", "N", "S", "rounds", "limit of states", "peak MB", "MB on disk")
 SCALE = (*SCALE, "ms a round")
 OURS, THEIRS = "#00798c", ("#d1495b", "#edae49", "#8d6cab", "#5a9367", "#888888")
+
+PATHS = (
+    (
+        "kernel",
+        "`batched`",
+        "layers and losses that the compiled kernel knows",
+        "anything hooked or frozen; machines without a C compiler",
+    ),
+    (
+        "captured vmap",
+        "`batched`",
+        f"any module with d ≤ {LARGEST:,} and ≤ {OPERATIONS:,} operations in the products of a "
+        f"gradient; S ≥ {WORTH_A_GRAPH}; mini-batches of one size at ≥ {FEWEST} clients",
+        "branches that depend on data, dropout in training, hooks, autocast, operators that vmap "
+        "only loops over, as EmbeddingBag's",
+    ),
+    ("fused", "`fused`", f"d ≥ {KEEPS_CORES_BUSY:,}: one client keeps all cores busy", ""),
+    ("threads", "`threads`", f"d ≥ {WORTH_A_THREAD:,}, S > 1", ""),
+    ("loop", "`loop`", "everything", ""),
+)
 
 
 def records(folder: Path = ROOT / "results" / "bench") -> dict[str, Any]:
@@ -111,6 +134,34 @@ dropped with a warning should they differ. Mini-batches are drawn by the kernel 
 of `torch.randperm` and `torch.randint`. `make test-kernel` runs its tests under the sanitisers of
 gcc.
 
+## Which path a module takes, and why
+
+`print(problem.explain())` says it for a given problem and `--debug` for a command; the first of
+these that takes it:
+
+{_table(["path", "executor", "takes", "does not take"], PATHS)}
+
+The rule asks for sizes and operators, never for a clock or the number of cores: the same command
+gives the same bits on a busy machine, and the record names the executor. Whatever cannot be
+captured is left to autograd.
+
+Captured vmap is vmap(grad) over the clients of a chunk, run once under a recorder of operators and
+then replayed without autograd, functorch or the module. It is compared with autograd once for each
+problem, on samples of client 0. Clients whose mini-batches have one size share a graph; nothing is
+padded, since that would be wrong for class weights and for labels that are ignored. Fewer than
+{FEWEST} such clients go through autograd. So what makes a module faster here:
+
+- the layers and losses that the kernel knows, in an `nn.Sequential`;
+- a `batch` that all clients have, and not a fraction of their data;
+- no hooks, and no `.item()` or `if` on numbers in `forward`;
+- more clients a round, which share the time that a graph spends in Python.
+
+Options that are never the default: `Supervised(compile=True)` compiles the gradient by
+torch.compile, where no kernel of ours computes it. That needs a C++ compiler and tens of seconds
+for each size of mini-batch the first time; torch keeps it on the disk. What cannot be compiled runs
+as it is, with a note. `Supervised(autocast=torch.bfloat16)` computes in 16 bits, where the
+processor has instructions for it. Both give other bits.
+
 ## Why it is fast
 
 - An algorithm's local program is traced once (`compute/tape.py`). If it is linear in its vectors,
@@ -120,7 +171,9 @@ gcc.
   in closed form; it knows no algorithm. Without a compiler everything runs in PyTorch.
 - Clients are shared out over the cores, one thread each, and added up in fixed blocks, so that the
   number of threads changes no bit.
-- Any other module goes through autograd with one flat parameter vector and no `DataLoader`.
+- The gradients of small modules of any other kind are one graph for a chunk of clients, captured
+  once and replayed; larger ones go through autograd with one flat parameter vector and no
+  `DataLoader`.
 """
 
 

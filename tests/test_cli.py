@@ -242,6 +242,15 @@ def test_debug_shows_the_traceback_before_the_sentence(capsys):
     assert trimtab(capsys, "--debug", "compare", "mine.py:fails")[2] == err
 
 
+def test_debug_says_how_gradients_are_computed(capsys, tmp_path):
+    words = ("run", "sgd", "quadratic", "--eta", "0.1", "-R", "1", "--out", str(tmp_path / "r"))
+    code, _, err = trimtab(capsys, *words, "--debug")
+    assert code == 0
+    assert "trimtab: debug: loop (executor loop): this problem is computed one client after" in err
+    again = (*words[:-1], str(tmp_path / "again"))
+    assert "debug" not in trimtab(capsys, *again)[2]
+
+
 def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError

@@ -355,6 +355,7 @@ def test_the_folder_holds_all_that_was_found(tmp_path):
     content = json.loads((tmp_path / "c" / "compare.json").read_text())
     assert set(content["executors"].values()) <= {"loop", "batched", "threads", "fused"}
     assert content["executors"]
+    assert content["paths"].keys() == content["executors"].keys()
     assert content["versions"]["trimtab"] == trimtab.__version__
     assert (tmp_path / "c" / "scaffold-K5" / "model.safetensors").exists()
     assert not list((tmp_path / "c").rglob("checkpoint.safetensors"))
@@ -386,8 +387,8 @@ def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
 
 
 def test_the_record_says_when_bits_depend_on_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr("trimtab.simulation.executors.WORTH_A_THREAD", 1)
-    monkeypatch.setattr("trimtab.simulation.executors.KEEPS_CORES_BUSY", 1)
+    monkeypatch.setattr("trimtab.problems.paths.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("trimtab.problems.paths.KEEPS_CORES_BUSY", 1)
 
     class Wide(Quadratic):
         threads = True
@@ -399,6 +400,7 @@ def test_the_record_says_when_bits_depend_on_threads(tmp_path, monkeypatch):
         content = json.loads((out / "run.json").read_text())
         assert content.get("threads") == threads
         assert ("bits" in content) is (kind is Wide)
+        assert content["path"] == content["executor"] == ("fused" if kind is Wide else "loop")
 
 
 def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused):

@@ -218,7 +218,8 @@ SIGNATURES = {
     trimtab.Quadratic: "(A, b, sigma=0.0, weights=None)",
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
-        "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None)"
+        "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
+        "compile=False)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

@@ -142,8 +142,8 @@ def test_a_client_state_holds_no_more_memory_than_its_own(executor):
 
 def test_auto_says_what_it_chose():
     assert simulate(FedAvg(eta_l=0.1, K=1), quadratic_problem()).executor == "loop"
-    chosen = simulate(FedAvg(eta_l=0.1, K=1), linear()).executor
-    assert chosen == ("loop" if native.level() is None else "batched")
+    assert simulate(FedAvg(eta_l=0.1, K=1), linear()).executor == "batched"
+    assert simulate(FedAvg(eta_l=0.1, K=1), dropout()).executor == "loop"
 
 
 def test_auto_does_not_ask_for_the_number_of_cores(monkeypatch):
@@ -191,7 +191,7 @@ def test_the_uploads_of_a_cohort_never_exist_all_at_once(monkeypatch, executor):
     monkeypatch.setattr(Tally, "merge", counting)
     next(simulate(FedAvg(eta_l=0.1, K=1), problem, executor=executor))
     assert sum(seen) == 1000
-    assert max(seen) <= batched.CHUNK
+    assert max(seen) <= batched.WAVE
 
 
 def test_without_the_kernel_everything_is_the_same(monkeypatch):
@@ -407,7 +407,8 @@ from torch import nn
 from torch.nn import functional as F
 from trimtab import Scaffold, Supervised, simulate
 X, y = torch.randn(40, 300), torch.randint(40, (40,))
-for build in (lambda: nn.Linear(300, 40), lambda: nn.Sequential(nn.Linear(300, 40), nn.Softplus())):
+for last in (nn.Identity(), nn.Dropout(0.1)):
+    build = lambda: nn.Sequential(nn.Linear(300, 40), last)
     problem = Supervised(build, F.cross_entropy, [(X, y)] * 20, batch=10)
     sim = simulate(Scaffold(eta_l=0.1, K=3), problem)
     next(sim)
@@ -426,6 +427,5 @@ def test_auto_needs_no_guard_and_leaves_no_process_behind(tmp_path, how):
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     *chosen, children = done.stdout.splitlines()
-    assert chosen[0] == ("batched" if native.level() is not None else "threads")
-    assert chosen[1] == "threads"
+    assert chosen == ["batched", "threads"]
     assert children.strip() == "children:"

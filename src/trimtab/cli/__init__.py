@@ -3,6 +3,9 @@
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import DEBUG, Formatter, StreamHandler, getLogger
 from typing import NoReturn
 
 import click
@@ -30,7 +33,12 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show the traceback of an error, and how gradients are computed and why.",
+)
 def cli() -> None:
     """Federated optimisation that does not drift."""
 
@@ -38,10 +46,10 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; what goes wrong is one sentence and exit code 2.
 
-    `--debug`, wherever it stands, shows the whole traceback first.
+    `--debug`, wherever it stands, shows the whole traceback first, and what the library logs.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _debugging("--debug" in words):
         warnings.showwarning = _show_warning
         _main(words)
 
@@ -61,6 +69,22 @@ def _main(words: list[str]) -> None:
         if "--debug" in words:
             traceback.print_exc()
         _end(_sentence(error), 2)
+
+
+@contextmanager
+def _debugging(when: bool) -> Iterator[None]:
+    """Show what the library logs, on stderr."""
+    logger, handler = getLogger("trimtab"), StreamHandler()
+    handler.setFormatter(Formatter("trimtab: debug: %(message)s"))
+    before = logger.level
+    if when:
+        logger.addHandler(handler)
+        logger.setLevel(DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:

@@ -39,6 +39,9 @@ class Capabilities:
     client_loss = _Own[Callable[[int, Vector], float]]("client_loss")  # f_i
     hessian_products = _Own[Callable[[int, Vector, Tensor], Tensor]]("client_hvp")  # Hess_i V'
     chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
+    why_no_kernel = _Own[Callable[[], str]]("why_no_kernel")  # why there is no `play`
+    # Why `chunk_oracle` is not faster than one client after the other; empty if it is.
+    why_not_vectorised = _Own[Callable[[], str]]("why_not_vectorised")
     steps = _Own[Callable[[float], int]]("steps")  # K for a number of epochs
     steps_in_a_pass = _Own[Callable[[int], int]]("steps_in_a_pass")  # of client i over its own data
     state_dict = _Own[Callable[[Vector], dict[str, Tensor]]]("unflatten")  # of a module at x
@@ -142,13 +145,13 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `threads`, `steps`, `steps_in_a_pass`,
-    `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`, `flatten`, `split`,
-    `validate` (and, if that is not always so, `has_validation`), `has_test`, `has_own_test`,
-    `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`; by an `evaluate` that takes a
-    client; by `symmetric` = False that its oracles are no gradients. Where it has no gradients of
-    its own, they come from its oracles; where it has no loss but the clients' losses, it is their
-    mean.
+    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`,
+    `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`,
+    `unflatten`, `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
+    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`;
+    by an `evaluate` that takes a client; by `symmetric` = False that its oracles are no gradients.
+    Where it has no gradients of its own, they come from its oracles; where it has no loss but the
+    clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))

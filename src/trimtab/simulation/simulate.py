@@ -27,6 +27,7 @@ from trimtab.core.threads import one_thread
 from trimtab.core.tree import control
 from trimtab.errors import BadArgument, Diverged
 from trimtab.problems.capabilities import capabilities
+from trimtab.problems.paths import path_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation import checkpoint
 from trimtab.simulation.cohort import Cohort, NobodyAnsweredError, all_finite
@@ -80,6 +81,12 @@ class Simulation(Iterator[Round]):
     def executor(self) -> str:
         """The name of the executor."""
         return self.runs_on.name
+
+    @property
+    def path(self) -> str:
+        """How gradients are computed: the path of `auto`, or the executor that was asked for."""
+        path = path_of(self.problem, self.S)
+        return path.name if path.executor == self.executor else self.executor
 
     @property
     def algorithm(self) -> Algorithm:

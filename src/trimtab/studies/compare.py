@@ -194,15 +194,15 @@ def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
 
 
 def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Goal) -> None:
-    executors = {}
+    executors, paths = {}, {}
     for label, trial in winners.items():
         if trial.rounds:
             trial.write_last(folder / label / "model.safetensors")
             trial.write_best(folder / label / "best.safetensors", goal)
-            executors[label] = trial.sim.runs_on
+            executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
     path = folder / "compare.json"
     names = {label: executor.name for label, executor in executors.items()}
-    how = {"executors": names} | how_computed(executors.values())
+    how = {"executors": names, "paths": paths} | how_computed(executors.values())
     write_json(path, read_json(path) | how | {"outcome": result.to_record()})
     for name in ("checkpoint.safetensors", "best.safetensors"):
         for file in folder.glob(f"*/*/{name}"):  # of the trials

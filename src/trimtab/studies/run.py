@@ -111,8 +111,8 @@ def run(
         told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
         result = Comparison(name, goal, [entry], advice, out, about=told, chosen=chosen)
         executor = trial.sim.runs_on
-        about = {"executor": executor.name, **how_computed([executor]), **chosen.to_json()}
-        record.note(**about, outcome=result.to_record())
+        how = {"executor": executor.name, "path": trial.sim.path, **how_computed([executor])}
+        record.note(**how, **chosen.to_json(), outcome=result.to_record())
         return result
 
 

@@ -1,7 +1,7 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -133,6 +133,50 @@ class FlatModule:
             if name in changed:
                 buffer.copy_(before[name])
         return changed
+
+
+class FunctionOfVector:
+    """A copy of a module as a pure function of its vector, which may be differentiated or batched.
+
+    Its trainable parameters are replaced, wherever they stand, by views of whatever x it is called
+    with. `torch.func.functional_call` leaves such views behind in a layer that stands in two
+    places. One thread at a time may call it.
+
+    >>> f = FunctionOfVector(FlatModule(nn.Linear(2, 1))).loss(lambda output, y: output.sum())
+    >>> torch.func.grad(f)(torch.zeros(3), torch.ones(5, 2), None)
+    tensor([5., 5., 5.])
+    """
+
+    def __init__(self, model: FlatModule) -> None:
+        self._model = model.twin()
+        places = {id(p): j for j, p in enumerate(self._model.trainable)}
+        self._places = [
+            (layer._parameters, name, places[id(parameter)])
+            for layer in self._model.module.modules()
+            for name, parameter in layer._parameters.items()
+            if parameter is not None and id(parameter) in places
+        ]
+
+    def loss(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+        """Return (x, X, y) -> the loss in training mode."""
+        model = self._model
+        sizes, shapes = [p.numel() for p in model.trainable], [p.shape for p in model.trainable]
+
+        def value(x: Vector, X: Tensor, y: Tensor) -> Tensor:
+            parts = torch.split(x, sizes)
+            views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+            model.mode(training=True)
+            self._put(views)
+            try:
+                return loss(model.module(X), y).reshape(())
+            finally:
+                self._put(model.trainable)
+
+        return value
+
+    def _put(self, tensors: Sequence[Any]) -> None:
+        for layer, name, j in self._places:
+            layer[name] = tensors[j]
 
 
 def _copy(module: nn.Module) -> nn.Module:

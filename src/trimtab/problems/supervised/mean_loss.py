@@ -16,6 +16,7 @@ from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
 from trimtab.problems.supervised.checks import changes_targets, check_fit, check_mean, rowwise
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
+from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.flat import FlatModule, version
 from trimtab.problems.supervised.losses import Loss, shares
 from trimtab.problems.supervised.samples import Data
@@ -28,8 +29,15 @@ _TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradi
 class MeanLoss:
     """What is differentiated: the closed form where it holds, else autograd."""
 
-    def __init__(self, model: FlatModule, loss: Loss, autocast: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        model: FlatModule,
+        loss: Loss,
+        autocast: torch.dtype | None,
+        compile: bool = False,
+    ) -> None:
         self.model, self.loss, self.autocast = model, loss, autocast
+        self.compiled = Compiled(model, loss, autocast, self.autograd) if compile else None
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
         self._rowwise: bool | None = None  # whether the module treats each sample by itself
@@ -74,7 +82,7 @@ class MeanLoss:
 
     def outputs(self, x: Vector, data: Data, training: bool = False) -> Tensor:
         """Return the module's outputs for all samples."""
-        model = self._thread_model
+        model = self.thread_model
         model.mode(training)
         with _Naming(data.who):
             return torch.cat([model(x, piece.X) for piece in self.pieces(data)])
@@ -84,7 +92,7 @@ class MeanLoss:
 
         def of_piece(piece: Data) -> Tensor:
             with torch.no_grad(), self.precision(x):
-                model = self._thread_model
+                model = self.thread_model
                 model.mode(training=False)
                 return model(x, piece.X)
 
@@ -116,7 +124,12 @@ class MeanLoss:
         form = self.closed_form
         if form is not None and data.suits(form.layers):
             return form.gradients(x, [(data.X, data.y, None)])[0]
-        model = self._thread_model
+        found = self.compiled.gradient(x, data) if self.compiled and training else None
+        return self.autograd(x, data, training) if found is None else found
+
+    def autograd(self, x: Vector, data: Data, training: bool = True) -> Vector:
+        """Return the gradient by autograd, on the calling thread's own module."""
+        model = self.thread_model
         with torch.enable_grad():
             return model.gradient(self._recorded(model, x, data, training))
 
@@ -143,7 +156,7 @@ class MeanLoss:
         parts = shares(self.loss, [piece.y for piece in pieces]) if len(pieces) > 1 else None
         if parts is None:
             pieces, parts = [data], [1.0]
-        model, total = self._thread_model, torch.zeros_like(V)
+        model, total = self.thread_model, torch.zeros_like(V)
         with torch.enable_grad():
             for piece, share in zip(pieces, parts, strict=True):
                 if share:
@@ -162,7 +175,7 @@ class MeanLoss:
 
         Memory is needed for one piece only; the price is a second forward pass.
         """
-        model, total, start = self._thread_model, torch.zeros_like(x), 0
+        model, total, start = self.thread_model, torch.zeros_like(x), 0
         with self.precision(x):
             with torch.no_grad():
                 outputs = self.outputs(x, data, training)
@@ -186,14 +199,14 @@ class MeanLoss:
             return [data]
         if self._rowwise is None:
             with GENERATORS, seeded(0, self.model.device):
-                self._rowwise = rowwise(self._thread_model, data.X[:64])
+                self._rowwise = rowwise(self.thread_model, data.X[:64])
         if not self._rowwise:
             return [data]
         parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
         return [Data(X, y, data.who) for X, y in parts]
 
     @property
-    def _thread_model(self) -> FlatModule:
+    def thread_model(self) -> FlatModule:
         """The calling thread's model copy of the model, whose parameters change all the time."""
         if current_thread() is main_thread():
             return self.model

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+import torch
+
 from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
@@ -13,6 +15,8 @@ from trimtab.problems.supervised.client_data import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
+from trimtab.problems.supervised.why_no_kernel import why_no_kernel
 
 _BLOCKS = 24  # threads share out a cohort in <= 24 blocks
 
@@ -26,6 +30,7 @@ class Oracles:
     batch: int | float | None
     sampling: Sampling
     l2: float
+    vectorised: Vectorised
 
     def gradient(self, x: Vector, data: Data, training: bool = True, whole: bool = False) -> Vector:
         """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
@@ -56,12 +61,56 @@ class Oracles:
         return g
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient | None:
-        """Return the oracle of several clients by the closed form; None where there is none."""
+        """Return the oracle of several clients at once; None where there is none.
+
+        By the kernel where it can, else by a graph, else by a closed form in PyTorch.
+        """
         data = [self.clients[i] for i in clients]
         form = self.mean_loss.closed_form
-        if form is None or not all(each.suits(form.layers) for each in data):
-            return None
-        return self._by_closed_form(form, clients, data, seed, r)
+        if form is not None and not all(each.suits(form.layers) for each in data):
+            form = None
+        if (form is None or self.layers() is None) and not self.why_not_vectorised():
+            return self._by_graph(clients, data, seed, r)
+        return None if form is None else self._by_closed_form(form, clients, data, seed, r)
+
+    def why_not_vectorised(self) -> str:
+        """Return why gradients are not computed for several clients at once; empty if they are."""
+        return self.vectorised.why_not(self.clients, self.batch)
+
+    def _by_graph(self, clients: Sequence[int], data: list[Data], seed: int, r: int) -> Gradient:
+        """Return the oracle of several clients whose mini-batches of one size make up a graph."""
+        pairs = list(zip(data, self._cut(clients, data, seed, r), strict=True))
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            parts = [each if k is None else batches[k] for each, batches in pairs]
+            alike: dict[int, list[int]] = {}
+            for j, part in enumerate(parts):
+                alike.setdefault(len(part), []).append(j)
+            points = y.expand(len(parts), y.shape[-1])
+            if len(alike) == 1:
+                return self._of_alike(points, parts, data, all_of_them=True)
+            gradients = torch.empty_like(points)
+            for rows in alike.values():
+                some = [parts[j] for j in rows]
+                whole = [data[j] for j in rows]
+                gradients[rows] = self._of_alike(points[rows], some, whole, all_of_them=False)
+            return gradients
+
+        return g
+
+    def _of_alike(
+        self, points: Vector, parts: list[Data], data: list[Data], all_of_them: bool
+    ) -> Vector:
+        """Return the gradients on mini-batches of one size; one by one where a graph cannot."""
+        if len(parts) >= FEWEST and self.vectorised.takes(len(parts[0])):
+            try:
+                gradients = self.vectorised.gradients(points, parts, all_of_them)
+                return gradients + self.l2 * points if self.l2 else gradients
+            except (RuntimeError, IndexError):
+                pass  # Autograd says whose data it cannot take.
+        whole = [part is each for part, each in zip(parts, data, strict=True)]
+        each = zip(points, parts, whole, strict=True)
+        return torch.stack([self.gradient(x, part, whole=all_of_it) for x, part, all_of_it in each])
 
     def _by_closed_form(
         self, form: ClosedForm, clients: Sequence[int], data: list[Data], seed: int, r: int
@@ -81,6 +130,10 @@ class Oracles:
         form, model = self.mean_loss.closed_form, self.mean_loss.model
         fits = model.device.type == "cpu" and kernel.works(model.dtype)
         return form.layers if fits and form is not None else None
+
+    def why_no_kernel(self) -> str:
+        """Return why the compiled kernel does not run this module; empty if it does."""
+        return why_no_kernel(self.mean_loss) if self.layers() is None else ""
 
     def play(
         self,

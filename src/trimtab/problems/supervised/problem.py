@@ -12,6 +12,7 @@ from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
+from trimtab.problems.paths import path_of
 from trimtab.problems.problem import chosen, normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
@@ -36,6 +37,7 @@ from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
+from trimtab.problems.supervised.vectorised import Vectorised
 
 
 class Supervised:
@@ -53,6 +55,7 @@ class Supervised:
     torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
     it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
     also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
+    compile: whether torch.compile compiles the gradient, where no kernel of ours computes it.
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -77,6 +80,7 @@ class Supervised:
         validation: Any = None,
         tests: Sequence[Any] | None = None,
         groups: Sequence[Any] | None = None,
+        compile: bool = False,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
         check_batch(batch)
@@ -103,7 +107,8 @@ class Supervised:
         self._unseen = Unseen(test, tests, validation, *where)
         self.N, self.d = len(clients), self.model.d
         self._shape: torch.Size | None = None
-        self._mean_loss = MeanLoss(self.model, loss, autocast)
+        self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
+        self._vectorised = Vectorised(self._mean_loss)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
@@ -190,6 +195,18 @@ class Supervised:
     def kernel(self) -> kernel.Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
         return self._oracles.layers()
+
+    def why_no_kernel(self) -> str:
+        """Return why the compiled kernel does not run this module; empty if it does."""
+        return self._oracles.why_no_kernel()
+
+    def why_not_vectorised(self) -> str:
+        """Return why gradients of several clients at once gain nothing here; empty if they do."""
+        return self._oracles.why_not_vectorised()
+
+    def explain(self, S: int | None = None) -> str:
+        """Say which way gradients are computed in rounds of S clients, why, and why not faster."""
+        return str(path_of(self, self.N if S is None else S))
 
     def play(
         self,
@@ -323,7 +340,8 @@ class Supervised:
     @property
     def _oracles(self) -> Oracles:
         """Its gradients, with the settings that it has now."""
-        return Oracles(self._mean_loss, self.clients, self.batch, self.sampling, self.l2)
+        cut = (self.clients, self.batch, self.sampling)
+        return Oracles(self._mean_loss, *cut, self.l2, self._vectorised)
 
     @property
     def _evaluation(self) -> Evaluation:
@@ -334,6 +352,7 @@ class Supervised:
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
+            **({"compile": True} if self._mean_loss.compiled else {}),
         }
         what = (self.model, self.loss_function, self.weights)
         return Identity(settings, self._code, *what, self.clients, self._unseen)

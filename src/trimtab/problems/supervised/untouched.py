@@ -19,6 +19,7 @@ _OWNERS: tuple[tuple[Any, str], ...] = (
     *((F, name) for name in ("linear", "relu", "silu", "gelu")),
     *((torch, name) for name in ("tanh", "sigmoid")),
 )
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNERS)
 
 
@@ -28,13 +29,13 @@ def nothing_global() -> bool:
     >>> nothing_global()
     True
     """
-    hooked = (
+    hooks = (
         _module._global_forward_hooks
         or _module._global_forward_pre_hooks
         or _module._global_backward_hooks
         or _module._global_backward_pre_hooks
     )
-    if hooked:
+    if hooks:
         return False
     for owner, name, original in _ORIGINALS:  # noqa: SIM110 (a loop takes half the time of all())
         if getattr(owner, name) is not original:
@@ -54,13 +55,33 @@ def untouched(module: nn.Module, forward: Callable[..., Any]) -> bool:
     """
     own = vars(module)
     cls: Any = type(module)
-    hooked = (
+    hooks = (
         own["_forward_hooks"]
         or own["_forward_pre_hooks"]
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
     )
-    return not hooked and cls.forward is forward and own.keys().isdisjoint(_attributes(cls))
+    return not hooks and cls.forward is forward and own.keys().isdisjoint(_attributes(cls))
+
+
+def hooked(module: nn.Module) -> str:
+    """Return where in a module a hook is set, on a layer or a parameter; empty if nowhere.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1))
+    >>> handle = net[0].register_forward_hook(print)
+    >>> hooked(net)
+    "layer '0'"
+    """
+    if not nothing_global():
+        return "all modules"
+    for name, layer in module.named_modules():
+        own = vars(layer)
+        if any(own[hooks] for hooks in _HOOKS):
+            return f"layer '{name}'"
+        for inner, parameter in layer._parameters.items():
+            if parameter is not None and parameter._backward_hooks:
+                return f"parameter '{f'{name}.{inner}' if name else inner}'"
+    return ""
 
 
 def ordinary(parameter: Tensor) -> bool:

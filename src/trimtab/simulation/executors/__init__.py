@@ -7,10 +7,10 @@ batched   chunks of the cohort as one (s, d) computation
 threads   blocks of clients on as many threads as there are cores, one intra-op thread each
 """
 
+from logging import getLogger
 from typing import Any
 
-from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.paths import path_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors.batched import Batched
 from trimtab.simulation.executors.executor import Exchange, Executor
@@ -21,25 +21,15 @@ from trimtab.simulation.executors.threads import Threads
 EXECUTORS: dict[str, Executor] = {
     executor.name: executor for executor in (Loop(), Fused(), Batched(), Threads())
 }
+_LOG = getLogger("trimtab")
 OLD_NAMES = {"wide": "fused", "workers": "threads"}  # of version 0.1.0
 
 
 def choose(problem: Problem, S: int) -> Executor:
-    """Return the executor for `auto` (measured; docs/performance.md).
-
-    What a compiled kernel can run: batched, for the kernel itself uses all cores. Large modules
-    keep all cores busy by themselves: fused. Middling ones: threads. Small ones spend their time in
-    Python, where threads only wait for each other: loop. The number of cores is not asked for: the
-    same command gives the same bits wherever it runs.
-    """
-    can = capabilities(problem)
-    if can.play is not None:
-        return EXECUTORS["batched"]
-    if not can.threads or problem.d < WORTH_A_THREAD:
-        return EXECUTORS["loop"]
-    if problem.d >= KEEPS_CORES_BUSY:
-        return EXECUTORS["fused"]
-    return EXECUTORS["loop" if S == 1 else "threads"]
+    """Return the executor for `auto`; `trimtab.problems.paths` says why it is that one."""
+    path = path_of(problem, S)
+    _LOG.debug("%s", path)
+    return EXECUTORS[path.executor]
 
 
 def known(name: str) -> bool:

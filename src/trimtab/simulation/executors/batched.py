@@ -19,8 +19,9 @@ from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import run_block
 
 WAVE = 128  # a kernel runs <= 128 clients at once
-CHUNK = 20  # a chunk has <= 20 clients,
-ROOM = 4_000_000  # and its vectors <= 4,000,000 numbers
+CHUNK = 20  # a chunk has <= 20 clients, or more
+NEAR = 250_000  # if its vectors have <= 250,000 numbers and stay in the cache;
+ROOM = 4_000_000  # it has fewer if they have > 4,000,000
 
 
 class Batched(Executor):
@@ -39,7 +40,7 @@ class Batched(Executor):
             for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
                 if play is not None and _played(exchange, play, traced.tape, wave, tally):
                     continue
-                for chunk in _slices(wave, max(1, min(CHUNK, ROOM // d))):
+                for chunk in _slices(wave, max(1, min(max(CHUNK, NEAR // d), ROOM // d))):
                     tally.merge(_chunk(exchange, can, chunk))
         return tally
 
