@@ -81,3 +81,12 @@ def test_problems_without_samples_have_none():
     problem = Quadratic([1.0, 2.0], [1.0, 0.0])
     found = compare(problem, ["sgd"], baselines=True, R=3, budget=100, seeds=1)
     assert [e.label for e in found.entries] == ["sgd"]
+
+
+def test_sampling_is_for_those_who_send_something():
+    how = {"S": 2, "lost": 0.2, "slow": 0.5, "available": lambda r: [0, 1]}
+    given = {"R": 4, "K": 2, "budget": 2000, "seeds": 1, "baselines": True}
+    some = compare(problem(), ["fedavg"], **how, **given)
+    every = compare(problem(), ["fedavg"], **given)
+    assert [e.settings for e in some.entries[1:]] == [e.settings for e in every.entries[1:]]
+    assert [e.best for e in some.entries[1:]] == [e.best for e in every.entries[1:]]

@@ -202,7 +202,9 @@ def test_options_are_what_they_were():
     common += ["--lost", "--available", "--force"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
-    of_compare = "--K --algorithms --base --baselines --budget --eta-g --minutes --prefer --seeds"
+    of_compare = (
+        "--K --algorithms --base --baselines --budget --eta-g --jobs --minutes --prefer --seeds"
+    )
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
         "run": sorted([*common, *hyper.split(), "--patience", "--save"]),
@@ -255,7 +257,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.problems.loading.load_problem", broken)
+    monkeypatch.setattr("trimtab.studies.recipe.load_problem", broken)
     monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[1])
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

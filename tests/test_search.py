@@ -223,6 +223,19 @@ def test_a_comparison_that_ran_out_of_time_is_completed_to_the_same_bits(tmp_pat
     assert outcome(done) == outcome(whole)
 
 
+def test_a_comparison_that_ran_out_of_time_may_find_another_winner(tmp_path, monkeypatch):
+    from trimtab.studies.budget import Deadline
+
+    flat = Quadratic([0.001, 0.002], [1.0, 2.0])  # steps beyond the grid are better
+    words = {"budget": 1e6, "out": tmp_path / "c", "R": 30, "seeds": 2, "target": None}
+    with monkeypatch.context() as patched:
+        patched.setattr(Deadline, "passed", lambda self: True)
+        cut = compare(flat, ["sgd"], **words)
+    done = compare(flat, ["sgd"], resume=True, **words)
+    assert done.entries[0].settings != cut.entries[0].settings
+    assert outcome(done) == outcome(compare(flat, ["sgd"], **words | {"out": None}))
+
+
 def test_the_search_and_the_report_have_different_seeds():
     found = compare(noisy(), ["scaffold"], budget=3000, seed=7, **HOW)
     assert found.about.seeds == (8, 9, 10)
@@ -367,3 +380,20 @@ def test_where_all_diverge_it_goes_down_until_one_does_not():
         pass
     assert search.winner.eta <= 1e-5
     assert not search.trials[search.winner].diverged
+
+
+@pytest.mark.parametrize("rounds", [5, 150, 400])
+def test_a_budget_that_binds_is_spent_in_the_same_way_by_a_resumed_search(tmp_path, rounds):
+    """What was run after the first rung must not count as spent in it."""
+    words = {"budget": 1500} | HOW | {"target": None}
+    whole = compare(noisy(), ["scaffold"], out=tmp_path / "whole", **words)
+    assert any("lack of budget" in what for what in whole.entries[0].not_run)
+    steps = compare.start(noisy(), ["scaffold"], out=tmp_path / "cut", **words)
+    for _ in range(rounds):
+        next(steps, None)
+    steps.close()
+    again = compare(noisy(), ["scaffold"], out=tmp_path / "cut", resume=True, **words)
+    assert outcome(again) == outcome(whole)
+    assert again.entries[0].not_run == whole.entries[0].not_run
+    trials = [{p.name for p in (tmp_path / n / "scaffold").iterdir()} for n in ("whole", "cut")]
+    assert trials[0] == trials[1]

@@ -119,6 +119,10 @@ class Lock:
                 f"{folder} is in use by another process; wait for it, or end it first."
             ) from None
 
+    def fileno(self) -> int:
+        """Return the descriptor; who inherits it holds the folder too."""
+        return self._descriptor
+
     def release(self) -> None:
         """Let others have the folder."""
         if self._descriptor >= 0:

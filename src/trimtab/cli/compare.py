@@ -31,6 +31,7 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
 @click.option("--budget", type=float, help="Sample gradients an algorithm, in place of minutes.")
 @click.option("--baselines", is_flag=True, help="Add each client alone, and all data pooled.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Processes side by side.")
 @run_options
 @needs("report", "studies.compare")
 def compare(
@@ -59,14 +60,14 @@ def compare(
     steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     with users_output():
-        made, suggested = options.load(problem)
+        recipe = options.recipe(problem)
+        made, _ = recipe.made
         if options.force:
             make_way(folder, options.resume)
-        target = suggested if options.target is None and options.metric is None else options.target
         work = compare_algorithms.start(
-            made,
+            recipe,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
-            target=target,
+            target=options.target,
             metric=options.metric,
             K=steps,
             eta_g=eta_g,
@@ -79,7 +80,6 @@ def compare(
             slow=options.slow,
             lost=options.lost,
             available=options.available,
-            name=problem,
             out=folder,
             resume=options.resume,
             **how,

@@ -14,7 +14,7 @@ from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
-    from trimtab.problems.problem import Problem
+    from trimtab.studies.recipe import Recipe
 
 OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
 
@@ -90,14 +90,11 @@ class RunOptions:
     available: Path | None
     force: bool
 
-    def load(self, spec: str) -> "tuple[Problem, float | None]":
-        """Return the problem that is meant, as the options want it, and the target it suggests."""
-        from trimtab.problems.loading import load_problem
-        from trimtab.studies.start import weighted
+    def recipe(self, spec: str) -> "Recipe":
+        """Return how the problem that is meant is made, as the options want it."""
+        from trimtab.studies.recipe import Recipe
 
-        loading: dict[str, Any] = {"batch": self.batch, "data": self.data, "seed": self.seed}
-        problem, target = load_problem(spec, partition=self.partition, **loading)
-        return weighted(problem, self.weights), target
+        return Recipe(spec, self.seed, self.batch, self.data, self.partition, self.weights)
 
 
 _RUN_OPTIONS = (

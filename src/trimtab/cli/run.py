@@ -61,7 +61,7 @@ def run(
 
     with users_output():
         chosen = None if ".py" in problem else wanted()
-        made, _ = options.load(problem)
+        made, _ = options.recipe(problem).made
         if chosen is None:  # a file may register algorithms, and so it is read first
             chosen = wanted()
         name = f"{kind(chosen).name}-{short_name(problem)}"

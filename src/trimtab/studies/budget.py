@@ -3,8 +3,9 @@
 From there on what is run depends on the number of sample gradients alone, wherever it runs.
 """
 
+from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, inf, log10
 from statistics import fmean
 from time import monotonic
@@ -62,11 +63,31 @@ class Deadline:
         """Start the clock."""
         return cls(minutes, monotonic())
 
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the start."""
+        return monotonic() - self.started
+
     def passed(self) -> bool:
         """Tell whether 1.5 times the minutes are over."""
-        if self.minutes is None:
-            return False
-        return monotonic() - self.started > PATIENCE * 60 * self.minutes
+        return self.minutes is not None and self.elapsed > PATIENCE * 60 * self.minutes
+
+
+@dataclass
+class Clock:
+    """A deadline as one lane sees it: first what another process was told, then the time.
+
+    A lane that ran in another process is gone through here once more, and stops where it did there.
+    """
+
+    deadline: Deadline
+    told: deque[bool] = field(default_factory=deque)  # there, and not yet here
+    said: list[bool] = field(default_factory=list)  # all that was said here
+
+    def passed(self) -> bool:
+        """Tell whether it is time to stop."""
+        self.said.append(self.told.popleft() if self.told else self.deadline.passed())
+        return self.said[-1]
 
 
 def check_budget(minutes: float | None, budget: float | None) -> None:

@@ -1,34 +1,34 @@
 """Compare algorithms on one problem: each with its own best settings, over several seeds."""
 
+import warnings
 from collections.abc import Generator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from math import floor, inf, isfinite
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
-from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
-from trimtab.studies.budget import Deadline, check_budget
+from trimtab.studies.budget import Clock, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.cost import unit_of
-from trimtab.studies.entry import Entry, over_seeds, without_messages
+from trimtab.studies.course import Course
 from trimtab.studies.events import RoundDone
-from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
-from trimtab.studies.race import calm_down, ranked
+from trimtab.studies.goal import Goal, round_count
+from trimtab.studies.lanes import LocalSteps
+from trimtab.studies.question import Question
+from trimtab.studies.recipe import Recipe
 from trimtab.studies.record import RoundLine, how_computed
-from trimtab.studies.search import TIES, Search
-from trimtab.studies.split import held_out
 from trimtab.studies.study import Study
 from trimtab.studies.trial import Trial
+from trimtab.studies.workers import Workers
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 LEAST = 20  # the curves of all algorithms have >= 20 rounds, if R allows it
@@ -37,7 +37,7 @@ MINUTES = 5.0
 
 @task
 def compare(
-    problem: Problem | str,
+    problem: Problem | Recipe | str,
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
@@ -61,6 +61,7 @@ def compare(
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    jobs: int = 1,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and tell which is best, and how sure that is.
 
@@ -77,7 +78,9 @@ def compare(
     work (sample gradients at the clients). minutes are turned into a budget of sample gradients by
     a few timed rounds; `budget` repeats a comparison anywhere. baselines: each client alone, and
     all data in one place, beside the algorithms. x, slow, lost and available are as in `simulate`.
-    With `out`, everything is written there and an interrupted comparison can be resumed.
+    With `out`, everything is written there and an interrupted comparison can be resumed. jobs: how
+    many processes run algorithms side by side, for a problem given by its name; no number depends
+    on it.
     `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
@@ -88,83 +91,107 @@ def compare(
     """
     R = round_count(R)
     check_budget(minutes, budget)
-    if seeds is not None and (isinstance(seeds, bool) or seeds < 1):
-        raise BadArgument("seeds", "{seeds:{_given}}; pass a number of seeds >= 1.", _given=seeds)
+    _check_count("seeds", seeds, "seeds")
+    _check_count("jobs", jobs, "processes")
     if isinstance(problem, str):
-        name = name or problem
-        problem, suggested = load_problem(problem, seed=seed)
-        target = suggested if target is None and metric is None else target
-    measured = held_out(problem, split, seed, metric)
-    goal = replace(goal_of(measured.problem, target), unit=unit_of(prefer))
-    study = Study(
-        measured=measured,
+        problem = Recipe(problem, seed=seed)
+    if isinstance(problem, Recipe):
+        name = name or problem.spec
+        target = problem.made[1] if target is None and metric is None else target
+    question = Question(
+        problem=problem,
+        algorithms=algorithms or DEFAULT,
         name=name or type(problem).__name__.lower(),
-        goal=goal,
-        lanes=[
-            *lanes_of(algorithms or DEFAULT, measured.problem, K, {"base": base, "eta_g": eta_g}),
-            *(baseline_lanes(measured, K) if baselines else ()),
-        ],
+        target=target,
+        K=K,
+        S=S,
         R=R,
-        options={"S": S, "x": x, "slow": slow, "lost": lost, "available": available},
         seed=seed,
-        folder=None if out is None else Path(out),
-        resume=resume,
+        base=base,
+        metric=metric,
+        eta_g=eta_g,
+        prefer=prefer,
+        split=split,
+        baselines=baselines,
+        x=x,
+        slow=slow,
+        lost=lost,
+        available=available,
     )
-    with nullcontext() if study.folder is None else Lock(study.folder):
+    described = question.to_json(jobs) if jobs > 1 else None
+    with ExitStack() as at_end:
+        folder = None if out is None else Path(out)
+        if jobs > 1 and folder is None:
+            folder = Path(at_end.enter_context(TemporaryDirectory(prefix="trimtab-")))
+        study = question.study(folder, resume)
+        lock = None if folder is None else at_end.enter_context(Lock(folder))
         study.open()
-        return (yield from _compared(study, seeds, minutes, budget))
+        deadline = Deadline.of(minutes)
+        study.budget = yield from study.set_budget(minutes, budget)
+        workers = None
+        if described is not None and lock is not None:
+            study.resume = True  # what the workers leave is gone through here
+            if study.keeps_cores_busy:
+                yield Note("one client keeps all cores busy, so that lanes run one after another")
+            else:
+                workers = at_end.enter_context(Workers(jobs, described, study, deadline, lock))
+        result = yield from _compared(study, seeds, deadline, workers)
+        if out is None:
+            result.folder = None
+        return result
 
 
 def _compared(
-    study: Study, seeds: int | None, minutes: float | None, budget: float | None
+    study: Study, seeds: int | None, deadline: Deadline, workers: Workers | None
 ) -> Generator[RoundDone | Note, None, Comparison]:
-    """Search for every lane, settle the target, let the winners run with further seeds."""
-    deadline = Deadline.of(minutes)
-    study.budget = yield from study.set_budget(minutes, budget)
-    searches: dict[str, Search] = {}
-    begun = {}
-    for lane in study.lanes:  # all begin first, so that there soon is something to tell
-        searches[lane.label], begun[lane.label] = yield from study.begun(lane, deadline)
-        yield study.so_far(lane, searches[lane.label])
-    for lane in study.lanes:
-        if lane.space is not None:
-            yield from searches[lane.label].go_on(begun[lane.label])
-            yield study.so_far(lane, searches[lane.label])
-    curves = [search.trials[search.winner].rounds for search in searches.values()]
-    study.goal = goal = _settled(study.goal, curves, study.at_start())
-    order: dict[str, list[Trial]] = {}
-    for lane in study.lanes:  # once more, now that there surely is a target
-        search = searches[lane.label]
-        search.goal = goal
-        trials = search.along(search.winner)
-        if lane.space is not None:
-            starter = study.starter(lane, search.winner)
-            yield from calm_down(starter, trials, goal, study.R, furthest=TIES)
-        order[lane.label] = ranked(trials, goal)
-    winners = {label: tried[0] for label, tried in order.items()}
+    """Search for every lane, settle the target, let the winners run with further seeds.
+
+    Where there are workers they run each stage first; here it is then gone through on disk.
+    """
+    courses = [Course(study, lane, Clock(deadline)) for lane in study.lanes]
+
+    def stage(names: Sequence[str], **facts: Any) -> Generator[RoundDone | Note, None, None]:
+        order = courses
+        if workers is not None:
+            order = yield from workers.run(courses, names, facts)
+            for course in courses:
+                course.look_again()
+        for name in names:
+            for course in order:
+                yield from course.run(name, facts)
+        if workers is not None and workers.failed:
+            sentence = "another process could not do this ({}); lanes run one after another."
+            warnings.warn(sentence.format(workers.failed.rstrip(".")), stacklevel=2)
+            workers.failed = ""
+
+    # All begin first, so that there soon is something to tell.
+    yield from stage(["begin", "go_on"])
+    curves = [course.search.trials[course.search.winner].rounds for course in courses]
+    goal = _settled(study.goal, curves, study.at_start())
+    yield from stage(["settle"], target=goal.target)
+    winners = {course.lane.label: course.winner for course in courses}
     count = seeds or study.affordable_seeds(winners)
-    horizon = _horizon(goal, winners, study.R)
-    entries: list[Entry] = []
-    for lane in study.lanes:
-        search, winner = searches[lane.label], winners[lane.label]
-        entry = yield from study.finish(lane, order[lane.label], horizon, search, deadline)
-        entry.not_run = search.not_run
-        runs = yield from study.runs(lane, winner, entry, count, horizon, search, deadline)
-        entry.per_client = study.per_client(lane)
-        entries.append(without_messages(over_seeds(entry, runs, goal)))
+    yield from stage(["report"], count=count, horizon=_horizon(goal, winners, study.R))
     about = About(
         split=study.measured.split,
         tested_on=study.measured.tested_on,
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
-        complete=all(search.complete for search in searches.values()),
+        complete=all(course.search.complete for course in courses),
         notes=tuple(study.measured.notes(goal.metric)),
     )
+    entries = [course.entry for course in courses]
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
     if study.folder is not None:
         _write(study.folder, result, winners, goal)
     return result
+
+
+def _check_count(name: str, count: int | None, what: str) -> None:
+    if count is not None and (isinstance(count, bool) or count < 1):
+        sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
+        raise BadArgument(name, sentence, _given=count)
 
 
 # -- the outcome

@@ -9,6 +9,7 @@ best.safetensors        the model after the best round
 
 import json
 import warnings
+from collections import deque
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
@@ -85,7 +86,8 @@ class Record:
     """The folder of one run; with folder None, the same in memory.
 
     `settings` say what is run. An existing folder is taken up again only with `resume`, and only
-    if it holds the same settings, and the same problem where one is given.
+    if it holds the same settings, and the same problem where one is given. Its rounds are then gone
+    through once more, by `repeat`, so that whoever decides by them decides as it did before.
     """
 
     def __init__(
@@ -98,13 +100,17 @@ class Record:
     ) -> None:
         self.folder, self.settings = folder, settings
         self.rounds: list[RoundLine] = []
+        self.diverged: dict[str, Any] | None = None  # as `note` was told of it
+        self._written = deque[RoundLine]()  # by an earlier process, and not yet gone through
         if folder is None:
             return
         if open_folder(folder / "run.json", "run", settings, problem, resume):
             path = folder / "rounds.jsonl"
             lines = read_lines(path)
-            write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
-            self.rounds = [RoundLine.from_json(line) for line in lines]
+            kept = "".join(json.dumps(line) + "\n" for line in lines)
+            if path.exists() and path.read_text(encoding="utf-8") != kept:
+                write_whole(path, kept)  # without the line that a crash has cut off
+            self.look_again()
 
     @property
     def checkpoint(self) -> Path | None:
@@ -117,8 +123,26 @@ class Record:
         assert self.folder is not None
         return self.folder / "best.safetensors"
 
+    def look_again(self) -> bool:
+        """Find what another process has written since; False if there is nothing new."""
+        if self.folder is None:
+            return False
+        lines = read_lines(self.folder / "rounds.jsonl")
+        new = lines[len(self.rounds) + len(self._written) :]
+        self._written.extend(RoundLine.from_json(line) for line in new)
+        self.diverged = read_json(self.folder / "run.json").get("diverged")
+        return bool(new)
+
+    def repeat(self) -> bool:
+        """Go on by a round that an earlier process has written; False if there is none."""
+        if self._written:
+            self.rounds.append(self._written.popleft())
+            return True
+        return False
+
     def append(self, line: RoundLine) -> None:
         """Add the line of one round."""
+        assert not self._written
         written = line.to_json()
         self.rounds.append(RoundLine.from_json(written))
         if self.folder is not None:
@@ -142,7 +166,8 @@ def open_folder(
     if problem is not None:
         plainly["fingerprint"] = fingerprint(problem)
     if not path.exists():
-        if folder.is_dir() and any(file.name != LOCK for file in folder.iterdir()):
+        ours = (LOCK, f"{path.name}.part")  # the second one if it was killed while it wrote this
+        if folder.is_dir() and any(file.name not in ours for file in folder.iterdir()):
             raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
         folder.mkdir(parents=True, exist_ok=True)
         started = datetime.now(UTC).isoformat(timespec="seconds")

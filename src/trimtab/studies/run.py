@@ -135,13 +135,8 @@ def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Sp
 
 def _model(trial: Trial, r: int) -> Vector:
     """Return x after the round whose model was written, from its file if that can be read."""
-    can = capabilities(trial.problem)
-    if r == trial.sim.r:
-        x: Vector = trial.sim.server.x
-        return x
-    if can.state_dict is None or can.vector is not None:
-        return read_model(trial.record.best, trial.problem)
-    return trial.x_after(r)
+    x: Vector = trial.sim.server.x if r == trial.sim.r else trial.x_of(r)
+    return x
 
 
 def _checked_patience(patience: int | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.core import Algorithm, Vector
+from trimtab.core.hyper import at
 from trimtab.errors import Diverged
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
@@ -18,6 +19,7 @@ from trimtab.simulation import Round, Simulation, simulate
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import Record, RoundLine, model_round, write_model
+from trimtab.studies.start import read_model
 
 SAVE_EVERY = 5.0  # seconds of work that a crash may cost a run
 
@@ -56,7 +58,7 @@ class Trial:
 
     @property
     def sim(self) -> Simulation:
-        """The simulation, at the last round of the record."""
+        """The simulation, after the rounds so far."""
         if self._sim is None:
             path, done = self.record.checkpoint, len(self.rounds)
             sim = None
@@ -65,26 +67,35 @@ class Trial:
                 sim = Simulation.load(path, self.algorithm, self.problem, available=there)
             if sim is None or sim.r > done:
                 sim = self.simulation(self.algorithm, self.problem, **self.options)
-            while sim.r < done:  # rounds after the checkpoint: the same bits once more
-                next(sim)
             self._sim = sim
+        while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits once more
+            next(self._sim)
         return self._sim
+
+    def look_again(self) -> None:
+        """Go on from where another process has left this trial, if one has."""
+        if self.record.look_again():
+            self._sim = self._best = self._most = None
 
     def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
         """Run until round `to`, the goal, divergence, or `patience` rounds that were no better.
 
-        Tell of each new round. Whether to go on is decided by the record alone, so that a run that
-        is resumed ends where it would have ended.
+        Tell of each new round. Whether to go on is decided by the rounds so far alone, and those
+        that are in the record already come one by one too, so that a run that is resumed ends where
+        it would have ended.
         """
         try:
             while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
                 if patience is not None and goal.rounds_without_gain(self.rounds) >= patience:
                     return
+                if self.record.repeat():
+                    continue
                 started = perf_counter()
                 try:
-                    done = next(self.sim)
+                    done = self._next()
                 except Diverged as error:
                     self.diverged = error
+                    self.record.note(diverged={"r": error.r, "why": error.why})
                     return
                 measured = (self.measure or self.problem.evaluate)(done.x)
                 if self.keep_best:
@@ -98,9 +109,16 @@ class Trial:
             self.save()  # stopped between two rounds: an interrupted run goes on here
             raise
 
+    def _next(self) -> Round:
+        """Run a round, unless it is known to diverge."""
+        known = self.record.diverged
+        if known is not None:
+            raise Diverged(at(self.algorithm, known["r"]), known["r"], known["why"])
+        return next(self.sim)
+
     def save(self) -> None:
         """Write a checkpoint, if there is a folder and anything to write; the best model first."""
-        if self.record.checkpoint is not None and self._sim is not None:
+        if self.record.checkpoint is not None and self._sim is not None and self._unsaved:
             if self._best is not None and model_round(self.record.best) != self._best[0]:
                 write_model(self.record.best, self._tensors(self._best[1]), self._best[0])
             self._sim.save(self.record.checkpoint)
@@ -124,6 +142,14 @@ class Trial:
         else:
             write_model(path, self._tensors(self.x_after(r)), r)
 
+    def x_of(self, r: int) -> Vector:
+        """Return x after the best round, from its file where that is there and can be read."""
+        can, record = capabilities(self.problem), self.record
+        readable = can.state_dict is None or can.vector is not None
+        if readable and record.folder is not None and model_round(record.best) == r:
+            return read_model(record.best, self.problem)
+        return self.x_after(r)
+
     def x_after(self, r: int) -> Vector:
         """Return x after a round that was not kept before an interruption: it is run once more."""
         again = self.simulation(self.algorithm, self.problem, **self.options)
@@ -132,12 +158,12 @@ class Trial:
         return x
 
     def best_x(self, goal: Goal) -> tuple[int, Vector] | None:
-        """Return the best round and the model after it; it is run once more if it was forgotten."""
+        """Return the best round and the model after it."""
         line = goal.best_round(self.rounds)
         if line is None:
             return None
         if self._best is None or self._best[0] != line.r:
-            self._best = line.r, self.x_after(line.r)
+            self._best = line.r, self.x_of(line.r)
         return self._best
 
     def _note_best(self, r: int, x: Vector, score: float, goal: Goal) -> None:

@@ -21,6 +21,9 @@ from trimtab.compute.kernel.program import (
 LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
 
+SHARE = "TRIMTAB_CORES"
+"""The environment variable that says how many cores are a process's own."""
+
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _ARGUMENTS = {
@@ -119,7 +122,10 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores this process may use; TRIMTAB_CORES says so where several run."""
+    own = os.environ.get(SHARE, "")
+    if own.isdigit() and int(own) > 0:
+        return int(own)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

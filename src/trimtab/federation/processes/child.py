@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from trimtab import _guard
+
 log = logging.getLogger("trimtab.federation.processes")
 
-_GUARD = Path(__file__).with_name("guard.py")
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
 
 
@@ -36,7 +37,7 @@ class Child:
     ) -> None:
         self.name, self.piped, self.output = name, piped, output
         self.environment = dict(environment)
-        self.command = [sys.executable, "-P", str(_GUARD), str(os.getpid()), target, *arguments]
+        self.command = [sys.executable, "-P", _guard.__file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self._started = self._not_before = 0.0

@@ -1,6 +1,6 @@
 """Run a function as a process that ends when its parent does, however the parent ended.
 
-Usage: python -P guard.py PARENT_PID module:function ARGUMENTS…
+Usage: python -P _guard.py PARENT_PID module:function ARGUMENTS…
 """
 
 import ctypes

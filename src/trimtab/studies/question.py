@@ -1,0 +1,141 @@
+"""What a comparison asks: all that its numbers depend on, but for the budget."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+
+from trimtab.algorithms.registry import decode, encode, kind
+from trimtab.core import Vector
+from trimtab.errors import BadArgument
+from trimtab.problems.problem import Problem
+from trimtab.simulation.sampling import Available
+from trimtab.studies.cost import unit_of
+from trimtab.studies.goal import goal_of
+from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
+from trimtab.studies.recipe import Recipe
+from trimtab.studies.split import held_out
+from trimtab.studies.study import Study
+
+NAMED = "its name or file.py:function"
+
+
+@dataclass(frozen=True)
+class Question:
+    """The arguments of `compare`, of which a study is made; here, and in other processes."""
+
+    problem: Problem | Recipe
+    algorithms: Sequence[Any]
+    name: str
+    target: float | None
+    K: LocalSteps
+    S: int | float | None
+    R: int
+    seed: int
+    base: Any
+    metric: str | None
+    eta_g: float | None
+    prefer: str
+    split: float | None
+    baselines: bool
+    x: Vector | None
+    slow: float
+    lost: float
+    available: Available
+
+    def study(self, folder: Path | None, resume: bool) -> Study:
+        """Return the study: the problem split, the goal, a lane for each algorithm."""
+        problem = self.problem.made[0] if isinstance(self.problem, Recipe) else self.problem
+        measured = held_out(problem, self.split, self.seed, self.metric)
+        goal = replace(goal_of(measured.problem, self.target), unit=unit_of(self.prefer))
+        given = {"base": self.base, "eta_g": self.eta_g}
+        return Study(
+            measured=measured,
+            name=self.name,
+            goal=goal,
+            lanes=[
+                *lanes_of(self.algorithms, measured.problem, self.K, given),
+                *(baseline_lanes(measured, self.K) if self.baselines else ()),
+            ],
+            R=self.R,
+            options={
+                "S": self.S,
+                "x": self.x,
+                "slow": self.slow,
+                "lost": self.lost,
+                "available": self.available,
+            },
+            seed=self.seed,
+            folder=folder,
+            resume=resume,
+        )
+
+    def to_json(self, jobs: int) -> dict[str, Any]:
+        """Return it as another process may read it; refuse what only this one can make.
+
+        No code is in it: what is the user's has a name, by which the other process finds it.
+        """
+        if not isinstance(self.problem, Recipe):
+            raise _only_here(jobs, "a problem", NAMED)
+        if callable(self.available):
+            raise _only_here(jobs, "a table of who is there", "the path of a CSV as {available}")
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        problem = asdict(self.problem)
+        x = None if self.x is None else b64encode(save({"x": self.x.contiguous()})).decode()
+        return plain | {
+            "problem": problem | {"data": _path(self.problem.data)},
+            "algorithms": [_described(algorithm, jobs) for algorithm in self.algorithms],
+            "K": encode(self.K),
+            "base": encode(self.base),
+            "x": x,
+            "available": _path(self.available),
+        }
+
+    @classmethod
+    def from_json(cls, described: dict[str, Any]) -> "Question":
+        """Return what `to_json` described."""
+        problem = described["problem"]
+        data = None if problem["data"] is None else Path(problem["data"])
+        x = described["x"]
+        made = {
+            "problem": Recipe(**problem | {"data": data}),
+            "algorithms": [decode(algorithm) for algorithm in described["algorithms"]],
+            "K": decode(described["K"]),
+            "base": decode(described["base"]),
+            "x": None if x is None else load(b64decode(x))["x"],
+        }
+        return cls(**described | made)
+
+
+def _path(path: Any) -> str | None:
+    return None if path is None else str(path)
+
+
+def _described(algorithm: Any, jobs: int) -> Any:
+    """Return a name, or an instance as names and hyper-parameters."""
+    if isinstance(algorithm, str):
+        return algorithm
+    if isinstance(algorithm, type):
+        known = kind(algorithm)
+        if not known.origin:
+            return known.name
+    else:
+        try:
+            return encode(algorithm)
+        except ValueError:
+            pass
+    raise _only_here(jobs, "algorithms", "their names or file.py:Class")
+
+
+def _only_here(jobs: int, what: str, instead: str) -> BadArgument:
+    return BadArgument(
+        "jobs",
+        "{jobs:{_jobs}} needs {_what} that other processes can make too; pass "
+        + instead
+        + ", or {jobs:1}.",
+        _jobs=jobs,
+        _what=what,
+    )
