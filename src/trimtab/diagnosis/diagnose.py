@@ -10,7 +10,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import measure, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis import intervals, measure, reasons, stages, stationary, tables, theory
 from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
@@ -25,9 +25,11 @@ from trimtab.diagnosis.diagnosis import (
     Setting,
     Tables,
 )
+from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
 from trimtab.problems.loading import load_problem
@@ -50,7 +52,8 @@ def diagnose(
 
     problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
     problem's x0). S: clients a round. eps: the f(x) - f(x*) that is wanted, by default a hundredth
-    of the start's. cross_device: clients come once and keep nothing.
+    of the start's. cross_device: clients come once and keep nothing. seed: of all that is drawn to
+    measure (clients, samples, mini-batches, directions), so that two seeds measure the same thing.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
@@ -66,7 +69,7 @@ def diagnose(
         problem, _ = load_problem(problem, seed=seed)
     budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     size = _checked_size(problem, S, eps, minutes)
-    x0 = _start(problem, seed, x)
+    x0 = _start(problem, x)
     with one_thread(when=not Abilities(problem).uses_all_cores):
         diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
     return replace(diagnosis, name=name)
@@ -93,8 +96,9 @@ def _stages(
     here = yield from stages.best_gradients(case, first)
     noise = yield from stages.batch_noise(case)
     seen = yield from stages.client_hessians(case, steep)
-    points = tables.of_points(case, first, here, seen.here, seen.start, stages.POINTS)
-    measured = Measured(steep, here, noise, seen, points)
+    draws = drawn(panel, problem.N, seed)
+    points = tables.of_points(case, first, here, seen.here, seen.start, draws, stages.POINTS)
+    measured = Measured(steep, here, noise, seen, points, draws)
     modelled = yield from stages.model(case, measured)
     plan = yield from stages.trials(case, measured, modelled, look)
     yield Progress("bias and variance", stages.TRIALS)
@@ -125,8 +129,9 @@ def _positive(value: float) -> bool:
     return isinstance(value, int | float) and 0 < value < inf
 
 
-def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
-    x0 = problem.x0(seed) if x is None else x
+def _start(problem: Problem, x: Vector | None) -> Vector:
+    """Return the problem's own start, so that two seeds measure at the same point; or x."""
+    x0 = problem.x0(0) if x is None else x
     if not isinstance(x0, Tensor) or x0.shape != (problem.d,):
         raise ValueError(f"x is no vector of length d={problem.d}; pass one.")
     if not x0.is_floating_point() or not bool(torch.isfinite(x0).all()):
@@ -146,11 +151,12 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
     )
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
     drift = stationary.drift(case, choice, modelled.pull)
+    found = _intervals(case, measured, modelled, law, drift, choice, at)
     clients = case.panel.clients
     return Diagnosis(
         setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
         scalars=_scalars(case, measured, drift),
-        evidence=_evidence(case, measured),
+        evidence=_evidence(case, measured, found),
         tables=Tables(
             points=measured.points.rows,
             clients=tables.of_clients(case.panel, here, hessians),
@@ -182,7 +188,37 @@ def _scalars(case: Case, measured: Measured, drift: float) -> Scalars:
     )
 
 
-def _evidence(case: Case, measured: Measured) -> Evidence:
+def _intervals(
+    case: Case,
+    measured: Measured,
+    modelled: Modelled,
+    law: Law,
+    drift: float,
+    choice: Choice | None,
+    at: theory.Constants | None,
+) -> dict[str, Estimate]:
+    """Return the interval of every number, measured or derived."""
+    points = measured.points
+    sample = intervals.at_point(
+        case.where,
+        case.best,
+        measured.draws,
+        case.seed,
+        measured.here,
+        measured.hessians,
+        measured.noise,
+        points.ratios,
+        points.B,
+    )
+    found = sample.estimates()
+    rates_hold = at if case.panel.can.symmetric else None
+    found |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
+    if choice is not None and choice.eta is not None:
+        found |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
+    return {name: one for name, one in found.items() if isfinite(one.value)}
+
+
+def _evidence(case: Case, measured: Measured, found: dict[str, Estimate]) -> Evidence:
     errors = {"zeta": measured.here.zeta_error, "sigma": measured.noise.error}
     return Evidence(
         where=case.where,
@@ -191,6 +227,7 @@ def _evidence(case: Case, measured: Measured) -> Evidence:
         bounds=_bounds(measured.hessians, all_clients=not case.some_clients),
         rough=measured.hessians.rough,
         measured_on=sum(measured.hessians.measured),
+        intervals=found,
     )
 
 

@@ -8,6 +8,7 @@ from trimtab._files import plain
 from trimtab.core import Algorithm
 from trimtab.diagnosis import text
 from trimtab.diagnosis.candidates import make
+from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
@@ -20,6 +21,7 @@ KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advic
     *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
     *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
     *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
+    *("intervals",),
 )
 
 
@@ -62,6 +64,7 @@ class Evidence:
     bounds: dict[str, str]  # "at least" or "at most" by scalar, where it is only a bound
     rough: bool  # whether L and delta were cut so short that their ratio says nothing
     measured_on: int  # the number of clients whose Hessians were looked at one by one
+    intervals: dict[str, Estimate]  # of what was measured, and of what is derived from it
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ class Diagnosis:
     bounds = _Of(lambda self: self.evidence.bounds)
     rough = _Of(lambda self: self.evidence.rough)
     measured_on = _Of(lambda self: self.evidence.measured_on)
+    intervals = _Of(lambda self: self.evidence.intervals)
     points = _Of(lambda self: self.tables.points)
     clients = _Of(lambda self: self.tables.clients)
     spectra = _Of(lambda self: self.tables.spectra)
@@ -209,6 +213,7 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab diagnose --json` prints."""
         content = {name: getattr(self, name) for name in KEYS} | {
+            "intervals": {name: one.to_json() for name, one in self.intervals.items()},
             "points": [row.to_json() for row in self.points],
             "clients": [row.to_json() for row in self.clients],
             "knee": {} if self.knee is None else self.knee.to_json(),

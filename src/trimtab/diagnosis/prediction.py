@@ -84,6 +84,11 @@ def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Pre
             yield predicted
 
 
+def nothing_tried(case: Case) -> Plan:
+    """Return the plan before anything was tried."""
+    return _settled(Trial(case, 1.0, careful=True), [], None, None)
+
+
 def first_look(case: Case, L: float, share: float, until: float) -> Generator[Progress, None, Plan]:
     """Try one and several local steps on the problem, for all that is known so early."""
     trial = Trial(case, until, careful=True, share=share)

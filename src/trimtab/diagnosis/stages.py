@@ -26,10 +26,12 @@ from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import BatchNoise, Gradients
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
+from trimtab.diagnosis.resampling import Draws
 from trimtab.diagnosis.tables import Points
 
 TIMINGS = 5  # <= 5 gradients are timed
-WORST_AT_START = 3  # Lanczos looks at the Hessians of >= 3 clients at the start
+WORST_AT_START = 2  # the Hessians of <= 2 clients are followed at the start
+AMPLE = 10_000  # there is ample time if it allows >= 10,000 gradients of all data
 
 # Each is the share of the time that is over when a stage has to end.
 CURVATURE = 0.05
@@ -61,6 +63,7 @@ class Measured:
     noise: BatchNoise
     seen: HessiansSeen
     points: Points
+    draws: Draws  # what else might have been drawn
 
     @property
     def hessians(self) -> Hessians:
@@ -117,7 +120,12 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
 
 
 def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
-    """Run the first rounds on the problem; if the time is short, all of them."""
+    """Run the first rounds on the problem; if the time is short, all of them.
+
+    Where there is ample time for all that comes later, they would tell nothing.
+    """
+    if case.pass_seconds * AMPLE < case.budget.seconds:
+        return prediction.nothing_tried(case)
     until = TRIALS if case.short else LOOK
     L = max(steep.norm, 1e-30)
     return (yield from prediction.first_look(case, L, CURVATURE, until))
@@ -181,10 +189,13 @@ def _hessians_at(
     yield Progress("Hessians", begin)
     panel, budget, d = case.panel, case.budget, case.problem.d
     out_of_time, half = budget.until(end), budget.until((begin + end) / 2)
-    matrices = full_hessians(panel, x, half)
-    whole = None if matrices is None else by_matrices(panel, matrices, out_of_time)
-    if whole is not None:
-        return whole
+    parts = [full_hessians(each, x, half) for each in panel.half_panels or (panel,)]
+    whole = [part for part in parts if part is not None]
+    if len(whole) == len(parts):
+        noise = (whole[0] - whole[1]) / 2 if len(whole) == 2 else None
+        found = by_matrices(panel, torch.stack(whole).mean(0), out_of_time, noise)
+        if found is not None:
+            return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
     if x is not case.best or not budget.decomposes(d, end):
         return hessians
@@ -192,7 +203,8 @@ def _hessians_at(
     H = full_hessian(panel, x, out_of_time)
     if H is None or not budget.decomposes(d, 1.0):
         return replace(hessians, matrix=H)
-    return replace(hessians, matrix=H, mu=float(torch.linalg.eigvalsh(H)[0]), mu_exact=True)
+    mu, errors = float(torch.linalg.eigvalsh(H)[0]), hessians.errors | {"mu": 0.0}
+    return replace(hessians, matrix=H, mu=min(mu, hessians.mu), mu_exact=True, errors=errors)
 
 
 def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:

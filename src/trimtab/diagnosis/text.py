@@ -4,6 +4,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
+from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def whole(diagnosis: "Diagnosis") -> str:
     lines += [f"How sure: {diagnosis.sure}"]
     lines += [f"  - {doubt}" for doubt in diagnosis.doubts]
     sizes = f"N = {diagnosis.N}, d = {diagnosis.d}, S = {diagnosis.S}"
-    lines += ["", f"Measured at the {diagnosis.where}, {sizes}:"]
+    lines += ["", f"Measured at the {diagnosis.where}, {sizes}; {LEVEL:.0%} intervals:"]
     lines += [f"  {row}" for row in _measured(diagnosis)]
     if diagnosis.rates:
         aim = f"to f - f* = {diagnosis.eps:.3g}"
@@ -58,7 +59,7 @@ def whole(diagnosis: "Diagnosis") -> str:
 def _measured(diagnosis: "Diagnosis") -> list[str]:
     ratio = local = ""
     if diagnosis.L and not diagnosis.rough:
-        ratio = f"; delta/L = {diagnosis.delta / diagnosis.L:.2g}"
+        ratio = f"; delta/L = {diagnosis.intervals['delta/L']}"
     if diagnosis.eta_l is not None:
         local = f" at eta_l = {diagnosis.eta_l:.3g}, K = {diagnosis.K}"
     rows = [
@@ -78,13 +79,13 @@ def _measured(diagnosis: "Diagnosis") -> list[str]:
 
 
 def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
-    """Return a line with the scalar of this name, its error, or what bound it is."""
-    error, value = diagnosis.errors.get(name, 0.0), getattr(diagnosis.scalars, name)
+    """Return a line with the scalar of this name, its interval, or what bound it is."""
+    value = getattr(diagnosis.scalars, name)
     if not isfinite(value):
-        return f"{name:<7}{'not measured':<18}{meaning}"
+        return f"{name:<7}{'not measured':<34}{meaning}"
     sign = {"at least": ">= ", "at most": "<= "}.get(diagnosis.bounds.get(name, ""), "")
-    shown = f"{sign}{value:.3g}" + (f" ± {error:.1g}" if error else "")
-    return f"{name:<7}{shown:<18}{meaning}"
+    shown = f"{sign}{diagnosis.intervals.get(name, f'{value:.3g}')}"
+    return f"{name:<7}{shown:<34}{meaning}"
 
 
 def _convexity(diagnosis: "Diagnosis") -> str:
@@ -102,8 +103,8 @@ def _convexity(diagnosis: "Diagnosis") -> str:
 def _theory(diagnosis: "Diagnosis") -> list[str]:
     rows = []
     for name, rate in diagnosis.rates.items():
-        total, most = sum(rate.values()), dominating(rate)
-        rows.append(f"{named(name):<24}{total:>9.3g} rounds, most for {most}")
+        total = diagnosis.intervals[f"rounds {name}"]
+        rows.append(f"{named(name):<24}{total!s:>9} rounds, most for {dominating(rate)}")
     if diagnosis.knee is not None:
         knees = diagnosis.knee.to_json().items()
         shown = ", ".join(f"option {option}: {_count(K)}" for option, K in knees)
