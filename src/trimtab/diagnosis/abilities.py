@@ -106,6 +106,12 @@ class Abilities:
         return self.problem if isinstance(self.problem, Supervised) else None
 
     @property
+    def sample_count(self) -> Callable[[int], int] | None:
+        """i -> how many samples client i has."""
+        samples = capabilities(self.problem).samples
+        return None if samples is None else lambda i: samples(i)[0]
+
+    @property
     def steps_in_a_pass(self) -> int | None:
         """The number of mini-batches in a pass when they are reshuffled; None when i.i.d."""
         can = capabilities(self.problem)

@@ -26,10 +26,10 @@ from trimtab.diagnosis.diagnosis import (
     Tables,
 )
 from trimtab.diagnosis.estimate import Estimate
+from trimtab.diagnosis.first_facts import FirstFacts
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
 from trimtab.problems.loading import load_problem
@@ -47,7 +47,7 @@ def diagnose(
     cross_device: bool = False,
     seed: int = 0,
     minutes: float = 5,
-) -> Generator[Progress, None, Diagnosis]:
+) -> Generator[Progress | FirstFacts, None, Diagnosis]:
     """Measure how the clients differ, predict what follows from it, and advise.
 
     problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
@@ -83,7 +83,7 @@ def _stages(
     seed: int,
     eps: float | None,
     cross_device: bool,
-) -> Generator[Progress, None, Diagnosis]:
+) -> Generator[Progress | FirstFacts, None, Diagnosis]:
     """Run the stages in order; each takes what was measured so far."""
     yield Progress("who is measured", 0.0)
     panel = choose_panel(problem, seed, budget)
@@ -92,13 +92,13 @@ def _stages(
     first = measure.at_point(panel, x0, case.some_clients)
     yield Progress("curvature at the start", 0.02)
     steep = stages.curvature(case, first)
+    early = yield from stages.first_facts(case, first, steep)
     look = yield from stages.first_look(case, steep)
     here = yield from stages.best_gradients(case, first)
     noise = yield from stages.batch_noise(case)
     seen = yield from stages.client_hessians(case, steep)
-    draws = drawn(panel, problem.N, seed)
-    points = tables.of_points(case, first, here, seen.here, seen.start, draws, stages.POINTS)
-    measured = Measured(steep, here, noise, seen, points, draws)
+    points = tables.of_points(case, first, early, here, seen, stages.POINTS)
+    measured = Measured(steep, here, noise, seen, points, early)
     modelled = yield from stages.model(case, measured)
     plan = yield from stages.trials(case, measured, modelled, look)
     yield Progress("bias and variance", stages.TRIALS)
@@ -160,6 +160,7 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
         tables=Tables(
             points=measured.points.rows,
             clients=tables.of_clients(case.panel, here, hessians),
+            differences=measured.early.differences,
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
         forecast=_forecast(case, at, law, modelled, choice),
@@ -202,7 +203,7 @@ def _intervals(
     sample = intervals.at_point(
         case.where,
         case.best,
-        measured.draws,
+        measured.early.draws,
         case.seed,
         measured.here,
         measured.hessians,
@@ -306,7 +307,7 @@ def _constants(case: Case, measured: Measured) -> theory.Constants | None:
         return None
     constants = theory.Constants(
         L=hessians.L,
-        mu=hessians.mu,
+        mu=0.0 if hessians.mu_may_be_zero else hessians.mu,
         delta=hessians.delta,
         G=measured.here.G,
         B=B,

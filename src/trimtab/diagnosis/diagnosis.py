@@ -8,6 +8,7 @@ from trimtab._files import plain
 from trimtab.core import Algorithm
 from trimtab.diagnosis import text
 from trimtab.diagnosis.candidates import make
+from trimtab.diagnosis.differences import Differences
 from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
@@ -21,7 +22,7 @@ KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advic
     *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
     *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
     *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
-    *("intervals",),
+    *("intervals", "differences"),
 )
 
 
@@ -73,6 +74,7 @@ class Tables:
 
     points: tuple[PointRow, ...]  # the best last
     clients: tuple[ClientRow, ...]  # those that differ most first
+    differences: Differences  # in what their data differ
     spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]  # values, weights by client
 
 
@@ -174,6 +176,7 @@ class Diagnosis:
     intervals = _Of(lambda self: self.evidence.intervals)
     points = _Of(lambda self: self.tables.points)
     clients = _Of(lambda self: self.tables.clients)
+    differences = _Of(lambda self: self.tables.differences)
     spectra = _Of(lambda self: self.tables.spectra)
     rates = _Of(lambda self: self.forecast.rates)
     convexity = _Of(lambda self: self.forecast.convexity)
@@ -214,6 +217,7 @@ class Diagnosis:
         """Return what `trimtab diagnose --json` prints."""
         content = {name: getattr(self, name) for name in KEYS} | {
             "intervals": {name: one.to_json() for name, one in self.intervals.items()},
+            "differences": self.differences.to_json(),
             "points": [row.to_json() for row in self.points],
             "clients": [row.to_json() for row in self.clients],
             "knee": {} if self.knee is None else self.knee.to_json(),

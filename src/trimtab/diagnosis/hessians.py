@@ -55,7 +55,7 @@ class Restricted:
         second = sqrt(float(self.p @ apart.square())) or 1.0
         for w, z, factor in zip(draws.weights, draws.normals, beyond.tolist(), strict=True):
             w, z = w[:n] / w[:n].sum(), z[:n]
-            A = self.A if self.noise is None else self.A + z[:, None, None] * self.noise
+            A = self._moved(z)
             values = torch.linalg.eigvalsh(weighted(w, A))
             steep, different = self._norms(A[top], torch.ones(1), weighted(w, A))
             norm = float(values.abs().max())
@@ -63,8 +63,21 @@ class Restricted:
             rows["mu"].append(float(values[0]))
             rows["L"].append(max(norm, factor * float(steep.max())))
             rows["delta"].append(factor * float(different.max()))
-            rows["second"].append(sqrt(float(w @ apart.square())) / second)
+            sizes = apart * float((different / apart[top].clamp_min(1e-30)).mean())
+            sizes[top] = different
+            rows["second"].append(sqrt(float(w @ sizes.square())) / second)
         return {name: torch.tensor(values).double() for name, values in rows.items()}, centre
+
+    def _moved(self, z: Tensor) -> Tensor:
+        """Return the matrices as other samples might have made them.
+
+        Half of a client's noise is like its own, half like that of its neighbour: of one draw alone
+        one would not know whether it is small by chance.
+        """
+        if self.noise is None:
+            return self.A
+        own, other = z[:, None, None], z.flip(0)[:, None, None]
+        return self.A + (own * self.noise + other * self.noise.roll(1, 0)) / sqrt(2)
 
     def _as_measured(self, own: Tensor, apart: Tensor) -> dict[str, float]:
         """Return the numbers as they are."""
@@ -113,6 +126,19 @@ class Hessians:
     rough: bool = False  # True: it was cut so short that L and delta say little
     errors: dict[str, float] = field(default_factory=dict)  # what an iteration may have left out
     restricted: Restricted | None = None  # the matrices themselves, for replicates
+
+    @property
+    def mu_may_be_zero(self) -> bool:
+        """Whether mu is so small that what the iteration left out may be all of it."""
+        return 0 < abs(self.mu) <= self.errors.get("mu", 0.0)
+
+
+@dataclass(frozen=True)
+class HessiansSeen:
+    """The Hessians at the point where all is measured, and at the start."""
+
+    here: Hessians
+    start: Hessians | None  # None: there was no time
 
 
 def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:

@@ -124,7 +124,8 @@ def of_theory(sample: Sample, at: theory.Constants | None, K: int) -> dict[str, 
     if at is None:
         return found
     names = ("L", "mu", "delta", "G", "B", "sigma")
-    rows = torch.stack([sample.replicates[name] for name in names], 1).tolist()
+    drawn = sample.replicates | ({} if at.mu else {"mu": constant(0.0)})
+    rows = torch.stack([drawn[name] for name in names], 1).tolist()
     constants = [
         replace(at, L=L, mu=mu, delta=delta, G=G, B=B, sigma=sigma)
         for L, mu, delta, G, B, sigma in rows

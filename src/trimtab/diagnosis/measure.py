@@ -4,7 +4,7 @@ zeta^2 = sum p_i |grad f_i - grad f|^2 and G^2 = sum p_i |grad f_i|^2 (equal at 
 B^2 = the largest sum p_i |grad f_i(x) - grad f_i(x*)|^2 / |grad f(x)|^2 over the points tried.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
 
 import torch
@@ -146,6 +146,7 @@ class BatchNoise:
     sigma: float = nan  # NaN: it was not measured
     error: float = 0.0
     squares: Tensor | None = None  # |noise|^2 of each pair of mini-batches and client
+    samples: Tensor | None = None  # how many samples of each client were drawn to measure it on
 
     def replicates(self, draws: Draws, seed: int) -> Tensor:
         """Return sigma as other clients and mini-batches might have made it."""
@@ -154,7 +155,9 @@ class BatchNoise:
         pairs, count = len(self.squares), len(draws.weights)
         chosen = torch.randint(pairs, (count, pairs), generator=stream(seed, NOISE, 6))
         each = self.squares[chosen].mean(1)  # Pairs share no mini-batch, clients of a pair do not.
-        return (draws.weights * each).sum(1).clamp_min(0.0).sqrt()
+        if self.samples is not None:  # A variance of n samples is off by about sqrt(2/n).
+            each = each * (1 + draws.normals * (2 / self.samples).sqrt()).clamp_min(0.0)
+        return (draws.weights * each).sum(1).sqrt()
 
 
 def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> BatchNoise:
@@ -175,7 +178,11 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
             break
     if not squares:
         return BatchNoise()
-    return _rooted([float(panel.p @ each) for each in squares], torch.stack(squares))
+    found = _rooted([float(panel.p @ each) for each in squares], torch.stack(squares))
+    if panel.halves is None or panel.can.samples is None:
+        return found
+    sizes = [panel.can.samples.clients.size(i) for i in range(panel.problem.N)]
+    return replace(found, samples=torch.tensor(sizes, dtype=torch.float64))
 
 
 def noise_samples(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
+ON_THE_WAY = f"after {ROUNDS} rounds of FedAvg"
 REMEMBERED = 20_000_000  # the points that are remembered hold <= 20,000,000 numbers, and one more
 REACHED = 1e-3  # a point counts as an optimum if |grad f| there is <= 1e-3 x the start's
 WAY = 40  # of the points on the way, <= 40 are looked at again

@@ -9,26 +9,32 @@ import torch
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, prediction, stationary
+from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
 from trimtab.diagnosis.choice import ALIKE, CHANGES
+from trimtab.diagnosis.differences import probe
+from trimtab.diagnosis.first_facts import Early, FirstFacts
 from trimtab.diagnosis.hessian_products import WORST, by_products
 from trimtab.diagnosis.hessians import (
     SMALL,
     Hessians,
+    HessiansSeen,
     by_asymmetric_matrices,
     by_matrices,
     by_mean_alone,
     full_hessian,
     full_hessians,
 )
+from trimtab.diagnosis.intervals import at_point
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import BatchNoise, Gradients
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
-from trimtab.diagnosis.resampling import Draws
+from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.tables import Points
 
+SOON = 10.0  # the first facts are told after about 10 seconds
 TIMINGS = 5  # <= 5 gradients are timed
 WORST_AT_START = 2  # the Hessians of <= 2 clients are followed at the start
 AMPLE = 10_000  # there is ample time if it allows >= 10,000 gradients of all data
@@ -47,14 +53,6 @@ BIAS = 0.96
 
 
 @dataclass(frozen=True)
-class HessiansSeen:
-    """The Hessians at the point where all is measured, and at the start."""
-
-    here: Hessians
-    start: Hessians | None  # None: there was no time
-
-
-@dataclass(frozen=True)
 class Measured:
     """All that was measured."""
 
@@ -63,7 +61,7 @@ class Measured:
     noise: BatchNoise
     seen: HessiansSeen
     points: Points
-    draws: Draws  # what else might have been drawn
+    early: Early
 
     @property
     def hessians(self) -> Hessians:
@@ -117,6 +115,41 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
         until = budget.until(CURVATURE)
         steep = optimum.steepest(case.panel, case.x0, case.seed, until, first.mean)
     return steep
+
+
+def first_facts(
+    case: Case, first: Gradients, steep: Spectrum
+) -> Generator[FirstFacts, None, Early]:
+    """Tell what is cheap to know: sizes, how the data differ, gradients after a few rounds."""
+    panel, problem, budget = case.panel, case.problem, case.budget
+    count = Abilities(problem).sample_count
+    sizes = () if count is None else tuple(count(i) for i in panel.clients)
+    found = probe(panel, sizes or None, case.seed)
+    soon = budget.until(min(LOOK, SOON / budget.seconds))
+    x = None
+    if not case.short:
+        x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), case.seed, soon)
+    on_the_way = None if x is None else measure.at_point(panel, x, case.some_clients)
+    early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
+    points = [("start", case.x0, first)]
+    if x is not None and on_the_way is not None:
+        points.append((optimum.ON_THE_WAY, x, on_the_way))
+    yield FirstFacts(
+        N=problem.N,
+        d=problem.d,
+        S=case.S,
+        sizes=sizes,
+        differences=found,
+        points=tuple(
+            (
+                at_point(where, at, early.draws, case.seed, gradients).estimates()["zeta"],
+                float(gradients.mean.norm()),
+            )
+            for where, at, gradients in points
+        ),
+        seconds=budget.spent,
+    )
+    return early
 
 
 def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:

@@ -7,11 +7,11 @@ from statistics import median
 from trimtab.core import Vector
 from trimtab.diagnosis import measure, optimum
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.first_facts import Early
+from trimtab.diagnosis.hessians import Hessians, HessiansSeen
 from trimtab.diagnosis.intervals import at_point
 from trimtab.diagnosis.measure import Gradients, Ratio
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.resampling import Draws
 from trimtab.diagnosis.rows import ClientRow, PointRow
 
 OUTLIER = 3.0  # a client is an outlier if it is > 3 x as far off as the median client
@@ -27,15 +27,10 @@ class Points:
 
 
 def of_points(
-    case: Case,
-    first: Gradients,
-    here: Gradients,
-    best: Hessians,
-    start: Hessians | None,
-    draws: Draws,
-    until: float,
+    case: Case, first: Gradients, early: Early, here: Gradients, seen: HessiansSeen, until: float
 ) -> Points:
     """Return a row for the start, for a point on the way, and for the best point."""
+    best, start = seen.here, seen.start
     panel, problem = case.panel, case.panel.problem
 
     def row(
@@ -43,7 +38,9 @@ def of_points(
     ) -> PointRow:
         B = None if ratio is None else float(ratio.of(panel.p))
         ratios = () if ratio is None else (ratio,)
-        found = at_point(where, x, draws, case.seed, at, hessians, None, ratios, B).estimates()
+        found = at_point(
+            where, x, early.draws, case.seed, at, hessians, None, ratios, B
+        ).estimates()
         return PointRow(
             where=where,
             loss=panel.can.loss(x),
@@ -60,15 +57,10 @@ def of_points(
         return Points((row("start", case.x0, here, None, best),), nan)
     ratio = measure.ratio(panel.p, first, here)
     rows, ratios = [row("start", case.x0, first, ratio, start)], [ratio]
-    if not case.budget.out_of_time(until):
-        steep = max(best.L, start.L if start is not None else 0.0)
-        x = optimum.after_rounds(panel, case.x0, steep, case.seed, case.budget.until(until))
-        if x is not None:
-            on_the_way = measure.at_point(panel, x, case.some_clients)
-            ratio = measure.ratio(panel.p, on_the_way, here)
-            where = f"after {optimum.ROUNDS} rounds of FedAvg"
-            rows.append(row(where, x, on_the_way, ratio, None))
-            ratios.append(ratio)
+    if early.x is not None and early.gradients is not None:
+        ratio = measure.ratio(panel.p, early.gradients, here)
+        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
+        ratios.append(ratio)
     rows.append(row(case.where, case.best, here, None, best))
     exact = panel.can.closed_forms if case.budget.decomposes(problem.d, until) else None
     if exact is not None:

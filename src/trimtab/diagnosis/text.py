@@ -45,6 +45,7 @@ def whole(diagnosis: "Diagnosis") -> str:
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
     predicted = (*_theory(diagnosis), *_stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
+    lines += ["", diagnosis.differences.sentence]
     lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
     lines += [f"  {_client(row)}" for row in diagnosis.clients[:SHOWN]]
     if diagnosis.cut:
@@ -91,8 +92,9 @@ def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
 def _convexity(diagnosis: "Diagnosis") -> str:
     if diagnosis.convexity == NO_GRADIENTS:
         return "least eigenvalue of the symmetric part of the mean matrix"
-    if abs(diagnosis.mu) <= FLAT * diagnosis.L:
-        return "no strong convexity"
+    mu = diagnosis.intervals.get("mu")
+    if abs(diagnosis.mu) <= FLAT * diagnosis.L or (mu is not None and mu.low <= 0 <= mu.high):
+        return "no strong convexity to be seen"
     below_zero = isfinite(diagnosis.mu) and diagnosis.mu < 0
     return "least eigenvalue of Hess: not convex there" if below_zero else "strong convexity"
 
