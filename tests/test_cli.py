@@ -202,7 +202,10 @@ def test_options_are_what_they_were():
     common += ["--lost", "--available", "--force"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
-    of_compare = "--K --algorithms --base --baselines --budget --eta-g --minutes --prefer --seeds"
+    of_compare = (
+        "--K --algorithms --base --baselines --budget --diagnosed --eta-g --minutes --prefer "
+    )
+    of_compare += "--seeds"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
         "run": sorted([*common, *hyper.split(), "--patience", "--save"]),

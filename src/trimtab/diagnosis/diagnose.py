@@ -10,7 +10,16 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import intervals, measure, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis import (
+    intervals,
+    measure,
+    prediction,
+    reasons,
+    stages,
+    stationary,
+    tables,
+    theory,
+)
 from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
@@ -27,6 +36,7 @@ from trimtab.diagnosis.diagnosis import (
 )
 from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.diagnosis.gain import Gain, gain
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
@@ -152,6 +162,7 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
     drift = stationary.drift(case, choice, modelled.pull)
     found = _intervals(case, measured, modelled, law, drift, choice, at)
+    saved = _gain(case, measured, modelled, plan)
     clients = case.panel.clients
     return Diagnosis(
         setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
@@ -164,7 +175,7 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
         forecast=_forecast(case, at, law, modelled, choice),
-        recommendation=_recommendation(plan, holds),
+        recommendation=_recommendation(plan, holds, saved),
         sentences=_sentences(case, measured, modelled, plan, at, law, holds),
         cut=case.budget.cut,
         seconds=case.budget.spent,
@@ -265,7 +276,22 @@ def _forecast(
     )
 
 
-def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
+def _gain(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Gain | None:
+    """Return what the advice saves, as far as the model tells."""
+    model = modelled.model
+    return gain(
+        case,
+        plan.choice,
+        modelled.predicted,
+        model,
+        0.0 if model is None else prediction.share_of(case, model),
+        plan.lanes,
+        measured.early.draws,
+        case.budget.until(stages.GAIN),
+    )
+
+
+def _recommendation(plan: Plan, holds: Reach | None, saved: Gain | None) -> Recommendation:
     choice = plan.choice
     return Recommendation(
         algorithm=None if choice is None else choice.algorithm,
@@ -276,6 +302,7 @@ def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
         holds=None if holds is None else holds.eps,
         trials=tuple(lane.curve for lane in plan.lanes if lane.losses),
         f_start=plan.f_start,
+        gain=saved,
     )
 
 

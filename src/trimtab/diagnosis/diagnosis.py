@@ -10,11 +10,14 @@ from trimtab.diagnosis import text
 from trimtab.diagnosis.candidates import make
 from trimtab.diagnosis.differences import Differences
 from trimtab.diagnosis.estimate import Estimate
+from trimtab.diagnosis.gain import Gain
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
 
 T = TypeVar("T")
+
+CHOICE, NO_DIFFERENCE, NO_ADVICE = "choice", "no difference", "no advice"
 
 KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advice` follow.
     *("N", "d", "S", "eps", "G", "B", "delta", "L", "mu", "sigma", "zeta", "second", "weak"),
@@ -22,7 +25,7 @@ KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advic
     *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
     *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
     *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
-    *("intervals", "differences"),
+    *("intervals", "differences", "verdict", "gain"),
 )
 
 
@@ -103,6 +106,14 @@ class Recommendation:
     holds: float | None  # the least f - f* for which the advice holds on the model
     trials: tuple[TrialCurve, ...]
     f_start: float  # f where the trials started
+    gain: Gain | None = None  # what the advice saves; None: the model says nothing of it
+
+    @property
+    def verdict(self) -> str:
+        """One of three: a choice, no difference to expect, or no advice."""
+        if self.algorithm is None:
+            return NO_ADVICE
+        return NO_DIFFERENCE if self.gain is not None and self.gain.none_to_expect else CHOICE
 
 
 @dataclass(frozen=True)
@@ -193,6 +204,8 @@ class Diagnosis:
     holds = _Of(lambda self: self.recommendation.holds)
     trials = _Of(lambda self: self.recommendation.trials)
     f_start = _Of(lambda self: self.recommendation.f_start)
+    gain = _Of(lambda self: self.recommendation.gain)
+    verdict = _Of(lambda self: self.recommendation.verdict)
     reasons = _Of(lambda self: self.sentences.reasons)
     sure = _Of(lambda self: self.sentences.sure)
     doubts = _Of(lambda self: self.sentences.doubts)
@@ -217,6 +230,7 @@ class Diagnosis:
         """Return what `trimtab diagnose --json` prints."""
         content = {name: getattr(self, name) for name in KEYS} | {
             "intervals": {name: one.to_json() for name, one in self.intervals.items()},
+            "gain": None if self.gain is None else self.gain.to_json(),
             "differences": self.differences.to_json(),
             "points": [row.to_json() for row in self.points],
             "clients": [row.to_json() for row in self.clients],

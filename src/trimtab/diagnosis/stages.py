@@ -50,6 +50,7 @@ POINTS = 0.43
 BASIS, MODEL, PREDICTIONS = 0.46, 0.51, 0.57
 TRIALS = 0.93
 BIAS = 0.96
+GAIN = 1.0
 
 
 @dataclass(frozen=True)

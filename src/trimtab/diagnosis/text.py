@@ -20,7 +20,14 @@ def first_sentence(diagnosis: "Diagnosis") -> str:
     """Return the advice, or why there is none."""
     if diagnosis.algorithm is None:
         return f"No advice: {diagnosis.why_not}; run `trimtab compare`."
-    return f"Use {named(diagnosis.algorithm)} with {_settings(diagnosis, diagnosis.algorithm)}."
+    chosen = f"{named(diagnosis.algorithm)} with {_settings(diagnosis, diagnosis.algorithm)}"
+    if diagnosis.gain is not None and diagnosis.gain.none_to_expect:
+        other = named(diagnosis.gain.over)
+        return (
+            f"No difference to expect between {named(diagnosis.algorithm)} and {other} in the "
+            f"rounds to f - f* = {diagnosis.eps:.2g}; {chosen} was tried and is ready to run."
+        )
+    return f"Use {chosen}."
 
 
 def _settings(diagnosis: "Diagnosis", algorithm: str) -> str:
@@ -33,7 +40,10 @@ def _settings(diagnosis: "Diagnosis", algorithm: str) -> str:
 
 def whole(diagnosis: "Diagnosis") -> str:
     """Return all that a diagnosis says."""
-    lines = [diagnosis.advice, " ".join(diagnosis.reasons)]
+    lines = [diagnosis.advice]
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        lines.append(diagnosis.gain.sentence(diagnosis.algorithm))
+    lines.append(" ".join(diagnosis.reasons))
     lines += [sentence for sentence in (diagnosis.accuracy, diagnosis.about_K) if sentence]
     lines += [f"How sure: {diagnosis.sure}"]
     lines += [f"  - {doubt}" for doubt in diagnosis.doubts]

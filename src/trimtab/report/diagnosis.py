@@ -28,7 +28,10 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path) -> Path:
 
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    reasons = " ".join([*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
+    saved = ""
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        saved = diagnosis.gain.sentence(diagnosis.algorithm)
+    reasons = " ".join([saved, *diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
     doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
     body = f"""<p class="advice"><b>{escape(diagnosis.advice)}</b> {escape(reasons)}</p>
 <p>How sure: {escape(diagnosis.sure)}</p>

@@ -23,6 +23,7 @@ from trimtab.studies.entry import Entry, over_seeds, without_messages
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
+from trimtab.studies.prior import Prior
 from trimtab.studies.race import calm_down, ranked
 from trimtab.studies.record import RoundLine, how_computed
 from trimtab.studies.search import TIES, Search
@@ -61,6 +62,7 @@ def compare(
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    prior: Prior | None = None,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and tell which is best, and how sure that is.
 
@@ -77,7 +79,9 @@ def compare(
     work (sample gradients at the clients). minutes are turned into a budget of sample gradients by
     a few timed rounds; `budget` repeats a comparison anywhere. baselines: each client alone, and
     all data in one place, beside the algorithms. x, slow, lost and available are as in `simulate`.
-    With `out`, everything is written there and an interrupted comparison can be resumed.
+    prior: what a diagnosis expects; it is tried first, nothing is left out because of it, and the
+    notes say whether it was right. With `out`, everything is written there and an interrupted
+    comparison can be resumed.
     `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
@@ -101,7 +105,9 @@ def compare(
         name=name or type(problem).__name__.lower(),
         goal=goal,
         lanes=[
-            *lanes_of(algorithms or DEFAULT, measured.problem, K, {"base": base, "eta_g": eta_g}),
+            *lanes_of(
+                algorithms or DEFAULT, measured.problem, K, {"base": base, "eta_g": eta_g}, prior
+            ),
             *(baseline_lanes(measured, K) if baselines else ()),
         ],
         R=R,
@@ -109,6 +115,7 @@ def compare(
         seed=seed,
         folder=None if out is None else Path(out),
         resume=resume,
+        prior=prior,
     )
     with nullcontext() if study.folder is None else Lock(study.folder):
         study.open()
@@ -158,7 +165,7 @@ def _compared(
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
         complete=all(search.complete for search in searches.values()),
-        notes=tuple(study.measured.notes(goal.metric)),
+        notes=(*study.measured.notes(goal.metric), *study.judged(entries)),
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)

@@ -22,6 +22,7 @@ from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge, moved, repeat
 from trimtab.studies.goal import Goal
 from trimtab.studies.lanes import Lane
+from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, open_folder
 from trimtab.studies.search import Search
 from trimtab.studies.space import Point
@@ -45,6 +46,7 @@ class Study:
     seed: int
     folder: Path | None
     resume: bool
+    prior: Prior | None = None  # what a diagnosis expects
     budget: float = inf  # sample gradients for each lane
     last_x: dict[str, Vector] = field(default_factory=dict)  # the last model scored, by lane
 
@@ -54,6 +56,7 @@ class Study:
             settings = self._settings() | {"algorithms": [lane.label for lane in self.lanes]}
             settings |= {"split": self.measured.split, "prefer": self.goal.unit}
             settings |= {"metric": self.goal.name}
+            settings |= {} if self.prior is None else {"prior": self.prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
 
@@ -185,6 +188,10 @@ class Study:
             return "time"
         each = spent(trial.rounds, "work") / max(1, len(trial.rounds))
         return "budget" if search.spent + rounds * each > self.budget else ""
+
+    def judged(self, entries: list[Entry]) -> list[str]:
+        """Say whether the diagnosis was right, if there was one."""
+        return [] if self.prior is None else [self.prior.judged(entries)]
 
     # -- seeds
 
