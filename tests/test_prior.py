@@ -64,7 +64,7 @@ def test_afterwards_it_is_said_whether_the_diagnosis_was_right(prior, entries, w
 
 
 def test_a_comparison_with_a_prior_is_judged_in_its_notes():
-    prior = Prior.from_diagnosis(diagnose(PAIR, minutes=0.1).to_json())
+    prior = Prior.from_diagnosis(diagnose(PAIR).to_json())
     assert prior.algorithm == "scaffold"
     result = compare(
         PAIR, ["fedavg", "scaffold"], prior=prior, R=30, budget=2000, seeds=1, target=-0.9
@@ -75,7 +75,9 @@ def test_a_comparison_with_a_prior_is_judged_in_its_notes():
 
 def test_the_command_reads_the_folder_of_a_diagnosis(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    cli.main(["diagnose", "quadratic", "--minutes", "0.05", "--out", "found"], standalone_mode=False)
+    cli.main(
+        ["diagnose", "quadratic", "--minutes", "0.05", "--out", "found"], standalone_mode=False
+    )
     words = "compare quadratic --algorithms sgd,scaffold -R 10 --seeds 1 --budget 2000 --json"
     capsys.readouterr()
     cli.main([*words.split(), "--diagnosed", "found", "--out", "run"], standalone_mode=False)

@@ -84,7 +84,7 @@ def test_who_stands_out_is_named_in_the_sentence_and_framed_in_the_picture():
 
 
 def test_quadratics_have_no_samples_and_it_is_said():
-    differences = diagnose(quadratics(), minutes=0.1).differences
+    differences = diagnose(quadratics()).differences
     assert differences.kinds == ()
     assert "cannot be told" in differences.sentence
     assert picture(differences) == ""
@@ -100,7 +100,7 @@ def test_regression_has_targets_in_place_of_labels():
 
 def test_first_facts_come_first_and_make_a_page(tmp_path):
     made = problem(one_label)
-    work = diagnose.start(made, minutes=0.3)
+    work = diagnose.start(made)
     facts = next(event for event in work if isinstance(event, FirstFacts))
     work.close()
     assert facts.sizes == tuple(len(made.clients[i]) for i in range(made.N))
@@ -117,7 +117,7 @@ def test_first_facts_come_first_and_make_a_page(tmp_path):
 def test_the_whole_page_has_the_picture_and_the_intervals(tmp_path):
     from trimtab.report import write_diagnosis
 
-    whole = diagnose(problem(one_label), minutes=0.3)
+    whole = diagnose(problem(one_label))
     page = write_diagnosis(whole, tmp_path / "page.html").read_text()
     assert "How the clients differ" in page
     assert whole.differences.sentence in page

@@ -211,8 +211,11 @@ def _intervals(
 ) -> dict[str, Estimate]:
     """Return the interval of every number, measured or derived."""
     points = measured.points
+    point = (
+        case.where if case.optimum else f"{case.where}, f = {case.panel.can.loss(case.best):.4g}"
+    )
     sample = intervals.at_point(
-        case.where,
+        point,
         case.best,
         measured.early.draws,
         case.seed,

@@ -63,7 +63,7 @@ def gain(
     out_of_time: OutOfTime,
 ) -> Gain | None:
     """Return what the choice saves on the model, with what the rounds on the problem say of it."""
-    if choice is None or model is None:
+    if choice is None or model is None or case.cross_device:  # Clients that come once leave none.
         return None
     mine = next((p for p in predicted if (p.algorithm, p.K) == (choice.algorithm, choice.K)), None)
     others = [p for p in predicted if p.algorithm != choice.algorithm]
@@ -109,7 +109,7 @@ def _repeated(
     out_of_time: OutOfTime,
 ) -> list[float]:
     """Return the ratio on the model for other cohorts, noise and clients."""
-    ratios = []
+    ratios: list[float] = []
     for repeat in range(REPEATS):
         other = model.reweighted(draws.weights[repeat]) if draws.clients_vary else model
         runs = []

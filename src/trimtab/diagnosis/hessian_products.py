@@ -270,16 +270,19 @@ class _Subspace:
         factor = float((apart / self.frobenius[:, 1].clamp_min(1e-30)).max())
         guess = torch.maximum(apart, factor * self.frobenius[:, 1]).clamp_max(delta)
         known = tuple(float(apart[i] if i in followed else guess[i]) for i in range(self.seen))
+        second = root_mean(self.p, known)
         errors = self._errors(followed)
+        at_least = root_mean(self.p, tuple(apart.tolist()))
+        errors["second"] = second - at_least + errors["delta"]
         sizes = {"L": float(own.abs().max()), "delta": delta, "mu": float(values.abs().max())}
-        settled = {name: errors[name] <= SETTLED * max(sizes[name], 1e-30) for name in errors}
+        settled = {name: errors[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
         width = mean.shape[0]
         return Hessians(
             L=sizes["L"],
             mu=float(values[0]),
             delta=delta,
             weak=min(0.0, float(own.min())),
-            second=root_mean(self.p, known),
+            second=second,
             apart=known + (nan,) * (N - self.seen),
             measured=tuple(i in followed for i in range(N)),
             spectra={

@@ -5,7 +5,7 @@ clients, samples, mini-batches and random vectors were drawn, and what iteration
 all clients were measured on all their data nothing was drawn, and it is as narrow as arithmetic.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -53,9 +53,14 @@ class Sample:
             least=-float("inf") if name == "mu" else 1.0 if name == "B" else 0.0,
         )
 
-    def derive(self, name: str, value: float, replicates: Tensor) -> Estimate:
-        """Return a number that follows from the others, with the interval that it inherits."""
-        return estimated(value, replicates, self.at, widen=self.draws.widen)
+    def derive(self, value: float, replicates: Tensor, of: Sequence[str] = ()) -> Estimate:
+        """Return a number that follows from the others, with the interval that it inherits.
+
+        of: the numbers to whose powers it is about proportional.
+        """
+        slack = sum(self.slack[name] / abs(self.values[name] or 1.0) for name in of) * abs(value)
+        widen = self.draws.widen
+        return estimated(value, replicates, self.at, widen=widen, below=slack, above=slack)
 
 
 def at_point(
@@ -120,7 +125,7 @@ def of_theory(sample: Sample, at: theory.Constants | None, K: int) -> dict[str, 
     L, delta = sample.values.get("L"), sample.values.get("delta")
     if L and delta is not None and isfinite(delta):
         each = sample.replicates["delta"] / sample.replicates["L"]
-        found["delta/L"] = sample.derive("delta/L", delta / L, each)
+        found["delta/L"] = sample.derive(delta / L, each, ("delta", "L"))
     if at is None:
         return found
     names = ("L", "mu", "delta", "G", "B", "sigma")
@@ -130,14 +135,15 @@ def of_theory(sample: Sample, at: theory.Constants | None, K: int) -> dict[str, 
         replace(at, L=L, mu=mu, delta=delta, G=G, B=B, sigma=sigma)
         for L, mu, delta, G, B, sigma in rows
     ]
+    curvature = ("L", "delta", "mu") if at.convexity == theory.STRONGLY_CONVEX else ("L", "delta")
     for option in ("I", "II"):
         value = theory.knee(at.L, at.delta, at.mu, option)
         each = torch.tensor([theory.knee(c.L, c.delta, c.mu, option) for c in constants])
-        found[f"knee {option}"] = sample.derive("knee", value, each.double())
+        found[f"knee {option}"] = sample.derive(value, each.double(), curvature)
     rates = [theory.totals(c, K) for c in constants if c.usable]
     for name, value in theory.totals(at, K).items():
         each = torch.tensor([rate[name] for rate in rates], dtype=torch.float64)
-        found[f"rounds {name}"] = sample.derive(name, value, each)
+        found[f"rounds {name}"] = sample.derive(value, each, curvature)
     return found
 
 
@@ -154,8 +160,10 @@ def of_bias(
     relative = {name: constant(1.0) for name in known}
     if model is not None and sample.draws.clients_vary and known:
         relative |= _relative(model, sample.draws, eta, K)
+    at = f"{sample.at}, eta_l = {eta:.3g}, K = {K}"
     return {
-        name: sample.derive(name, value, value * relative[name]) for name, value in known.items()
+        name: replace(sample.derive(value, value * relative[name]), at=at)
+        for name, value in known.items()
     }
 
 

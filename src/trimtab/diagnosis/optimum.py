@@ -61,13 +61,14 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
     return Spectrum((float(change.norm()) / (h * size),), (1.0,), error=inf, products=1)
 
 
-def after_rounds(
-    panel: Panel, x: Vector, L: float, seed: int, out_of_time: OutOfTime
-) -> Vector | None:
-    """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time."""
+def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> Vector | None:
+    """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time.
+
+    Its mini-batches are those of seed 0, so that all seeds measure at the same point.
+    """
     for eta_l in (1 / L, 0.1 / L) if L > 0 else ():
         try:
-            for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x, seed=seed):
+            for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x):
                 if done.r == ROUNDS:
                     return done.x
                 if out_of_time():

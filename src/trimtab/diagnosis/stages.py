@@ -129,7 +129,7 @@ def first_facts(
     soon = budget.until(min(LOOK, SOON / budget.seconds))
     x = None
     if not case.short:
-        x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), case.seed, soon)
+        x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), soon)
     on_the_way = None if x is None else measure.at_point(panel, x, case.some_clients)
     early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
     points = [("start", case.x0, first)]

@@ -116,7 +116,7 @@ class Prior:
         if own is not None and best.rounds is not None and own <= RIGHT * best.rounds:
             than = "it is the best" if best in mine else f"{best.shown} needs {best.rounds}"
             return (
-                f"The diagnosis was right: {advised} was advised, and needs {own} rounds; {than}."
+                f"The diagnosis was right: it advised {advised}, which needs {own} rounds; {than}."
             )
         needs = "does not get there" if own is None else f"needs {own} rounds"
         said = " (no difference was expected)" if self.no_difference else ""
