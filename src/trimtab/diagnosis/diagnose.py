@@ -225,12 +225,12 @@ def _intervals(
         points.ratios,
         points.B,
     )
-    found = sample.estimates()
+    numbers = sample.estimates()
     rates_hold = at if case.panel.can.symmetric else None
-    found |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
+    numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
     if choice is not None and choice.eta is not None:
-        found |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
-    return {name: one for name, one in found.items() if isfinite(one.value)}
+        numbers |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
+    return {name: one for name, one in numbers.items() if isfinite(one.value)}
 
 
 def _evidence(case: Case, measured: Measured, found: dict[str, Estimate]) -> Evidence:
