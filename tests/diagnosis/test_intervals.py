@@ -138,9 +138,9 @@ def test_no_replicate_contradicts_itself(samples, name):
     ids=["quadratics", "logistic", "network"],
 )
 def test_two_diagnoses_with_other_seeds_agree(make, monkeypatch):
-    runs = []
+    problem, runs = make(), []
     for seed in (1, 2):  # The time is counted in gradients, so that no machine is too slow.
-        costly = Costly(make())
+        costly = Costly(problem)
         with monkeypatch.context() as patch:
             patch.setattr("trimtab.diagnosis.budget.perf_counter", lambda own=costly: own.now)
             runs.append(diagnose(costly, seed=seed, minutes=5000 * costly.N / 60))

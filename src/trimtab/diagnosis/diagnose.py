@@ -224,6 +224,7 @@ def _intervals(
         measured.noise,
         points.ratios,
         points.B,
+        measured.short_of if case.optimum else 0.0,
     )
     numbers = sample.estimates()
     rates_hold = at if case.panel.can.symmetric else None

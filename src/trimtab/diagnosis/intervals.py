@@ -73,8 +73,12 @@ def at_point(
     noise: BatchNoise | None = None,
     ratios: tuple[Ratio, ...] = (),
     B: float | None = None,
+    short_of: float = 0.0,
 ) -> Sample:
-    """Return what was measured at a point, with joint replicates."""
+    """Return what was measured at a point, with joint replicates.
+
+    short_of: by which share of the way the point is short of the optimum that it stands for.
+    """
     zeta, G = gradients.replicates(draws)
     values: dict[str, float] = {"zeta": gradients.zeta, "G": gradients.G}
     replicates: Replicates = {"zeta": zeta, "G": G}
@@ -99,6 +103,8 @@ def at_point(
         for name in names:
             left_out = hessians.errors.get(name, 0.0)
             slack[name] = unit * hessians.L + (left_out if isfinite(left_out) else 0.0)
+    for name, value in values.items():
+        slack[name] += short_of * abs(value)
     return Sample(at, values, replicates, draws, slack, few)
 
 

@@ -85,6 +85,12 @@ class Measured:
         return high / max(low, 1e-30)
 
     @property
+    def short_of(self) -> float:
+        """By which share of the way down the best point is short of the optimum."""
+        first, best = self.points.rows[0], self.points.rows[-1]
+        return min(1.0, best.gradient / max(first.gradient, 1e-300))
+
+    @property
     def alike(self) -> bool:
         """Whether the clients' gradients agree on the way."""
         on_the_way = self.points.rows[:-1] or self.points.rows
