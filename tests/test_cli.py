@@ -203,8 +203,9 @@ def test_options_are_what_they_were():
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
     of_compare = (
-        "--K --algorithms --base --baselines --budget --eta-g --jobs --minutes --prefer --seeds"
+        "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
+    of_compare += "--prefer --seeds"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
         "run": sorted([*common, *hyper.split(), "--patience", "--save"]),
@@ -536,7 +537,7 @@ def outcome(text):
 def test_diagnose_prints_advice_and_page(capsys):
     code, out, err = trimtab(capsys, "diagnose", "quadratic")
     assert (code, err) == (0, "")
-    assert re.match(r"Use (Scaffold|FedAvg|Sgd) with ", out)
+    assert re.match(r"(Use|No difference to expect between) (Scaffold|FedAvg|Sgd) ", out)
     page = Path(re.search(r"^Page: (.*)$", out, re.M).group(1))
     assert page == Path("runs/diagnose-quadratic-1/report.html")
     assert "<svg" in page.read_text()

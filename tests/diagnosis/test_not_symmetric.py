@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trimtab import LinearSystem, Quadratic, diagnose
-from trimtab.diagnosis import hessian_products, optimum
+from trimtab.diagnosis import optimum, stages
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import NO_GRADIENTS
 from trimtab.diagnosis.panel import client_products
@@ -61,8 +61,8 @@ def test_lanczos_is_never_asked(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("Lanczos on a matrix that is not symmetric")
 
-    for module in (optimum, hessian_products):
-        monkeypatch.setattr(module, "lanczos", refuse)
+    monkeypatch.setattr(optimum, "lanczos", refuse)
+    monkeypatch.setattr(stages, "by_products", refuse)
     diagnose(systems(), minutes=1)
     with pytest.raises(AssertionError, match="Lanczos"):
         diagnose(Quadratic([[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), minutes=1)

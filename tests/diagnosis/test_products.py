@@ -60,3 +60,17 @@ def test_other_problems_are_differentiated_or_differenced(differentiable, tolera
     found = client_products(opaque, 1, x, V)
     assert float((found - expected).norm() / expected.norm()) < tolerance
     assert client_products(opaque, 1, x, torch.zeros(12, dtype=x.dtype)).abs().max() == 0
+
+
+def test_what_cannot_be_differentiated_twice_is_differenced():
+    """Some fused operations of torch have no second derivative, and say so in a RuntimeError."""
+
+    class Once(Opaque):
+        def client_hvp(self, i, x, V):
+            raise RuntimeError("derivative for aten::fused_backward is not implemented")
+
+    problem = quadratics()
+    V, x = random(3, 12), random(12, seed=2)
+    expected = V @ problem.A[1]
+    found = client_products(Once(problem, differentiable=False), 1, x, V)
+    assert float((found - expected).norm() / expected.norm()) < 1e-6

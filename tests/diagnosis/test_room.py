@@ -11,6 +11,7 @@ from losses import quadratics
 import trimtab
 from trimtab.core.task import Progress
 from trimtab.diagnosis.diagnosis import KEYS
+from trimtab.diagnosis.first_facts import FirstFacts
 
 ROOM = Path(trimtab.__file__).parent / "diagnosis"
 MODULES = sorted(path.stem for path in ROOM.glob("*.py"))
@@ -61,7 +62,7 @@ def test_the_json_has_its_keys_in_their_order(found):
 
 def test_the_work_can_be_watched_and_has_a_name_of_its_own(found):
     work = trimtab.diagnose.start(quadratics(G=3.0, delta=0.1))
-    assert {type(event) for event in work} == {Progress}
+    assert {type(event) for event in work} == {Progress, FirstFacts}
     assert work.result().algorithm == found.algorithm
     assert replace(found, name="mine").to_json()["name"] == "mine"
     assert signature(trimtab.diagnose).return_annotation is trimtab.Diagnosis

@@ -1,7 +1,8 @@
 """`trimtab compare`."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
+
+if TYPE_CHECKING:
+    from trimtab.studies.prior import Prior
 
 UNITS = ("rounds", "exchanges", "bytes", "work")
 
@@ -30,6 +34,11 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="What is to be saved.")
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
 @click.option("--budget", type=float, help="Sample gradients an algorithm, in place of minutes.")
+@click.option(
+    "--diagnosed",
+    type=click.Path(path_type=Path),
+    help="Folder of `trimtab diagnose`: what it expects is tried first, and judged.",
+)
 @click.option("--baselines", is_flag=True, help="Add each client alone, and all data pooled.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes side by side.")
 @run_options
@@ -41,6 +50,7 @@ def compare(
     eta_g: float | None,
     base: str | None,
     options: RunOptions,
+    diagnosed: Path | None,
     **how: Any,
 ) -> None:
     """Tune algorithms on PROBLEM, run them side by side, and say which to use.
@@ -82,6 +92,7 @@ def compare(
             available=options.available,
             out=folder,
             resume=options.resume,
+            prior=None if diagnosed is None else _prior(diagnosed),
             **how,
         )
         result = follow(work, folder)
@@ -97,3 +108,18 @@ def _share(split: float | str | None) -> float | None:
     if split is None:
         return 0.1
     return None if split == "none" else float(split)
+
+
+def _prior(folder: Path) -> "Prior":
+    """Return what a diagnosis expects."""
+    from trimtab._files import read_json
+    from trimtab.studies.prior import Prior
+
+    path = folder / "diagnosis.json"
+    if not path.exists():
+        raise BadArgument(
+            "diagnosed",
+            "{_folder} holds no diagnosis.json; pass the folder that `trimtab diagnose` wrote.",
+            _folder=folder,
+        )
+    return Prior.from_diagnosis(read_json(path))

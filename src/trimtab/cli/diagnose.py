@@ -1,8 +1,10 @@
 """`trimtab diagnose`."""
 
 import json
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +15,10 @@ from trimtab.cli.output import output_folder, short_name, users_output
 from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
+
+if TYPE_CHECKING:
+    from trimtab.core.task import Task
+    from trimtab.diagnosis import Diagnosis
 
 
 @click.command()
@@ -43,6 +49,7 @@ def diagnose(
 
     PROBLEM is a built-in name or file.py:function, as for compare.
     """
+    from trimtab.core.task import Task
     from trimtab.diagnosis.diagnose import diagnose as diagnose_problem
     from trimtab.problems.loading import load_problem
     from trimtab.report import write_diagnosis
@@ -55,8 +62,9 @@ def diagnose(
         work = diagnose_problem.start(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
-        diagnosis = replace(watch(work), name=problem)
-    folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        first = _with_first_page(work, problem, folder / "report.html")
+        diagnosis = replace(watch(Task(first)), name=problem)
     page = write_diagnosis(diagnosis, folder / "report.html")
     content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
     write_json(folder / "diagnosis.json", content)
@@ -65,3 +73,17 @@ def diagnose(
     else:
         click.echo(diagnosis)
         click.echo(f"Page: {page}")
+
+
+def _with_first_page(
+    work: "Task[Any, Diagnosis]", name: str, path: Path
+) -> "Generator[Any, None, Diagnosis]":
+    """Pass the events on; write a page as soon as there are first facts."""
+    from trimtab.diagnosis.first_facts import FirstFacts
+    from trimtab.report.diagnosis import write_first_facts
+
+    for event in work:
+        if isinstance(event, FirstFacts):
+            write_first_facts(event, name, path)
+        yield event
+    return work.result()

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 if TYPE_CHECKING:
-    from trimtab.core.task import Progress as Stage
     from trimtab.core.task import Task
     from trimtab.studies.comparison import Comparison
     from trimtab.studies.events import RoundDone
@@ -49,14 +48,19 @@ def follow(work: "Task[Any, Comparison]", folder: Path) -> "Comparison":
         return work.result()
 
 
-def watch(work: "Task[Stage, R]") -> R:
-    """Do the work with a bar on a terminal, and return its result."""
+def watch(work: "Task[Any, R]") -> R:
+    """Do the work with a bar on a terminal, and what else it tells; return its result."""
+    from trimtab.core.task import Progress as Stage
+
     console = Console(stderr=True, emoji=False)
     columns = (BarColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
         task = lines.add_task("", total=1.0)
-        for stage in work:
-            lines.update(task, description=stage.what, completed=stage.share)
+        for event in work:
+            if isinstance(event, Stage):
+                lines.update(task, description=event.what, completed=event.share)
+            elif console.is_terminal:
+                lines.console.print(str(event), highlight=False, markup=False)
     return work.result()
 
 

@@ -1,17 +1,20 @@
 """What a problem offers beyond the protocol; the only place in this room that asks it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
-from trimtab.core import Vector
+from trimtab.core import Gradient, Vector
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
+
+AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,29 @@ class Abilities:
     @cached_property
     def gradient(self) -> Callable[[Vector], Vector]:
         """x -> grad f(x), on all data."""
-        return capabilities(self.problem).gradient
+        at_once, weights = self.gradients_at_once, self.problem.weights
+        if at_once is None:
+            return capabilities(self.problem).gradient
+
+        def gradient(x: Vector) -> Vector:
+            total = torch.zeros_like(x)
+            for some in torch.split(torch.arange(self.problem.N), AT_ONCE):
+                rows = at_once(some.tolist(), 0, 1)(x)
+                total += weights[some].to(rows) @ rows
+            return total
+
+        return gradient
 
     @cached_property
     def client_gradient(self) -> Callable[[int, Vector], Vector]:
         """(i, x) -> grad f_i(x), on all data."""
         return capabilities(self.problem).client_gradient
+
+    @cached_property
+    def gradients_at_once(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
+        """(clients, seed, r) -> the oracle of several clients, where a kernel computes them."""
+        can = capabilities(self.problem)
+        return can.chunk_oracle if can.play is not None else None
 
     @property
     def optimum(self) -> Vector | None:
@@ -84,6 +104,12 @@ class Abilities:
     def samples(self) -> Supervised | None:
         """The problem itself if its clients hold samples, of which some can be taken."""
         return self.problem if isinstance(self.problem, Supervised) else None
+
+    @property
+    def sample_count(self) -> Callable[[int], int] | None:
+        """i -> how many samples client i has."""
+        samples = capabilities(self.problem).samples
+        return None if samples is None else lambda i: samples(i)[0]
 
     @property
     def steps_in_a_pass(self) -> int | None:

@@ -11,7 +11,7 @@ from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 
-SHORT = 800  # the time is short if it allows < 800 gradients of all data
+SHORT = 300  # the time is short if it allows < 300 gradients of all data
 SHARE = 0.01  # eps is 0.01 x the start's f - f*, unless another was asked for
 NEAR = 0.1  # a point is as good as the least one if its f is <= the least f + 0.1 eps
 VANISHED = 0.1  # f has no minimum nearby if |Hess| at the best point is < 0.1 x that at the start

@@ -10,7 +10,16 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import measure, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis import (
+    intervals,
+    measure,
+    prediction,
+    reasons,
+    stages,
+    stationary,
+    tables,
+    theory,
+)
 from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
@@ -25,6 +34,9 @@ from trimtab.diagnosis.diagnosis import (
     Setting,
     Tables,
 )
+from trimtab.diagnosis.estimate import Estimate
+from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.diagnosis.gain import Gain, gain
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
@@ -45,12 +57,13 @@ def diagnose(
     cross_device: bool = False,
     seed: int = 0,
     minutes: float = 5,
-) -> Generator[Progress, None, Diagnosis]:
+) -> Generator[Progress | FirstFacts, None, Diagnosis]:
     """Measure how the clients differ, predict what follows from it, and advise.
 
     problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
     problem's x0). S: clients a round. eps: the f(x) - f(x*) that is wanted, by default a hundredth
-    of the start's. cross_device: clients come once and keep nothing.
+    of the start's. cross_device: clients come once and keep nothing. seed: of all that is drawn to
+    measure (clients, samples, mini-batches, directions), so that two seeds measure the same thing.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
@@ -66,7 +79,7 @@ def diagnose(
         problem, _ = load_problem(problem, seed=seed)
     budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     size = _checked_size(problem, S, eps, minutes)
-    x0 = _start(problem, seed, x)
+    x0 = _start(problem, x)
     with one_thread(when=not Abilities(problem).uses_all_cores):
         diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
     return replace(diagnosis, name=name)
@@ -80,7 +93,7 @@ def _stages(
     seed: int,
     eps: float | None,
     cross_device: bool,
-) -> Generator[Progress, None, Diagnosis]:
+) -> Generator[Progress | FirstFacts, None, Diagnosis]:
     """Run the stages in order; each takes what was measured so far."""
     yield Progress("who is measured", 0.0)
     panel = choose_panel(problem, seed, budget)
@@ -89,12 +102,13 @@ def _stages(
     first = measure.at_point(panel, x0, case.some_clients)
     yield Progress("curvature at the start", 0.02)
     steep = stages.curvature(case, first)
+    early = yield from stages.first_facts(case, first, steep)
     look = yield from stages.first_look(case, steep)
     here = yield from stages.best_gradients(case, first)
     noise = yield from stages.batch_noise(case)
     seen = yield from stages.client_hessians(case, steep)
-    points = tables.of_points(case, first, here, seen.here, seen.start, stages.POINTS)
-    measured = Measured(steep, here, noise, seen, points)
+    points = tables.of_points(case, first, early, here, seen, stages.POINTS)
+    measured = Measured(steep, here, noise, seen, points, early)
     modelled = yield from stages.model(case, measured)
     plan = yield from stages.trials(case, measured, modelled, look)
     yield Progress("bias and variance", stages.TRIALS)
@@ -125,8 +139,9 @@ def _positive(value: float) -> bool:
     return isinstance(value, int | float) and 0 < value < inf
 
 
-def _start(problem: Problem, seed: int, x: Vector | None) -> Vector:
-    x0 = problem.x0(seed) if x is None else x
+def _start(problem: Problem, x: Vector | None) -> Vector:
+    """Return the problem's own start, so that two seeds measure at the same point; or x."""
+    x0 = problem.x0(0) if x is None else x
     if not isinstance(x0, Tensor) or x0.shape != (problem.d,):
         raise ValueError(f"x is no vector of length d={problem.d}; pass one.")
     if not x0.is_floating_point() or not bool(torch.isfinite(x0).all()):
@@ -146,18 +161,21 @@ def _composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) ->
     )
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
     drift = stationary.drift(case, choice, modelled.pull)
+    found = _intervals(case, measured, modelled, law, drift, choice, at)
+    saved = _gain(case, measured, modelled, plan)
     clients = case.panel.clients
     return Diagnosis(
         setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
         scalars=_scalars(case, measured, drift),
-        evidence=_evidence(case, measured),
+        evidence=_evidence(case, measured, found),
         tables=Tables(
             points=measured.points.rows,
             clients=tables.of_clients(case.panel, here, hessians),
+            differences=measured.early.differences,
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
         forecast=_forecast(case, at, law, modelled, choice),
-        recommendation=_recommendation(plan, holds),
+        recommendation=_recommendation(plan, holds, saved),
         sentences=_sentences(case, measured, modelled, plan, at, law, holds),
         cut=case.budget.cut,
         seconds=case.budget.spent,
@@ -182,7 +200,41 @@ def _scalars(case: Case, measured: Measured, drift: float) -> Scalars:
     )
 
 
-def _evidence(case: Case, measured: Measured) -> Evidence:
+def _intervals(
+    case: Case,
+    measured: Measured,
+    modelled: Modelled,
+    law: Law,
+    drift: float,
+    choice: Choice | None,
+    at: theory.Constants | None,
+) -> dict[str, Estimate]:
+    """Return the interval of every number, measured or derived."""
+    points = measured.points
+    point = (
+        case.where if case.optimum else f"{case.where}, f = {case.panel.can.loss(case.best):.4g}"
+    )
+    sample = intervals.at_point(
+        point,
+        case.best,
+        measured.early.draws,
+        case.seed,
+        measured.here,
+        measured.hessians,
+        measured.noise,
+        points.ratios,
+        points.B,
+        measured.short_of if case.optimum else 0.0,
+    )
+    numbers = sample.estimates()
+    rates_hold = at if case.panel.can.symmetric else None
+    numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
+    if choice is not None and choice.eta is not None:
+        numbers |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
+    return {name: one for name, one in numbers.items() if isfinite(one.value)}
+
+
+def _evidence(case: Case, measured: Measured, found: dict[str, Estimate]) -> Evidence:
     errors = {"zeta": measured.here.zeta_error, "sigma": measured.noise.error}
     return Evidence(
         where=case.where,
@@ -191,6 +243,7 @@ def _evidence(case: Case, measured: Measured) -> Evidence:
         bounds=_bounds(measured.hessians, all_clients=not case.some_clients),
         rough=measured.hessians.rough,
         measured_on=sum(measured.hessians.measured),
+        intervals=found,
     )
 
 
@@ -227,7 +280,22 @@ def _forecast(
     )
 
 
-def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
+def _gain(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Gain | None:
+    """Return what the advice saves, as far as the model tells."""
+    model = modelled.model
+    return gain(
+        case,
+        plan.choice,
+        modelled.predicted,
+        model,
+        0.0 if model is None else prediction.share_of(case, model),
+        plan.lanes,
+        measured.early.draws,
+        case.budget.until(stages.GAIN),
+    )
+
+
+def _recommendation(plan: Plan, holds: Reach | None, saved: Gain | None) -> Recommendation:
     choice = plan.choice
     return Recommendation(
         algorithm=None if choice is None else choice.algorithm,
@@ -238,6 +306,7 @@ def _recommendation(plan: Plan, holds: Reach | None) -> Recommendation:
         holds=None if holds is None else holds.eps,
         trials=tuple(lane.curve for lane in plan.lanes if lane.losses),
         f_start=plan.f_start,
+        gain=saved,
     )
 
 
@@ -269,7 +338,7 @@ def _constants(case: Case, measured: Measured) -> theory.Constants | None:
         return None
     constants = theory.Constants(
         L=hessians.L,
-        mu=hessians.mu,
+        mu=0.0 if hessians.mu_may_be_zero else hessians.mu,
         delta=hessians.delta,
         G=measured.here.G,
         B=B,

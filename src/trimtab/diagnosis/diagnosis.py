@@ -8,11 +8,16 @@ from trimtab._files import plain
 from trimtab.core import Algorithm
 from trimtab.diagnosis import text
 from trimtab.diagnosis.candidates import make
+from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.estimate import Estimate
+from trimtab.diagnosis.gain import Gain
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
 
 T = TypeVar("T")
+
+CHOICE, NO_DIFFERENCE, NO_ADVICE = "choice", "no difference", "no advice"
 
 KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advice` follow.
     *("N", "d", "S", "eps", "G", "B", "delta", "L", "mu", "sigma", "zeta", "second", "weak"),
@@ -20,6 +25,7 @@ KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advic
     *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
     *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
     *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
+    *("intervals", "differences", "verdict", "gain"),
 )
 
 
@@ -62,6 +68,7 @@ class Evidence:
     bounds: dict[str, str]  # "at least" or "at most" by scalar, where it is only a bound
     rough: bool  # whether L and delta were cut so short that their ratio says nothing
     measured_on: int  # the number of clients whose Hessians were looked at one by one
+    intervals: dict[str, Estimate]  # of what was measured, and of what is derived from it
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Tables:
 
     points: tuple[PointRow, ...]  # the best last
     clients: tuple[ClientRow, ...]  # those that differ most first
+    differences: Differences  # in what their data differ
     spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]  # values, weights by client
 
 
@@ -98,6 +106,14 @@ class Recommendation:
     holds: float | None  # the least f - f* for which the advice holds on the model
     trials: tuple[TrialCurve, ...]
     f_start: float  # f where the trials started
+    gain: Gain | None = None  # what the advice saves; None: the model says nothing of it
+
+    @property
+    def verdict(self) -> str:
+        """One of three: a choice, no difference to expect, or no advice."""
+        if self.algorithm is None:
+            return NO_ADVICE
+        return NO_DIFFERENCE if self.gain is not None and self.gain.none_to_expect else CHOICE
 
 
 @dataclass(frozen=True)
@@ -168,8 +184,10 @@ class Diagnosis:
     bounds = _Of(lambda self: self.evidence.bounds)
     rough = _Of(lambda self: self.evidence.rough)
     measured_on = _Of(lambda self: self.evidence.measured_on)
+    intervals = _Of(lambda self: self.evidence.intervals)
     points = _Of(lambda self: self.tables.points)
     clients = _Of(lambda self: self.tables.clients)
+    differences = _Of(lambda self: self.tables.differences)
     spectra = _Of(lambda self: self.tables.spectra)
     rates = _Of(lambda self: self.forecast.rates)
     convexity = _Of(lambda self: self.forecast.convexity)
@@ -186,6 +204,8 @@ class Diagnosis:
     holds = _Of(lambda self: self.recommendation.holds)
     trials = _Of(lambda self: self.recommendation.trials)
     f_start = _Of(lambda self: self.recommendation.f_start)
+    gain = _Of(lambda self: self.recommendation.gain)
+    verdict = _Of(lambda self: self.recommendation.verdict)
     reasons = _Of(lambda self: self.sentences.reasons)
     sure = _Of(lambda self: self.sentences.sure)
     doubts = _Of(lambda self: self.sentences.doubts)
@@ -209,6 +229,9 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab diagnose --json` prints."""
         content = {name: getattr(self, name) for name in KEYS} | {
+            "intervals": {name: one.to_json() for name, one in self.intervals.items()},
+            "gain": None if self.gain is None else self.gain.to_json(),
+            "differences": self.differences.to_json(),
             "points": [row.to_json() for row in self.points],
             "clients": [row.to_json() for row in self.clients],
             "knee": {} if self.knee is None else self.knee.to_json(),

@@ -1,8 +1,14 @@
-"""Hessians by products with vectors: random ones rank the clients, Lanczos looks at the worst."""
+"""Hessians by products with vectors: all of them in one common subspace (Rayleigh and Ritz).
+
+What is said of Hess, of each Hess_i and of each Hess_i - Hess belongs to the same few directions,
+in which Hess is exactly the mean of the Hess_i. So no two numbers contradict each other, however
+early the time is over. A direction costs a product with every client's Hessian; the next ones are
+where the clients that seem steepest and most different, and Hess, leave the subspace (Davidson).
+"""
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 
 import torch
 from torch import Tensor
@@ -11,13 +17,15 @@ from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.core.task import Progress
 from trimtab.diagnosis.budget import Budget, OutOfTime
-from trimtab.diagnosis.hessians import Hessians, consistent, root_mean
-from trimtab.diagnosis.lanczos import Product, Spectrum, lanczos
+from trimtab.diagnosis.hessians import Hessians, Restricted, root_mean
+from trimtab.diagnosis.lanczos import ROOM, SETTLED, Spectrum
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
 
-PROBES, LARGE, FEW_PROBES = 8, 100_000, 2  # 8 random vectors rank the clients, 2 if d > 100,000
-WORST = 12  # Lanczos looks at the Hessians of >= 12 clients
+PROBES = 4  # 4 random vectors rank the clients
+MOST = 56  # the subspace has <= 56 directions
+WORST = 6  # the Hessians of <= 6 clients are followed until they settle
+CLEAR = 2e-2  # a direction is followed until its residual is <= 0.02 x the norm
 SAFETY = 1.2  # a client is left out if 1.2 x its estimated norm < the largest norm seen
 
 
@@ -30,157 +38,273 @@ def by_products(
     worst: int = WORST,
     share: float | None = None,
 ) -> Generator[Progress, None, Hessians]:
-    """Rank the clients by random vectors, and run Lanczos on the worst."""
+    """Rank the clients by random vectors, and follow Hess and the worst of them."""
     yield Progress("random vectors through every Hessian", share)
-    ranking = _rank(panel, x, seed, budget, out_of_time)
-    products = _Products(panel, x, ranking.longest)
-    yield Progress("Lanczos on the mean Hessian", share)
-    of_f = lanczos(
-        products.of_mean,
-        ranking.start,
-        most=60,
-        ends=True,
-        tolerance=1e-3,
-        out_of_time=out_of_time,
-    )
-    looks: dict[int, _Look] = {}
-    for i in ranking.order():
-        if len(looks) >= worst and _cannot_be_worst(ranking, looks, i):
-            continue
-        if out_of_time() and looks:
-            budget.note(
-                f"Lanczos looked at the Hessians of {len(looks)} of {ranking.seen} clients."
-            )
+    space = _Subspace(panel, x, seed, out_of_time)
+    if space.seen < panel.problem.N:
+        budget.note(f"Only {space.seen} of {panel.problem.N} Hessians were looked at.")
+    most = max(PROBES, min(MOST, panel.problem.d, ROOM // (panel.problem.d * (3 + worst))))
+    followed: dict[int, None] = {}
+    late = False
+    while len(space.Q) < most:
+        ends = space.ends(followed, worst)
+        if not ends:
             break
-        yield Progress(f"Lanczos on the Hessian of client {panel.clients[i]}", share)
-        own = lanczos(
-            products.of_client(i), ranking.start, most=40, ends=True, out_of_time=out_of_time
+        late = out_of_time()
+        if late:
+            break
+        yield Progress(f"Hessians in {len(space.Q)} directions", share)
+        if not space.add(torch.stack(ends[: most - len(space.Q)])):
+            late = late or out_of_time()
+            break
+    if late:
+        budget.note(f"The Hessians were looked at in {len(space.Q)} directions only.")
+    return space.conclude(tuple(followed))
+
+
+@dataclass(frozen=True)
+class _Ritz:
+    """The Ritz value of largest size of a matrix in the subspace, and what the matrix adds."""
+
+    value: float
+    residual: float
+    away: Vector  # M v - value v for the Ritz vector v: the direction to look at next
+
+
+class _Subspace:
+    """Orthonormal directions Q, and what every client's Hessian does in them."""
+
+    def __init__(self, panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> None:
+        d = panel.problem.d
+        self.panel, self.x, self.out_of_time = panel, x, out_of_time
+        self.Q = x.new_zeros(0, d)
+        self.HQ = x.new_zeros(0, d)  # Hess times each direction
+        self.images: dict[int, Tensor] = {}  # Hess_i times each direction, of those followed
+        self.seen = panel.problem.N
+        self.A = torch.zeros(self.seen, 0, 0, dtype=torch.float64)
+        self.noise: Tensor | None = None  # half the difference of A on two halves of the samples
+        if panel.halves is not None:
+            self.noise = torch.zeros_like(self.A)
+        draw = torch.randn(min(PROBES, d), d, generator=stream(seed, NOISE, 1), dtype=torch.float64)
+        self.frobenius = torch.zeros(self.seen, 2, dtype=torch.float64)
+        self._first(self._fresh(draw.to(x)))
+
+    @property
+    def p(self) -> Tensor:
+        """The weights of the clients that were looked at, which sum to 1."""
+        p = self.panel.p[: self.seen]
+        return p / p.sum()
+
+    # -- directions
+
+    def _fresh(self, V: Tensor) -> Tensor:
+        """Return V without what lies in the subspace, orthonormal; what is left of it."""
+        V = V / V.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        kept: list[Vector] = []
+        for v in V:
+            Q = torch.cat([self.Q, *(k[None] for k in kept)])
+            for _ in range(2):  # Twice is enough (Kahan, Parlett).
+                v = v - (Q @ v) @ Q
+            if float(v.norm()) > 1e-3:
+                kept.append(v / v.norm())
+        return torch.stack(kept) if kept else V[:0]
+
+    def _first(self, V: Tensor) -> None:
+        """Look at the first directions, at as many clients as there is time for."""
+        products = []
+        for i in range(self.panel.problem.N):
+            products.append(self._products(i, V))
+            if self.out_of_time():
+                break
+        self.seen = len(products)
+        each = torch.stack([(first + second) / 2 for first, second in products])
+        mean = weighted(self.p, each)
+        scale = (self.panel.problem.d / len(V)) ** 0.5  # V spans so small a part of all directions.
+        self.frobenius = (
+            torch.stack([norms.square().sum((1, 2)).sqrt() for norms in (each, each - mean)], 1)
+            .double()
+            .cpu()
+            * scale
         )
-        apart = lanczos(products.apart(i), ranking.start, most=40, out_of_time=out_of_time)
-        looks[i] = _Look(own, apart)
-    return consistent(_conclude(panel, ranking, products, of_f, looks))
+        self.A = torch.zeros(self.seen, 0, 0, dtype=torch.float64)
+        self.noise = None if self.noise is None else torch.zeros_like(self.A)
+        self._grow(V, products, mean)
 
+    def add(self, V: Tensor) -> bool:
+        """Look at further directions; False if there are none, or the time is over before."""
+        V = self._fresh(V)
+        if not len(V):
+            return False
+        products, mean = [], torch.zeros_like(V)
+        wide = torch.cat([self.Q, V])
+        images = {}
+        for i in range(self.seen):
+            first, second = self._products(i, V)
+            both = (first + second) / 2
+            mean.add_(both, alpha=float(self.p[i]))
+            if i in self.images:
+                images[i] = both
+            # Only what is seen of it in the subspace is kept, since there may be many clients.
+            products.append((first @ wide.T, second @ wide.T))
+            if self.out_of_time() and i + 1 < self.seen:
+                return False
+        for i, image in images.items():
+            self.images[i] = torch.cat([self.images[i], image])
+        self._grow(V, products, mean, inside=True)
+        return True
 
-@dataclass(frozen=True)
-class _Ranking:
-    """What a few random vectors say of every client's Hessian."""
+    def _products(self, i: int, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Hess_i V on both halves of the samples; twice the same if all are measured."""
+        if self.panel.halves is None:
+            both = self.panel.products(i, self.x, V)
+            return both, both
+        first, second = (half.products(i, self.x, V) for half in self.panel.half_panels)
+        return first, second
 
-    start: Vector  # one of the random vectors
-    seen: int  # the clients 0, ..., seen - 1 were looked at
-    p: Tensor  # their weights, which sum to 1
-    own: Tensor  # about the Frobenius norm of each Hess_i
-    apart: Tensor  # about the Frobenius norm of each Hess_i - Hess
-    longest: float  # the largest |Hess_i v| for |v| = 1
+    def _grow(
+        self,
+        V: Tensor,
+        products: list[tuple[Tensor, Tensor]],
+        mean: Tensor,
+        inside: bool = False,
+    ) -> None:
+        """Add the directions V, with Hess_i V (`inside`: what is seen of it) and Hess V."""
+        m, k = len(self.Q), len(V)
+        self.Q, self.HQ = torch.cat([self.Q, V]), torch.cat([self.HQ, mean])
+        A, noise = (torch.zeros(self.seen, m + k, m + k, dtype=torch.float64) for _ in range(2))
+        for target, old, sign in ((A, self.A, 1), (noise, self.noise, -1)):
+            if old is None:
+                continue
+            target[:, :m, :m] = old
+            for i, (first, second) in enumerate(products):
+                part = (first + sign * second) / 2
+                rows = (part if inside else part @ self.Q.T).double().cpu()
+                rows[:, m:] = (rows[:, m:] + rows[:, m:].T) / 2
+                target[i, m:, :] = rows
+                target[i, :, m:] = rows.T
+        self.A = A
+        self.noise = None if self.noise is None else noise
 
-    def order(self) -> list[int]:
-        """Return the clients, those first whose Hess_i - Hess or Hess_i are large."""
-        ranked = (sizes.argsort(descending=True).tolist() for sizes in (self.apart, self.own))
-        return list(dict.fromkeys(i for pair in zip(*ranked, strict=True) for i in pair))
+    # -- where the subspace is left
 
+    @property
+    def mean(self) -> Tensor:
+        """Hess in the subspace."""
+        return weighted(self.p, self.A)
 
-def _rank(panel: Panel, x: Vector, seed: int, budget: Budget, out_of_time: OutOfTime) -> _Ranking:
-    """Send a few random vectors through every client's Hessian."""
-    p, N, d = panel.p, panel.problem.N, panel.problem.d
-    probes = FEW_PROBES if d > LARGE else PROBES
-    V = torch.randn(probes, d, generator=stream(seed, NOISE, 1), dtype=torch.float64).to(x)
-    HV = torch.zeros(N, probes, d, dtype=x.dtype, device=x.device)
-    seen = N
-    for i in range(N):
-        HV[i] = panel.products(i, x, V)
-        if out_of_time():
-            seen = i + 1
-            break
-    if seen < N:
-        budget.note(f"Only {seen} of {N} Hessians were looked at.")
-    q, HV = p[:seen] / p[:seen].sum(), HV[:seen]
-    return _Ranking(
-        start=V[0],
-        seen=seen,
-        p=q,
-        own=HV.square().sum(2).mean(1).sqrt(),
-        apart=(HV - weighted(q, HV)).square().sum(2).mean(1).sqrt().double().cpu(),
-        longest=float((HV.norm(dim=2) / V.norm(dim=1)).max()),
-    )
+    def image(self, i: int) -> Tensor:
+        """Return Hess_i times each direction."""
+        if i not in self.images:
+            first, second = self._products(i, self.Q)
+            self.images[i] = (first + second) / 2
+        return self.images[i]
 
+    def _ritz(self, M: Tensor, image: Tensor, *, least: bool = False) -> _Ritz:
+        """Return the Ritz pair of largest size, or the least one, of the matrix with this image."""
+        values, U = torch.linalg.eigh(M)
+        j = 0 if least else int(values.abs().argmax())
+        u = U[:, j].to(image)
+        value = float(values[j])
+        away = u @ image - value * (u @ self.Q)
+        return _Ritz(value, float(away.norm()), away)
 
-class _Products:
-    """Products with Hess_i, Hess and Hess_i - Hess, of which those of the last are watched.
+    def of_mean(self, *, least: bool = False) -> _Ritz:
+        """Return the Ritz pair of largest size of Hess, or its least one."""
+        return self._ritz(self.mean, self.HQ, least=least)
 
-    For |v| = 1, |Hess_i v| <= |Hess_i| and |Hess v| <= |Hess|.
-    """
+    def of_client(self, i: int) -> tuple[_Ritz, _Ritz]:
+        """Return the Ritz pairs of largest size of Hess_i, and of Hess_i - Hess."""
+        image = self.image(i)
+        return (
+            self._ritz(self.A[i], image),
+            self._ritz(self.A[i] - self.mean, image - self.HQ),
+        )
 
-    def __init__(self, panel: Panel, x: Vector, longest: float) -> None:
-        self.panel, self.x = panel, x
-        self.longest = longest  # the largest |Hess_i v| that was seen
-        self.longest_of_mean = 0.0  # the largest |Hess v| that was seen
+    def ends(self, followed: dict[int, None], worst: int) -> list[Vector]:
+        """Return where Hess and the worst clients leave the subspace, if they have not settled."""
+        mean = self.of_mean()
+        size = max(abs(mean.value), 1e-30)
+        away = [mean.away] if mean.residual > CLEAR * size else []
+        least = self.of_mean(least=True)
+        away += [least.away] if least.residual > CLEAR * size else []
+        open_ = 0
+        for i in self._suspects():
+            if i not in followed and len(followed) >= worst:
+                continue
+            followed[i] = None
+            for ritz in self.of_client(i):
+                if ritz.residual > CLEAR * max(abs(ritz.value), 1e-30):
+                    away.append(ritz.away)
+                    open_ += 1
+            if open_:  # The others wait until this one has settled.
+                break
+        # The least eigenvalue alone is not worth a pass: it settles late, or never.
+        return away if open_ or (away and mean.residual > CLEAR * size) else []
 
-    def of_mean(self, v: Vector) -> Vector:
-        """Return Hess v."""
-        return self.panel.mean_products(self.x, v)
+    def _suspects(self) -> list[int]:
+        """Return the clients that may be steepest or most different, the likeliest first."""
+        own, apart = self.norms()
+        found: list[int] = []
+        for values, by_chance in ((apart, self.frobenius[:, 1]), (own, self.frobenius[:, 0])):
+            top = float(values.max())
+            factor = float((values / by_chance.clamp_min(1e-30)).max())
+            guess = torch.maximum(values, SAFETY * factor * by_chance)
+            order = guess.argsort(descending=True).tolist()
+            found += [i for i in order if float(guess[i]) >= top and values[i] > 0]
+        return list(dict.fromkeys(found))
 
-    def of_client(self, i: int) -> Product:
-        """Return v -> Hess_i v."""
-        return lambda v: self.panel.products(i, self.x, v)
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Return |Hess_i| and |Hess_i - Hess| of each client, in the subspace."""
+        own, apart = (torch.linalg.eigvalsh(M).abs().amax(1) for M in (self.A, self.A - self.mean))
+        return own, apart
 
-    def apart(self, i: int) -> Product:
-        """Return v -> (Hess_i - Hess) v."""
+    # -- what follows
 
-        def product(v: Vector) -> Vector:
-            H_i, H = self.panel.products(i, self.x, v), self.of_mean(v)
-            self.longest = max(self.longest, float(H_i.norm()))
-            self.longest_of_mean = max(self.longest_of_mean, float(H.norm()))
-            return H_i - H
+    def conclude(self, followed: tuple[int, ...]) -> Hessians:
+        """Return what is known of all clients."""
+        N, mean = self.panel.problem.N, self.mean
+        values = torch.linalg.eigvalsh(mean)
+        own = torch.linalg.eigvalsh(self.A)
+        _, apart = self.norms()
+        delta = float(apart.max())
+        factor = float((apart / self.frobenius[:, 1].clamp_min(1e-30)).max())
+        guess = torch.maximum(apart, factor * self.frobenius[:, 1]).clamp_max(delta)
+        known = tuple(float(apart[i] if i in followed else guess[i]) for i in range(self.seen))
+        second = root_mean(self.p, known)
+        errors = self._errors(followed)
+        at_least = root_mean(self.p, tuple(apart.tolist()))
+        errors["second"] = second - at_least + errors["delta"]
+        sizes = {"L": float(own.abs().max()), "delta": delta, "mu": float(values.abs().max())}
+        settled = {name: errors[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
+        width = mean.shape[0]
+        return Hessians(
+            L=sizes["L"],
+            mu=float(values[0]),
+            delta=delta,
+            weak=min(0.0, float(own.min())),
+            second=second,
+            apart=known + (nan,) * (N - self.seen),
+            measured=tuple(i in followed for i in range(N)),
+            spectra={
+                i: Spectrum(
+                    tuple(torch.linalg.eigvalsh(self.A[i] - mean).tolist()), (1 / width,) * width
+                )
+                for i in followed
+            },
+            norm=float(values.abs().max()),
+            exact=len(followed) == N and settled["L"] and settled["delta"],
+            mu_exact=settled["mu"],
+            rough=not (settled["L"] and settled["delta"]),
+            errors=errors,
+            restricted=Restricted(self.A, self.p, self.noise),
+        )
 
-        return product
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What Lanczos found of one client."""
-
-    own: Spectrum  # the spectrum of Hess_i
-    apart: Spectrum  # the spectrum of Hess_i - Hess
-
-
-def _norm_per_frobenius(ranking: _Ranking, looks: dict[int, _Look]) -> float:
-    """Return the largest ratio of spectral norm and Frobenius norm among the clients seen."""
-    ratios = (look.apart.norm / max(float(ranking.apart[i]), 1e-30) for i, look in looks.items())
-    return max(ratios, default=0.0)
-
-
-def _cannot_be_worst(ranking: _Ranking, looks: dict[int, _Look], i: int) -> bool:
-    """Tell whether client i differs less than the worst, as far as random vectors can tell."""
-    top = max((look.apart.norm for look in looks.values()), default=0.0)
-    return SAFETY * _norm_per_frobenius(ranking, looks) * float(ranking.apart[i]) < top
-
-
-def _conclude(
-    panel: Panel,
-    ranking: _Ranking,
-    products: _Products,
-    of_f: Spectrum,
-    looks: dict[int, _Look],
-) -> Hessians:
-    """Return what follows for all clients from those that Lanczos looked at."""
-    N, factor = panel.problem.N, _norm_per_frobenius(ranking, looks)
-    known = tuple(
-        looks[i].apart.norm if i in looks else factor * float(ranking.apart[i])
-        for i in range(ranking.seen)
-    )
-    own = [look.own for look in looks.values()]
-    apart = [look.apart for look in looks.values()]
-    settled = all(spectrum.settled for spectrum in (of_f, *own, *apart))
-    return Hessians(
-        L=max(products.longest, *(s.norm for s in own)),
-        mu=of_f.least,
-        delta=max(s.norm for s in apart),
-        weak=min(0.0, *(s.least for s in own)),
-        second=root_mean(ranking.p, known),
-        apart=known + (nan,) * (N - ranking.seen),
-        measured=tuple(i in looks for i in range(N)),
-        spectra={i: look.apart for i, look in looks.items()},
-        norm=max(of_f.norm, products.longest_of_mean),
-        exact=len(looks) == N and settled,
-        mu_exact=of_f.settled,
-        rough=not settled,
-    )
+    def _errors(self, followed: tuple[int, ...]) -> dict[str, float]:
+        """Return within which distance of L, delta and mu an eigenvalue lies."""
+        whole = len(self.Q) >= self.panel.problem.d
+        if whole or not followed:
+            return dict.fromkeys(("L", "delta", "mu"), 0.0 if whole else inf)
+        looks = [self.of_client(i) for i in followed]
+        own, apart = (max(pair, key=lambda r: abs(r.value)) for pair in zip(*looks, strict=True))
+        mean = self.of_mean(least=True)
+        return {"L": own.residual, "delta": apart.residual, "mu": mean.residual}

@@ -5,21 +5,106 @@ gradients the derivatives are not symmetric and have no such eigenvalues: L and 
 norms then, and mu is the least eigenvalue of the symmetric part.
 """
 
-from dataclasses import dataclass, field, replace
-from math import isfinite, nan, sqrt
+from dataclasses import dataclass, field
+from math import nan, sqrt
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.estimate import REPLICATES
 from trimtab.diagnosis.lanczos import Spectrum, dense
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.resampling import Draws, largest
 from trimtab.diagnosis.theory import weighted
 
 DENSE = 2000  # the mean Hessian is formed if d <= 2000
 SMALL = 300  # the Hessians of all clients are formed if d <= 300
+FEW = 64  # replicates are made in <= 64 directions
+TOP = 4  # replicates look at the 4 steepest clients and at the 4 that differ most
+REPLICATED = ("L", "delta", "mu", "norm", "second")
 FLAT = 1e-6  # an eigenvalue counts as not negative if it is >= -1e-6 L
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """All Hessians in the same directions, so that Hess is the mean of the Hess_i there too."""
+
+    A: Tensor  # Hess_i in these directions, of shape (clients, m, m)
+    p: Tensor  # the weights of these clients
+    noise: Tensor | None = None  # how far A may be off because samples were drawn, as a draw of it
+
+    def replicates(self, draws: Draws) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return L, delta, mu, |Hess| and `second` as other draws might have made them, and as is.
+
+        Each replicate has matrices of its own and their mean, so none contradicts itself. The
+        clients that nobody measured may be steeper, and differ more, by one common factor.
+        """
+        n = len(self.A)
+        own, apart = self._norms(self.A, self.p)
+        centre = self._as_measured(own, apart)
+        if not draws.clients_vary and self.noise is None:
+            same = {name: torch.full((REPLICATES,), v).double() for name, v in centre.items()}
+            return same, centre
+        if self.A.shape[1] > FEW:
+            return self._reduced(own, apart).replicates(draws)
+        beyond = torch.maximum(largest(own, draws), largest(apart, draws))
+        top = sorted({i for v in (own, apart) for i in v.topk(min(n, TOP)).indices.tolist()})
+        rows: dict[str, list[float]] = {name: [] for name in REPLICATED}
+        second = sqrt(float(self.p @ apart.square())) or 1.0
+        for w, z, factor in zip(draws.weights, draws.normals, beyond.tolist(), strict=True):
+            w, z = w[:n] / w[:n].sum(), z[:n]
+            A = self._moved(z)
+            values = torch.linalg.eigvalsh(weighted(w, A))
+            steep, different = self._norms(A[top], torch.ones(1), weighted(w, A))
+            norm = float(values.abs().max())
+            rows["norm"].append(norm)
+            rows["mu"].append(float(values[0]))
+            rows["L"].append(max(norm, factor * float(steep.max())))
+            rows["delta"].append(factor * float(different.max()))
+            sizes = apart * float((different / apart[top].clamp_min(1e-30)).mean())
+            sizes[top] = different
+            rows["second"].append(sqrt(float(w @ sizes.square())) / second)
+        return {name: torch.tensor(values).double() for name, values in rows.items()}, centre
+
+    def _moved(self, z: Tensor) -> Tensor:
+        """Return the matrices as other samples might have made them.
+
+        Half of a client's noise is like its own, half like that of its neighbour: of one draw alone
+        one would not know whether it is small by chance.
+        """
+        if self.noise is None:
+            return self.A
+        own, other = z[:, None, None], z.flip(0)[:, None, None]
+        return self.A + (own * self.noise + other * self.noise.roll(1, 0)) / sqrt(2)
+
+    def _as_measured(self, own: Tensor, apart: Tensor) -> dict[str, float]:
+        """Return the numbers as they are."""
+        values = torch.linalg.eigvalsh(weighted(self.p, self.A))
+        norm = float(values.abs().max())
+        found = {"L": float(own.max()), "delta": float(apart.max()), "mu": float(values[0])}
+        return found | {"norm": norm, "second": 1.0}
+
+    def _reduced(self, own: Tensor, apart: Tensor) -> "Restricted":
+        """Return the same in the directions that matter: those of Hess and of the worst clients."""
+        H = weighted(self.p, self.A)
+        _, U = torch.linalg.eigh(H)
+        directions = [U[:, :4], U[:, -8:]]
+        for sizes, shift in ((own, torch.zeros_like(H)), (apart, H)):
+            for i in sizes.topk(min(len(sizes), TOP)).indices.tolist():
+                values, U = torch.linalg.eigh(self.A[i] - shift)
+                directions.append(U[:, values.abs().topk(4).indices])
+        Q = torch.linalg.qr(torch.cat(directions, 1)).Q
+        noise = None if self.noise is None else Q.T @ self.noise @ Q
+        return Restricted(Q.T @ self.A @ Q, self.p, noise)
+
+    @staticmethod
+    def _norms(A: Tensor, p: Tensor, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return |Hess_i| and |Hess_i - Hess| of each client."""
+        H = weighted(p, A) if mean is None else mean
+        own, apart = (torch.linalg.eigvalsh(M).abs().amax(1) for M in (A, A - H))
+        return own, apart
 
 
 @dataclass(frozen=True)
@@ -38,20 +123,22 @@ class Hessians:
     norm: float = nan  # |Hess|
     exact: bool = True  # False: L and delta are lower bounds
     mu_exact: bool = True  # False: mu is an upper bound
-    rough: bool = False  # True: Lanczos was cut so short that L and delta say little
+    rough: bool = False  # True: it was cut so short that L and delta say little
+    errors: dict[str, float] = field(default_factory=dict)  # what an iteration may have left out
+    restricted: Restricted | None = None  # the matrices themselves, for replicates
+
+    @property
+    def mu_may_be_zero(self) -> bool:
+        """Whether mu is so small that what the iteration left out may be all of it."""
+        return 0 < abs(self.mu) <= self.errors.get("mu", 0.0)
 
 
-def consistent(measured: Hessians) -> Hessians:
-    """Raise L to what the other numbers say of it, so that no two contradict each other.
+@dataclass(frozen=True)
+class HessiansSeen:
+    """The Hessians at the point where all is measured, and at the start."""
 
-    L is at least |Hess| and at least delta - |Hess|, and at least delta where all are positive
-    semi-definite, since |Hess_i - Hess| <= |Hess_i| + |Hess|.
-    """
-    L, delta, norm = measured.L, measured.delta, measured.norm
-    if not isfinite(delta):
-        return measured
-    definite = min(measured.weak, measured.mu) >= -FLAT * L
-    return replace(measured, L=max(L, norm, delta if definite else delta - norm, delta / 2))
+    here: Hessians
+    start: Hessians | None  # None: there was no time
 
 
 def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
@@ -84,7 +171,9 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     return (H + H.T) / 2
 
 
-def by_matrices(panel: Panel, H_i: Tensor, out_of_time: OutOfTime) -> Hessians | None:
+def by_matrices(
+    panel: Panel, H_i: Tensor, out_of_time: OutOfTime, noise: Tensor | None = None
+) -> Hessians | None:
     """Return what follows from all the Hessians; None if there is no time to decompose them."""
     p = panel.p
     H = weighted(p, H_i)
@@ -95,19 +184,18 @@ def by_matrices(panel: Panel, H_i: Tensor, out_of_time: OutOfTime) -> Hessians |
         own.append(dense(M))
         apart.append(dense(M - H))
     norms = tuple(s.norm for s in apart)
-    return consistent(
-        Hessians(
-            L=max(s.norm for s in own),
-            mu=mean.least,
-            delta=max(norms),
-            weak=min(0.0, *(s.least for s in own)),
-            second=root_mean(p, norms),
-            apart=norms,
-            measured=(True,) * len(norms),
-            spectra=dict(enumerate(apart)),
-            matrix=H,
-            norm=mean.norm,
-        )
+    return Hessians(
+        L=max(s.norm for s in own),
+        mu=mean.least,
+        delta=max(norms),
+        weak=min(0.0, *(s.least for s in own)),
+        second=root_mean(p, norms),
+        apart=norms,
+        measured=(True,) * len(norms),
+        spectra=dict(enumerate(apart)),
+        matrix=H,
+        norm=mean.norm,
+        restricted=Restricted(H_i, p.double().cpu(), noise),
     )
 
 

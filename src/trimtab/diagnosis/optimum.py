@@ -1,8 +1,9 @@
 """Where to measure: the start, a point after a few rounds, and the optimum if it can be had."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,15 +17,21 @@ from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Diverged, simulate
 
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
+ON_THE_WAY = f"after {ROUNDS} rounds of FedAvg"
 REMEMBERED = 20_000_000  # the points that are remembered hold <= 20,000,000 numbers, and one more
 REACHED = 1e-3  # a point counts as an optimum if |grad f| there is <= 1e-3 x the start's
+WAY = 40  # of the points on the way, <= 40 are looked at again
 CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's
-LARGE = 1_000_000  # L-BFGS remembers less, and asks more often whether to stop, if d > 1,000,000
+LARGE = 1_000_000  # L-BFGS remembers less if d > 1,000,000
 
 
-class _OutOfTimeError(Exception):
-    """The time was over in the middle of a step of L-BFGS."""
+class _OverError(Exception):
+    """The search is over: there is no more time, or it is close enough."""
 
 
 def steepest(
@@ -54,13 +61,14 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
     return Spectrum((float(change.norm()) / (h * size),), (1.0,), error=inf, products=1)
 
 
-def after_rounds(
-    panel: Panel, x: Vector, L: float, seed: int, out_of_time: OutOfTime
-) -> Vector | None:
-    """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time."""
+def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> Vector | None:
+    """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time.
+
+    Its mini-batches are those of seed 0, so that all seeds measure at the same point.
+    """
     for eta_l in (1 / L, 0.1 / L) if L > 0 else ():
         try:
-            for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x, seed=seed):
+            for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x):
                 if done.r == ROUNDS:
                     return done.x
                 if out_of_time():
@@ -71,67 +79,75 @@ def after_rounds(
 
 
 def descend(
-    problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 400
-) -> Iterator[tuple[Vector, float]]:
-    """Yield better and better points with |grad f| there (L-BFGS with a strong Wolfe search).
+    problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 1600
+) -> list[tuple[Vector, float]]:
+    """Return better and better points with |grad f| there (L-BFGS of SciPy).
 
     A search along a line may take many gradients, so each of them asks for the time.
     """
     can = Abilities(problem)
     known = can.optimum
     if known is not None:
-        yield known, float(can.gradient(known).norm())
-        return
+        return [(known, float(can.gradient(known).norm()))]
     if not can.symmetric:  # A search along a line wants gradients of f.
-        return
+        return []
+    from scipy.optimize import minimize  # It takes a while to import.
+
     search = _Search(problem, x, out_of_time)
-    least = search.least
-    for _ in range(most):
-        try:
-            here = search.step()
-        except _OutOfTimeError:
-            if search.least < least:
-                yield search.best, search.slope
-            return
-        loss = can.loss(here)
-        if not loss < least:  # f is NaN, or falls no further within rounding.
-            return
-        least = loss
-        yield here, float(can.gradient(here).norm())
+    with suppress(_OverError):
+        minimize(
+            search.look,
+            x.double().cpu().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            callback=search.remember,
+            options={
+                "maxiter": most,
+                "maxfun": 4 * most,
+                "maxcor": 30 if problem.d <= LARGE else 4,
+                "ftol": 0.0,
+                "gtol": 0.0,
+            },
+        )
+    return search.way
 
 
 class _Search:
-    """L-BFGS from x; remembers the best of all points at which it looked."""
+    """What L-BFGS saw: the points that were better than all before, with |grad f| there."""
 
     def __init__(self, problem: Problem, x: Vector, out_of_time: OutOfTime) -> None:
-        self.can, self.out_of_time = Abilities(problem), out_of_time
-        self.best, self.least, self.slope = x, self.can.loss(x), inf
-        self.leaf = x.detach().clone().requires_grad_()
-        large = problem.d > LARGE
-        self.optimiser = torch.optim.LBFGS(
-            [self.leaf],
-            max_iter=1 if large else 4,
-            history_size=10 if large else 30,
-            tolerance_grad=0,
-            tolerance_change=0,
-            line_search_fn="strong_wolfe",
-        )
+        self.can, self.like, self.out_of_time = Abilities(problem), x, out_of_time
+        self.way: list[tuple[Vector, float]] = []
+        self.start = 0.0  # |grad f| at the start
+        self.least = self.lowest = inf  # f at the last point of the way, and the least seen
+        self.best: tuple[Vector, float] | None = None  # the least seen since then
 
-    def step(self) -> Vector:
-        """Go on for a few line searches, and return where that leads."""
-        self.optimiser.step(self._look)  # type: ignore[no-untyped-call]
-        return self.leaf.detach().clone()
-
-    def _look(self) -> float:
-        """Return f at the leaf, and leave its gradient there."""
+    def look(self, at: "NDArray[numpy.float64]") -> tuple[float, "NDArray[numpy.float64]"]:
+        """Return f and its gradient."""
         if self.out_of_time():
-            raise _OutOfTimeError
-        here = self.leaf.detach()
-        self.leaf.grad = self.can.gradient(here).detach().clone()
-        loss = self.can.loss(here)
-        if loss < self.least:
-            self.best, self.least, self.slope = here.clone(), loss, float(self.leaf.grad.norm())
-        return loss
+            self._keep()
+            raise _OverError
+        here = torch.as_tensor(at).to(self.like)
+        loss, gradient = self.can.loss(here), self.can.gradient(here).detach()
+        slope = float(gradient.norm())
+        if self.lowest == inf:
+            self.start, self.least, self.lowest = slope, loss, loss
+        if loss < self.lowest:
+            self.lowest, self.best = loss, (here.clone(), slope)
+        return loss, gradient.double().cpu().numpy()
+
+    def remember(self, at: "NDArray[numpy.float64]") -> None:
+        """Take the best point since the last step into the way; end when it is close."""
+        self._keep()
+        if self.way and self.way[-1][1] <= CLOSE * self.start:
+            raise _OverError
+
+    def _keep(self) -> None:
+        if self.best is not None:
+            if len(self.way) * len(self.like) >= REMEMBERED:
+                self.way.pop()
+            self.way.append(self.best)
+            self.least, self.best = self.lowest, None
 
 
 @dataclass(frozen=True)
@@ -145,15 +161,11 @@ class BestPoint:
 
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
-    problem, can = panel.problem, panel.can
+    can = panel.can
     start = float(can.gradient(x).norm())
-    best, slope, way = x, start, [(x, can.loss(x))]
-    for best, slope in descend(problem, x, out_of_time):
-        if len(way) * problem.d < REMEMBERED:
-            way.append((best, can.loss(best)))
-        if slope <= CLOSE * start or out_of_time():
-            break
+    way = descend(panel.problem, x, out_of_time)
+    best, slope = way[-1] if way else (x, start)
     reached = slope <= REACHED * start or can.optimum is not None
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
-    return BestPoint(best, reached, way)
+    return BestPoint(best, reached, [(x, can.loss(x)), *((y, can.loss(y)) for y, _ in way[-WAY:])])

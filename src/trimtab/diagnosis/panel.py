@@ -10,13 +10,13 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PARTITION, stream
-from trimtab.diagnosis.abilities import Abilities
+from trimtab.diagnosis.abilities import AT_ONCE, Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.samples import Data
 
-FEWEST, MOST = 4, 256  # >= 4 and <= 256 clients are measured, or all if there are fewer
+FEWEST, MOST = 4, 1024  # >= 4 and <= 1024 clients are measured, or all if there are fewer
 ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
 PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
 FEW = 16  # >= 16 samples of a client are measured
@@ -36,6 +36,11 @@ class Panel:
     def can(self) -> Abilities:
         """What this problem of some clients offers beyond the protocol."""
         return Abilities(self.problem)
+
+    @cached_property
+    def half_panels(self) -> tuple["Panel", ...]:
+        """The same clients with either half of their samples."""
+        return tuple(Panel(half, self.clients) for half in self.halves or ())
 
     @property
     def p(self) -> Tensor:
@@ -68,11 +73,30 @@ class Panel:
         """Return the gradients of all clients, one in each row."""
         return gradients(self.problem, x)
 
+    def batch_gradients(
+        self, x: Vector, seed: int, r: int, out_of_time: OutOfTime
+    ) -> Tensor | None:
+        """Return a mini-batch gradient of each client; None if the time is over before the end."""
+        at_once, rows = self.can.gradients_at_once, list[Tensor]()
+        for some in torch.split(torch.arange(self.problem.N), AT_ONCE if at_once else 1):
+            if out_of_time():
+                return None
+            clients = some.tolist()
+            if at_once is not None:
+                rows.append(at_once(clients, seed, r)(x, 0))
+            else:
+                rows.append(self.problem.oracle(clients[0], seed, r)(x, 0).detach()[None])
+        return torch.cat(rows)
+
 
 def gradients(problem: Problem, x: Vector) -> Tensor:
     """Return the gradients of all clients, one in each row."""
-    gradient = Abilities(problem).client_gradient
-    return torch.stack([gradient(i, x).detach() for i in range(problem.N)])
+    can = Abilities(problem)
+    at_once, gradient = can.gradients_at_once, can.client_gradient
+    if at_once is None:
+        return torch.stack([gradient(i, x).detach() for i in range(problem.N)])
+    parts = torch.split(torch.arange(problem.N), AT_ONCE)
+    return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
 
 
 def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
@@ -80,23 +104,37 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
 
     By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
     by differences of its gradient. (Autograd gives products with the transposed matrix, so it is
-    asked only where that is the same.)
+    asked only where that is the same. Not every operation of torch can be differentiated twice.)
     """
     can = Abilities(problem)
     products = can.hessian_products
-    if products is not None:
-        return products(i, x, V).detach()
+    try:
+        if products is not None:
+            return products(i, x, V).detach()
+        if can.symmetric:
+            twice = _differentiated(can, i, x, V)
+            if twice is not None:
+                return twice
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        pass
+    rows = V.reshape(-1, problem.d)
+    return torch.stack([_difference(can, i, x, v) for v in rows]).view(V.shape)
+
+
+def _differentiated(can: Abilities, i: int, x: Vector, V: Tensor) -> Tensor | None:
+    """Return Hess_i at x times each row of V by autograd; None if the gradient has no graph."""
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         gradient = can.client_gradient(i, leaf)
-        rows = V.reshape(-1, problem.d)
-        if gradient.requires_grad and can.symmetric:
-            parts = [
-                torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
-                for v in rows
-            ]
-            return torch.stack(parts).view(V.shape)
-    return torch.stack([_difference(can, i, x, v) for v in rows]).view(V.shape)
+        if not gradient.requires_grad:
+            return None
+        parts = [
+            torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
+            for v in V.reshape(-1, len(x))
+        ]
+        return torch.stack(parts).view(V.shape)
 
 
 def _difference(can: Abilities, i: int, x: Vector, v: Vector) -> Vector:
@@ -105,7 +143,7 @@ def _difference(can: Abilities, i: int, x: Vector, v: Vector) -> Vector:
     if size == 0:
         return torch.zeros_like(v)
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
-    ahead, behind = (can.client_gradient(i, x + sign * h * v) for sign in (1, -1))
+    ahead, behind = (can.client_gradient(i, x + sign * h * v).detach() for sign in (1, -1))
     difference: Tensor = (ahead - behind) / (2 * h)
     return difference
 

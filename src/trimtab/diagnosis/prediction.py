@@ -56,12 +56,16 @@ def build(
     return model
 
 
-def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Predicted]:
-    """Yield the rounds of every algorithm and K on the model, until the time is over."""
-    out_of_time = case.budget.until(until)
+def share_of(case: Case, model: QuadraticModel) -> float:
+    """Return eps as a share of the start's f - f*."""
     gap = float(model.start @ model.H @ model.start) / 2
     true = case.f0 - case.least
-    share = case.eps / (true if true > 0 else gap)
+    return case.eps / (true if true > 0 else gap)
+
+
+def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Predicted]:
+    """Yield the rounds of every algorithm and K on the model, until the time is over."""
+    out_of_time, share = case.budget.until(until), share_of(case, model)
     names = (MIMELITE, FEDAVG) if case.cross_device else (SCAFFOLD, FEDAVG)
     fewest = ROUNDS
     for K in sorted(KS, reverse=True):
@@ -82,6 +86,11 @@ def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Pre
                 return
             fewest = min(fewest, predicted.rounds or fewest)
             yield predicted
+
+
+def nothing_tried(case: Case) -> Plan:
+    """Return the plan before anything was tried."""
+    return _settled(Trial(case, 1.0, careful=True), [], None, None)
 
 
 def first_look(case: Case, L: float, share: float, until: float) -> Generator[Progress, None, Plan]:

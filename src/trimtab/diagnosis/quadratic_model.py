@@ -8,7 +8,7 @@ four algorithms; tests compare it with the first.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, floor, inf, log10, sqrt
 from typing import Any
 
@@ -19,7 +19,7 @@ from trimtab.core import Vector
 from trimtab.core.streams import COHORT, NOISE, stream
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import BETA, MIMELITE, SCAFFOLD, SGD
-from trimtab.diagnosis.measure import noise_sample
+from trimtab.diagnosis.measure import noise_samples
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.theory import weighted
 
@@ -48,6 +48,11 @@ class QuadraticModel:
     def m(self) -> int:
         """The number of directions."""
         return self.b.shape[1]
+
+    def reweighted(self, p: Tensor) -> "QuadraticModel":
+        """Return the model of the same clients with other weights, x* moved to where it is then."""
+        b = self.b - weighted(p, self.b)
+        return replace(self, p=p, b=b)
 
     @property
     def H(self) -> Tensor:
@@ -146,11 +151,9 @@ def _with_minimum(A: Tensor, p: Tensor) -> Tensor:
 
 def noise_in(panel: Panel, x: Vector, Q: Tensor, seed: int) -> float:
     """Return the noise of a mini-batch gradient in the directions Q, sqrt E|.|^2."""
-    squares = []
-    for i in range(panel.problem.N):
-        noise = Q @ noise_sample(panel.problem, i, x, seed, 7)
-        squares.append(float(panel.p[i]) * float(noise.double().square().sum()))
-    return sqrt(sum(squares))
+    noise = noise_samples(panel, x, seed, 7)
+    assert noise is not None
+    return sqrt(float(panel.p @ (noise @ Q.T).double().square().sum(1).cpu()))
 
 
 def fedavg_limit(model: QuadraticModel, eta_l: float, K: int) -> Vector | None:

@@ -1,7 +1,9 @@
 """The rows of a diagnosis, as a user reads them and as its JSON holds them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from trimtab.diagnosis.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class PointRow:
     gradient: float  # |grad f|
     L: float | None
     delta: float | None
+    intervals: dict[str, Estimate] = field(default_factory=dict)  # of these numbers, by name
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields by name."""

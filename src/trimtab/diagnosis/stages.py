@@ -9,27 +9,35 @@ import torch
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, prediction, stationary
+from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
 from trimtab.diagnosis.choice import ALIKE, CHANGES
+from trimtab.diagnosis.differences import probe
+from trimtab.diagnosis.first_facts import Early, FirstFacts
 from trimtab.diagnosis.hessian_products import WORST, by_products
 from trimtab.diagnosis.hessians import (
     SMALL,
     Hessians,
+    HessiansSeen,
     by_asymmetric_matrices,
     by_matrices,
     by_mean_alone,
     full_hessian,
     full_hessians,
 )
+from trimtab.diagnosis.intervals import at_point
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import BatchNoise, Gradients
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
+from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.tables import Points
 
+SOON = 10.0  # the first facts are told after about 10 seconds
 TIMINGS = 5  # <= 5 gradients are timed
-WORST_AT_START = 3  # Lanczos looks at the Hessians of >= 3 clients at the start
+WORST_AT_START = 2  # the Hessians of <= 2 clients are followed at the start
+AMPLE = 10_000  # there is ample time if it allows >= 10,000 gradients of all data
 
 # Each is the share of the time that is over when a stage has to end.
 CURVATURE = 0.05
@@ -42,14 +50,7 @@ POINTS = 0.43
 BASIS, MODEL, PREDICTIONS = 0.46, 0.51, 0.57
 TRIALS = 0.93
 BIAS = 0.96
-
-
-@dataclass(frozen=True)
-class HessiansSeen:
-    """The Hessians at the point where all is measured, and at the start."""
-
-    here: Hessians
-    start: Hessians | None  # None: there was no time
+GAIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Measured:
     noise: BatchNoise
     seen: HessiansSeen
     points: Points
+    early: Early
 
     @property
     def hessians(self) -> Hessians:
@@ -81,6 +83,12 @@ class Measured:
             return nan
         low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
+
+    @property
+    def short_of(self) -> float:
+        """By which share of the way down the best point is short of the optimum."""
+        first, best = self.points.rows[0], self.points.rows[-1]
+        return min(1.0, best.gradient / max(first.gradient, 1e-300))
 
     @property
     def alike(self) -> bool:
@@ -116,8 +124,48 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
     return steep
 
 
+def first_facts(
+    case: Case, first: Gradients, steep: Spectrum
+) -> Generator[FirstFacts, None, Early]:
+    """Tell what is cheap to know: sizes, how the data differ, gradients after a few rounds."""
+    panel, problem, budget = case.panel, case.problem, case.budget
+    count = Abilities(problem).sample_count
+    sizes = () if count is None else tuple(count(i) for i in panel.clients)
+    found = probe(panel, sizes or None, case.seed)
+    soon = budget.until(min(LOOK, SOON / budget.seconds))
+    x = None
+    if not case.short:
+        x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), soon)
+    on_the_way = None if x is None else measure.at_point(panel, x, case.some_clients)
+    early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
+    points = [("start", case.x0, first)]
+    if x is not None and on_the_way is not None:
+        points.append((optimum.ON_THE_WAY, x, on_the_way))
+    yield FirstFacts(
+        N=problem.N,
+        d=problem.d,
+        S=case.S,
+        sizes=sizes,
+        differences=found,
+        points=tuple(
+            (
+                at_point(where, at, early.draws, case.seed, gradients).estimates()["zeta"],
+                float(gradients.mean.norm()),
+            )
+            for where, at, gradients in points
+        ),
+        seconds=budget.spent,
+    )
+    return early
+
+
 def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
-    """Run the first rounds on the problem; if the time is short, all of them."""
+    """Run the first rounds on the problem; if the time is short, all of them.
+
+    Where there is ample time for all that comes later, they would tell nothing.
+    """
+    if case.pass_seconds * AMPLE < case.budget.seconds:
+        return prediction.nothing_tried(case)
     until = TRIALS if case.short else LOOK
     L = max(steep.norm, 1e-30)
     return (yield from prediction.first_look(case, L, CURVATURE, until))
@@ -181,10 +229,13 @@ def _hessians_at(
     yield Progress("Hessians", begin)
     panel, budget, d = case.panel, case.budget, case.problem.d
     out_of_time, half = budget.until(end), budget.until((begin + end) / 2)
-    matrices = full_hessians(panel, x, half)
-    whole = None if matrices is None else by_matrices(panel, matrices, out_of_time)
-    if whole is not None:
-        return whole
+    parts = [full_hessians(each, x, half) for each in panel.half_panels or (panel,)]
+    whole = [part for part in parts if part is not None]
+    if len(whole) == len(parts):
+        noise = (whole[0] - whole[1]) / 2 if len(whole) == 2 else None
+        found = by_matrices(panel, torch.stack(whole).mean(0), out_of_time, noise)
+        if found is not None:
+            return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
     if x is not case.best or not budget.decomposes(d, end):
         return hessians
@@ -192,7 +243,8 @@ def _hessians_at(
     H = full_hessian(panel, x, out_of_time)
     if H is None or not budget.decomposes(d, 1.0):
         return replace(hessians, matrix=H)
-    return replace(hessians, matrix=H, mu=float(torch.linalg.eigvalsh(H)[0]), mu_exact=True)
+    mu, errors = float(torch.linalg.eigvalsh(H)[0]), hessians.errors | {"mu": 0.0}
+    return replace(hessians, matrix=H, mu=min(mu, hessians.mu), mu_exact=True, errors=errors)
 
 
 def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import median
 
+from trimtab.core import Vector
 from trimtab.diagnosis import measure, optimum
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.hessians import Hessians
-from trimtab.diagnosis.measure import Gradients
+from trimtab.diagnosis.first_facts import Early
+from trimtab.diagnosis.hessians import Hessians, HessiansSeen
+from trimtab.diagnosis.intervals import at_point
+from trimtab.diagnosis.measure import Gradients, Ratio
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.rows import ClientRow, PointRow
 
@@ -20,49 +23,49 @@ class Points:
 
     rows: tuple[PointRow, ...]
     B: float  # the largest B seen; NaN if none was
+    ratios: tuple[Ratio, ...] = ()  # of which B is the largest; empty where it is exact
 
 
 def of_points(
-    case: Case,
-    first: Gradients,
-    here: Gradients,
-    best: Hessians,
-    start: Hessians | None,
-    until: float,
+    case: Case, first: Gradients, early: Early, here: Gradients, seen: HessiansSeen, until: float
 ) -> Points:
     """Return a row for the start, for a point on the way, and for the best point."""
+    best, start = seen.here, seen.start
     panel, problem = case.panel, case.panel.problem
+
+    def row(
+        where: str, x: Vector, at: Gradients, ratio: Ratio | None, hessians: Hessians | None
+    ) -> PointRow:
+        B = None if ratio is None else float(ratio.of(panel.p))
+        ratios = () if ratio is None else (ratio,)
+        found = at_point(
+            where, x, early.draws, case.seed, at, hessians, None, ratios, B
+        ).estimates()
+        return PointRow(
+            where=where,
+            loss=panel.can.loss(x),
+            zeta=at.zeta,
+            G=at.G,
+            B=B,
+            gradient=float(at.mean.norm()),
+            L=None if hessians is None else hessians.L,
+            delta=None if hessians is None else hessians.delta,
+            intervals={name: one for name, one in found.items() if isfinite(one.value)},
+        )
+
     if case.best is case.x0:
-        return Points((_row("start", case.f0, here, None, best),), nan)
-    B = measure.ratio(panel.p, first, here)
-    rows, ratios = [_row("start", case.f0, first, B, start)], [B]
-    if not case.budget.out_of_time(until):
-        steep = max(best.L, start.L if start is not None else 0.0)
-        x = optimum.after_rounds(panel, case.x0, steep, case.seed, case.budget.until(until))
-        if x is not None:
-            on_the_way = measure.at_point(panel, x)
-            B = measure.ratio(panel.p, on_the_way, here)
-            where = f"after {optimum.ROUNDS} rounds of FedAvg"
-            rows.append(_row(where, panel.can.loss(x), on_the_way, B, None))
-            ratios.append(B)
-    rows.append(_row(case.where, panel.can.loss(case.best), here, None, best))
+        return Points((row("start", case.x0, here, None, best),), nan)
+    ratio = measure.ratio(panel.p, first, here)
+    rows, ratios = [row("start", case.x0, first, ratio, start)], [ratio]
+    if early.x is not None and early.gradients is not None:
+        ratio = measure.ratio(panel.p, early.gradients, here)
+        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
+        ratios.append(ratio)
+    rows.append(row(case.where, case.best, here, None, best))
     exact = panel.can.closed_forms if case.budget.decomposes(problem.d, until) else None
-    return Points(tuple(rows), max(ratios) if exact is None else exact.B)
-
-
-def _row(
-    where: str, loss: float, at: Gradients, B: float | None, hessians: Hessians | None
-) -> PointRow:
-    return PointRow(
-        where=where,
-        loss=loss,
-        zeta=at.zeta,
-        G=at.G,
-        B=B,
-        gradient=float(at.mean.norm()),
-        L=None if hessians is None else hessians.L,
-        delta=None if hessians is None else hessians.delta,
-    )
+    if exact is not None:
+        return Points(tuple(rows), exact.B)
+    return Points(tuple(rows), max(float(r.of(panel.p)) for r in ratios), tuple(ratios))
 
 
 def of_clients(panel: Panel, here: Gradients, hessians: Hessians) -> tuple[ClientRow, ...]:

@@ -4,6 +4,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
+from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 
 if TYPE_CHECKING:
@@ -19,7 +20,14 @@ def first_sentence(diagnosis: "Diagnosis") -> str:
     """Return the advice, or why there is none."""
     if diagnosis.algorithm is None:
         return f"No advice: {diagnosis.why_not}; run `trimtab compare`."
-    return f"Use {named(diagnosis.algorithm)} with {_settings(diagnosis, diagnosis.algorithm)}."
+    chosen = f"{named(diagnosis.algorithm)} with {_settings(diagnosis, diagnosis.algorithm)}"
+    if diagnosis.gain is not None and diagnosis.gain.none_to_expect:
+        other = named(diagnosis.gain.over)
+        return (
+            f"No difference to expect between {named(diagnosis.algorithm)} and {other} in the "
+            f"rounds to f - f* = {diagnosis.eps:.2g}; {chosen} was tried and is ready to run."
+        )
+    return f"Use {chosen}."
 
 
 def _settings(diagnosis: "Diagnosis", algorithm: str) -> str:
@@ -32,18 +40,22 @@ def _settings(diagnosis: "Diagnosis", algorithm: str) -> str:
 
 def whole(diagnosis: "Diagnosis") -> str:
     """Return all that a diagnosis says."""
-    lines = [diagnosis.advice, " ".join(diagnosis.reasons)]
+    lines = [diagnosis.advice]
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        lines.append(diagnosis.gain.sentence(diagnosis.algorithm))
+    lines.append(" ".join(diagnosis.reasons))
     lines += [sentence for sentence in (diagnosis.accuracy, diagnosis.about_K) if sentence]
     lines += [f"How sure: {diagnosis.sure}"]
     lines += [f"  - {doubt}" for doubt in diagnosis.doubts]
     sizes = f"N = {diagnosis.N}, d = {diagnosis.d}, S = {diagnosis.S}"
-    lines += ["", f"Measured at the {diagnosis.where}, {sizes}:"]
+    lines += ["", f"Measured at the {diagnosis.where}, {sizes}; {LEVEL:.0%} intervals:"]
     lines += [f"  {row}" for row in _measured(diagnosis)]
     if diagnosis.rates:
         aim = f"to f - f* = {diagnosis.eps:.3g}"
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
     predicted = (*_theory(diagnosis), *_stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
+    lines += ["", diagnosis.differences.sentence]
     lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
     lines += [f"  {_client(row)}" for row in diagnosis.clients[:SHOWN]]
     if diagnosis.cut:
@@ -58,7 +70,7 @@ def whole(diagnosis: "Diagnosis") -> str:
 def _measured(diagnosis: "Diagnosis") -> list[str]:
     ratio = local = ""
     if diagnosis.L and not diagnosis.rough:
-        ratio = f"; delta/L = {diagnosis.delta / diagnosis.L:.2g}"
+        ratio = f"; delta/L = {diagnosis.intervals['delta/L']}"
     if diagnosis.eta_l is not None:
         local = f" at eta_l = {diagnosis.eta_l:.3g}, K = {diagnosis.K}"
     rows = [
@@ -78,20 +90,21 @@ def _measured(diagnosis: "Diagnosis") -> list[str]:
 
 
 def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
-    """Return a line with the scalar of this name, its error, or what bound it is."""
-    error, value = diagnosis.errors.get(name, 0.0), getattr(diagnosis.scalars, name)
+    """Return a line with the scalar of this name, its interval, or what bound it is."""
+    value = getattr(diagnosis.scalars, name)
     if not isfinite(value):
-        return f"{name:<7}{'not measured':<18}{meaning}"
+        return f"{name:<7}{'not measured':<34}{meaning}"
     sign = {"at least": ">= ", "at most": "<= "}.get(diagnosis.bounds.get(name, ""), "")
-    shown = f"{sign}{value:.3g}" + (f" ± {error:.1g}" if error else "")
-    return f"{name:<7}{shown:<18}{meaning}"
+    shown = f"{sign}{diagnosis.intervals.get(name, f'{value:.3g}')}"
+    return f"{name:<7}{shown:<34}{meaning}"
 
 
 def _convexity(diagnosis: "Diagnosis") -> str:
     if diagnosis.convexity == NO_GRADIENTS:
         return "least eigenvalue of the symmetric part of the mean matrix"
-    if abs(diagnosis.mu) <= FLAT * diagnosis.L:
-        return "no strong convexity"
+    mu = diagnosis.intervals.get("mu")
+    if abs(diagnosis.mu) <= FLAT * diagnosis.L or (mu is not None and mu.low <= 0 <= mu.high):
+        return "no strong convexity to be seen"
     below_zero = isfinite(diagnosis.mu) and diagnosis.mu < 0
     return "least eigenvalue of Hess: not convex there" if below_zero else "strong convexity"
 
@@ -102,8 +115,8 @@ def _convexity(diagnosis: "Diagnosis") -> str:
 def _theory(diagnosis: "Diagnosis") -> list[str]:
     rows = []
     for name, rate in diagnosis.rates.items():
-        total, most = sum(rate.values()), dominating(rate)
-        rows.append(f"{named(name):<24}{total:>9.3g} rounds, most for {most}")
+        total = diagnosis.intervals[f"rounds {name}"]
+        rows.append(f"{named(name):<24}{total!s:>9} rounds, most for {dominating(rate)}")
     if diagnosis.knee is not None:
         knees = diagnosis.knee.to_json().items()
         shown = ", ".join(f"option {option}: {_count(K)}" for option, K in knees)

@@ -106,6 +106,11 @@ def rates(at: Constants, K: int) -> dict[str, Rate]:
     }
 
 
+def totals(at: Constants, K: int) -> dict[str, float]:
+    """Return the rounds to eps by algorithm."""
+    return {name: sum(rate.values()) for name, rate in rates(at, K).items()}
+
+
 def dominating(rate: Mapping[str, float]) -> str:
     """Return the name of the largest term.
 

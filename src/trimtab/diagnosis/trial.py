@@ -19,6 +19,7 @@ from trimtab.simulation import Diverged, Simulation, simulate
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
 FIRST = 3  # whether f rises is asked after >= 3 rounds, since cohorts differ
 MOST = 100  # a candidate runs for <= 100 rounds
+BEHIND = 2.0  # after LEAST rounds a candidate is dropped if f - f* is > 2 x that of the best
 RACE = 0.65  # the race takes <= 0.65 x the time; the rest is for other step sizes of the winner
 TRIES = 7  # <= 7 step sizes of a candidate: one that makes f rise is halved, or cut to an eighth
 DOUBLINGS = 4  # a step size that did well is doubled <= 4 times, while that is better
@@ -44,6 +45,7 @@ class Lane:
     failed: bool = False  # whether f rose with every step size
     compared: bool = False  # whether it ran for >= LEAST rounds, or for the whole race
     there: bool = False  # whether it reached the goal
+    dropped: bool = False  # whether it was far behind after LEAST rounds, and ran no further
     slowest: float = 0.0  # the seconds of its slowest round, with a look at f
     sim: Simulation | None = field(default=None, repr=False)
 
@@ -74,9 +76,12 @@ class Trial:
         self.f_start = case.f0 if case.start is case.x0 else case.panel.can.loss(case.start)
 
     def race(
-        self, lanes: Sequence[Lane], most: int, until: float
+        self, lanes: Sequence[Lane], most: int, until: float, pace: Sequence[float] = ()
     ) -> Generator[Progress, None, None]:
-        """Run a round of each lane in turn until somebody reaches the goal, or the time is over."""
+        """Run a round of each lane in turn until somebody reaches the goal, or the time is over.
+
+        pace: f after each round of a run that got there, behind which nobody need go on.
+        """
         end, r = most, 0
         for r in range(1, most + 1):
             yield from self._up_to(r, lanes, until)
@@ -84,6 +89,10 @@ class Trial:
                 end = min(most, max(FIRST, floor(NEAR * r)))
             if r >= end or all(len(lane.losses) < r for lane in lanes):
                 break
+            if r >= LEAST:
+                self._drop(r, lanes)
+                if pace and all(lane.losses[r - 1] > pace[r - 1] for lane in lanes):
+                    break
         if r < end:  # The time was over, and those that started again may catch up.
             yield from self._up_to(min(LEAST, most), lanes, self.until)
         whole = r if r == end else LEAST
@@ -99,10 +108,24 @@ class Trial:
     ) -> Generator[Progress, None, None]:
         """Let every lane run until round r, those with few local steps first."""
         for lane in sorted(lanes, key=lambda lane: lane.K):
-            while len(lane.losses) < r and not lane.failed and self._fits(lane, until):
+            runs = not (lane.failed or lane.dropped)
+            while runs and len(lane.losses) < r and self._fits(lane, until):
                 what = f"{named(lane.algorithm)} with K = {lane.K}, round {len(lane.losses) + 1}"
                 yield Progress(what, self.share)
                 self._advance(lane)
+                runs = not lane.failed
+
+    def _drop(self, r: int, lanes: Sequence[Lane]) -> None:
+        """Drop who is far behind; not SCAFFOLD behind FedAvg, since its controls pay later."""
+        running = [lane for lane in lanes if len(lane.losses) >= r]
+        if not running:
+            return
+        best = min(running, key=lambda lane: lane.losses[r - 1])
+        low = min(self.case.least, best.losses[r - 1])
+        bound = low + BEHIND * (best.losses[r - 1] - low) + self.case.eps
+        for lane in running:
+            waits = best.algorithm == FEDAVG and lane.algorithm == SCAFFOLD
+            lane.dropped = lane.dropped or (lane.losses[r - 1] > bound and not waits)
 
     def affords(self, steps: int) -> bool:
         """Tell whether there is time to try candidates with so many local steps in all."""
@@ -158,7 +181,7 @@ def winner(
     Without one, the first to come near the least f of all wins; but FedAvg, which is often ahead
     early, gives way to SCAFFOLD unless the clients are alike, so that it does not stop early.
     """
-    tried = [lane for lane in lanes if lane.tried]
+    tried = [lane for lane in lanes if lane.tried and not lane.dropped]
     if any(lane.reached(trial.goal) < inf for lane in tried):
         return _first(tried, trial.goal)
     r = min((len(lane.losses) for lane in tried), default=0)
@@ -198,7 +221,8 @@ def better_step(trial: Trial, lane: Lane) -> Generator[Progress, None, tuple[Lan
     tried: list[Lane] = []
     for factor in (0.5, *[2.0] * DOUBLINGS):
         other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
-        yield from trial.race([other], len(lane.losses), trial.until)
+        rounds = len(lane.losses) if lane.there else min(len(lane.losses), LONG)
+        yield from trial.race([other], rounds, trial.until, lane.losses if lane.there else ())
         tried.append(other)
         better = other.tried and _better(trial, other, lane)
         lane = other if better else lane

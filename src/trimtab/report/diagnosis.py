@@ -9,6 +9,9 @@ from trimtab._files import write_whole
 from trimtab.algorithms.registry import kind
 from trimtab.diagnosis import Diagnosis
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
+from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.report.differences import picture
 from trimtab.report.style import PLOTS, document, html_table
 
 if TYPE_CHECKING:
@@ -25,11 +28,15 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path) -> Path:
 
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    reasons = " ".join([*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
+    saved = ""
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        saved = diagnosis.gain.sentence(diagnosis.algorithm)
+    reasons = " ".join([saved, *diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
     doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
     body = f"""<p class="advice"><b>{escape(diagnosis.advice)}</b> {escape(reasons)}</p>
 <p>How sure: {escape(diagnosis.sure)}</p>
 {f"<ul>{doubts}</ul>" if doubts else ""}
+{_how(diagnosis.differences)}
 <div class="plot">{svg(figure(diagnosis))}</div>
 <p class="small">Upper left: |grad f_i - grad f| and |Hess_i - Hess| of each client, as a share of
 the largest; pale bars are estimates from random vectors. Upper right: eigenvalues of Hess_i - Hess
@@ -42,24 +49,48 @@ from the optimum FedAvg stops at the step size that is advised.</p>
     return path
 
 
+def write_first_facts(facts: FirstFacts, name: str, path: Path) -> Path:
+    """Write the first page, which the whole one replaces, and return where it is."""
+    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
+    body = f"""<p class="advice"><b>So far ({facts.seconds:.0f} seconds).</b> The diagnosis goes on,
+and this page is replaced when it ends.</p>
+<ul>{said}</ul>
+{_how(facts.differences)}"""
+    write_whole(path, document(f"{name}: first facts about its clients", body))
+    return path
+
+
+def _how(differences: Differences) -> str:
+    """Return how the clients' data differ, with a picture."""
+    drawn = picture(differences)
+    shown = f'<div class="plot">{drawn}</div>' if drawn else ""
+    return f"<h2>How the clients differ</h2><p>{escape(differences.sentence)}</p>{shown}"
+
+
 def _points(diagnosis: Diagnosis) -> str:
     heads = ["point", "f", "zeta", "|grad f|", "B", "L", "delta"]
     rows = [
         [
-            escape(_cell(value))
-            for value in (row.where, row.loss, row.zeta, row.gradient, row.B, row.L, row.delta)
+            escape(row.where),
+            *(
+                escape(str(row.intervals.get(name, _cell(value))))
+                for name, value in (
+                    ("loss", row.loss),
+                    ("zeta", row.zeta),
+                    ("gradient", row.gradient),
+                    ("B", row.B),
+                    ("L", row.L),
+                    ("delta", row.delta),
+                )
+            ),
         ]
         for row in diagnosis.points
     ]
     return f"<h2>Points</h2>{html_table(heads, rows)}"
 
 
-def _cell(value: str | float | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    return f"{value:.3g}" if isfinite(value) else "-"
+def _cell(value: float | None) -> str:
+    return "-" if value is None or not isfinite(value) else f"{value:.3g}"
 
 
 def figure(diagnosis: Diagnosis) -> "Figure":

@@ -23,6 +23,7 @@ from trimtab.studies.course import Course
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, round_count
 from trimtab.studies.lanes import LocalSteps
+from trimtab.studies.prior import Prior
 from trimtab.studies.question import Question
 from trimtab.studies.recipe import Recipe
 from trimtab.studies.record import RoundLine, how_computed
@@ -61,6 +62,7 @@ def compare(
     name: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    prior: Prior | None = None,
     jobs: int = 1,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and tell which is best, and how sure that is.
@@ -78,9 +80,10 @@ def compare(
     work (sample gradients at the clients). minutes are turned into a budget of sample gradients by
     a few timed rounds; `budget` repeats a comparison anywhere. baselines: each client alone, and
     all data in one place, beside the algorithms. x, slow, lost and available are as in `simulate`.
-    With `out`, everything is written there and an interrupted comparison can be resumed. jobs: how
-    many processes run algorithms side by side, for a problem given by its name; no number depends
-    on it.
+    prior: what a diagnosis expects; it is tried first, nothing is left out because of it, and the
+    notes say whether it was right. With `out`, everything is written there and an interrupted
+    comparison can be resumed. jobs: how many processes run algorithms side by side, for a problem
+    given by its name; no number depends on it.
     `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
@@ -117,6 +120,7 @@ def compare(
         slow=slow,
         lost=lost,
         available=available,
+        prior=prior,
     )
     described = question.to_json(jobs) if jobs > 1 else None
     with ExitStack() as at_end:
@@ -172,15 +176,15 @@ def _compared(
     winners = {course.lane.label: course.winner for course in courses}
     count = seeds or study.affordable_seeds(winners)
     yield from stage(["report"], count=count, horizon=_horizon(goal, winners, study.R))
+    entries = [course.entry for course in courses]
     about = About(
         split=study.measured.split,
         tested_on=study.measured.tested_on,
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
         complete=all(course.search.complete for course in courses),
-        notes=tuple(study.measured.notes(goal.metric)),
+        notes=(*study.measured.notes(goal.metric), *study.judged(entries)),
     )
-    entries = [course.entry for course in courses]
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
     if study.folder is not None:

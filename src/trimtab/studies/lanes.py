@@ -9,6 +9,7 @@ from trimtab.core import Epochs
 from trimtab.core.hyper import settings_of
 from trimtab.problems.problem import Problem
 from trimtab.studies.baselines import BASELINES
+from trimtab.studies.prior import Prior
 from trimtab.studies.space import Space, space_of
 from trimtab.studies.split import Measured
 
@@ -40,6 +41,7 @@ def lanes_of(
     problem: Problem,
     K: LocalSteps,
     given: dict[str, Any],
+    prior: Prior | None = None,
 ) -> list[Lane]:
     """Return a lane for each algorithm, and for each K that is given."""
     Ks: list[Any] = list(K) if isinstance(K, Sequence) else [K]
@@ -55,7 +57,7 @@ def lanes_of(
             lanes.append(Lane(chosen, chosen.name, fixed=build(chosen)))
         else:
             for each in Ks if chosen.has_K else [None]:
-                space = space_of(chosen, problem, each, given)
+                space = space_of(chosen, problem, each, given, prior)
                 lanes.append(Lane(chosen, chosen.name, each, space))
     labels = [lane.label for lane in lanes]
     return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]

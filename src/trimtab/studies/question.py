@@ -16,6 +16,7 @@ from trimtab.simulation.sampling import Available
 from trimtab.studies.cost import unit_of
 from trimtab.studies.goal import goal_of
 from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
+from trimtab.studies.prior import Prior
 from trimtab.studies.recipe import Recipe
 from trimtab.studies.split import held_out
 from trimtab.studies.study import Study
@@ -45,6 +46,7 @@ class Question:
     slow: float
     lost: float
     available: Available
+    prior: Prior | None = None
 
     def study(self, folder: Path | None, resume: bool) -> Study:
         """Return the study: the problem split, the goal, a lane for each algorithm."""
@@ -57,7 +59,7 @@ class Question:
             name=self.name,
             goal=goal,
             lanes=[
-                *lanes_of(self.algorithms, measured.problem, self.K, given),
+                *lanes_of(self.algorithms, measured.problem, self.K, given, self.prior),
                 *(baseline_lanes(measured, self.K) if self.baselines else ()),
             ],
             R=self.R,
@@ -71,6 +73,7 @@ class Question:
             seed=self.seed,
             folder=folder,
             resume=resume,
+            prior=self.prior,
         )
 
     def to_json(self, jobs: int) -> dict[str, Any]:
@@ -92,6 +95,7 @@ class Question:
             "base": encode(self.base),
             "x": x,
             "available": _path(self.available),
+            "prior": None if self.prior is None else self.prior.to_json(),
         }
 
     @classmethod
@@ -99,13 +103,14 @@ class Question:
         """Return what `to_json` described."""
         problem = described["problem"]
         data = None if problem["data"] is None else Path(problem["data"])
-        x = described["x"]
+        x, prior = described["x"], described["prior"]
         made = {
             "problem": Recipe(**problem | {"data": data}),
             "algorithms": [decode(algorithm) for algorithm in described["algorithms"]],
             "K": decode(described["K"]),
             "base": decode(described["base"]),
             "x": None if x is None else load(b64decode(x))["x"],
+            "prior": None if prior is None else Prior.from_json(prior),
         }
         return cls(**described | made)
 

@@ -4,7 +4,7 @@ What the user gives is not searched.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ from trimtab.algorithms.registry import Kind, build
 from trimtab.core import Algorithm, Epochs
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
+from trimtab.studies.prior import Prior
 
 FACTOR = 10**0.5  # the next step size of the grid = 3.16 x the last
 STEPS = tuple(FACTOR**e for e in (-1, -2, 0, -3, 1, -4, 2))  # 0.01 … 10, from the middle outwards
@@ -45,6 +46,7 @@ class Space:
     kind: Kind
     Ks: tuple[int, ...]  # Empty: K is given, or there is none
     given: Mapping[str, Any]  # hyper-parameters that the user gave
+    prior: Prior = field(default=Prior())  # what is tried first
 
     @property
     def points(self) -> list[Point]:
@@ -54,7 +56,8 @@ class Space:
         betas: Sequence[float | None] = BETA if self._searches("base") else [None]
         every = product(enumerate(STEPS), enumerate(Ks), enumerate(etas_g), enumerate(betas))
         ranked = sorted(every, key=lambda chosen: sum(rank for rank, _ in chosen))
-        return [Point(eta, K, eta_g, beta) for (_, eta), (_, K), (_, eta_g), (_, beta) in ranked]
+        points = [Point(eta, K, eta_g, beta) for (_, eta), (_, K), (_, eta_g), (_, beta) in ranked]
+        return self.prior.ordered(self.kind.name, points)
 
     def build(self, point: Point) -> Algorithm:
         """Return the algorithm at a point."""
@@ -83,10 +86,17 @@ def local_steps(problem: Problem) -> tuple[int, ...]:
     return tuple(dict.fromkeys(steps(epochs) for epochs in EPOCHS))
 
 
-def space_of(kind: Kind, problem: Problem, K: int | Epochs | None, given: dict[str, Any]) -> Space:
+def space_of(
+    kind: Kind,
+    problem: Problem,
+    K: int | Epochs | None,
+    given: dict[str, Any],
+    prior: Prior | None = None,
+) -> Space:
     """Return what is searched for an algorithm on a problem."""
+    prior = prior or Prior()
     taken = {word: value for word, value in given.items() if value is not None}
     taken = {w: v for w, v in taken.items() if any(p.name == w for p in kind.parameters)}
     if not kind.has_K or K is not None:
-        return Space(kind, (), taken | ({"K": K} if kind.has_K else {}))
-    return Space(kind, local_steps(problem), taken)
+        return Space(kind, (), taken | ({"K": K} if kind.has_K else {}), prior)
+    return Space(kind, prior.local_steps(kind.name, local_steps(problem)), taken, prior)

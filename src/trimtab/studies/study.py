@@ -13,9 +13,11 @@ from trimtab.simulation import cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import sample_gradients
 from trimtab.studies.cost import spent
+from trimtab.studies.entry import Entry
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.lanes import Lane
+from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, open_folder
 from trimtab.studies.space import Point
 from trimtab.studies.split import Measured
@@ -38,6 +40,7 @@ class Study:
     seed: int
     folder: Path | None
     resume: bool
+    prior: Prior | None = None  # what a diagnosis expects
     budget: float = inf  # sample gradients for each lane
     shared: bool = False  # whether another process goes on from what this one leaves
 
@@ -47,6 +50,7 @@ class Study:
             settings = self._settings() | {"algorithms": [lane.label for lane in self.lanes]}
             settings |= {"split": self.measured.split, "prefer": self.goal.unit}
             settings |= {"metric": self.goal.name}
+            settings |= {} if self.prior is None else {"prior": self.prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
 
@@ -133,6 +137,10 @@ class Study:
     def starter(self, lane: Lane, point: Point) -> Any:
         """Return what makes the trial of another step size, all else as at a point."""
         return lambda eta: self.start(lane, replace(point, eta=eta))
+
+    def judged(self, entries: list[Entry]) -> list[str]:
+        """Say whether the diagnosis was right, if there was one."""
+        return [] if self.prior is None else [self.prior.judged(entries)]
 
     # -- seeds
 

@@ -1,0 +1,82 @@
+"""What else might have been drawn: bootstrap weights of the clients, and noise of their samples."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from trimtab.core.streams import PARTITION, stream
+from trimtab.diagnosis.estimate import LEVEL, REPLICATES
+from trimtab.diagnosis.panel import Panel
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The same replicates for every number, so that what is derived from several stays joint."""
+
+    weights: Tensor  # p as other clients might have made it, of shape (replicates, clients)
+    normals: Tensor  # by how many standard errors samples are off, of the same shape
+    tail: Tensor  # exponential numbers, for the clients that nobody measured
+    unseen: float  # how many clients were not measured for each that was
+    widen: float  # Student's quantile over the normal one, for so few clients
+
+    @property
+    def clients_vary(self) -> bool:
+        """Whether only some of the clients were measured."""
+        return self.unseen > 0
+
+
+def drawn(panel: Panel, N: int, seed: int) -> Draws:
+    """Return the replicates for a panel of a problem with N clients.
+
+    Where all clients are measured, no other ones might have been drawn, and all weights are p.
+    Else counts of a bootstrap are shrunk by the share of the clients that is known (Rao and Wu).
+    """
+    n, draw = panel.problem.N, stream(seed, PARTITION, 77)
+    normals = torch.randn(REPLICATES, n, generator=draw, dtype=torch.float64)
+    chosen = torch.randint(n, (REPLICATES, n), generator=draw)
+    ones = torch.ones(REPLICATES, n, dtype=torch.float64)
+    counts = torch.zeros_like(ones).scatter_add(1, chosen, ones)
+    shrunk = min(1.0, sqrt((1 - n / N) * n / (n - 1)))
+    weights = panel.p.double().cpu() * (1 + shrunk * (counts - 1))
+    tail = torch.empty(REPLICATES, dtype=torch.float64).exponential_(generator=draw)
+    return Draws(
+        weights=weights / weights.sum(1, keepdim=True),
+        normals=normals,
+        tail=tail,
+        unseen=(N - n) / n,
+        widen=_student(n - 1) if n < N else 1.0,
+    )
+
+
+def largest(values: Tensor, draws: Draws) -> Tensor:
+    """Return by which factor the largest of all clients may exceed the largest of those measured.
+
+    The largest few are continued by an exponential tail, from which as many are drawn as there are
+    clients that nobody measured; one factor, at least 1, for each replicate.
+    """
+    ordered = values.sort(descending=True).values.tolist()
+    top = max(1, min(10, len(ordered) // 4))
+    if not draws.clients_vary or len(ordered) < 2 or not ordered[0] > 0:
+        return torch.ones(REPLICATES, dtype=torch.float64)
+    edge = ordered[top]
+    excess = sum(value - edge for value in ordered[:top]) / top
+    beyond = torch.log(torch.tensor(top * draws.unseen).double()) - torch.log(draws.tail)
+    factor: Tensor = (edge + excess * beyond) / ordered[0]
+    return factor.clamp_min(1.0)
+
+
+def few_draws(count: int) -> float:
+    """Return by what a bootstrap of so few independent draws is too narrow.
+
+    >>> few_draws(1), round(few_draws(8), 2)
+    (1.0, 1.29)
+    """
+    return _student(count - 1) * sqrt(count / (count - 1)) if count > 1 else 1.0
+
+
+def _student(freedom: int) -> float:
+    from scipy.stats import norm, t
+
+    return float(t.ppf((1 + LEVEL) / 2, freedom) / norm.ppf((1 + LEVEL) / 2))

@@ -1,0 +1,132 @@
+"""Where a search begins, as a diagnosis expects it; and afterwards, whether that was right."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from trimtab.algorithms.registry import kind
+
+if TYPE_CHECKING:
+    from trimtab.studies.entry import Entry
+    from trimtab.studies.space import Point
+
+RIGHT = 1.3  # advice was right if it needs <= 1.3 x the rounds of the best that was looked at
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An algorithm at one K: the step size to begin with, and the rounds that are expected."""
+
+    algorithm: str
+    K: int
+    eta: float
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Likely settings; a search tries them first, and leaves nothing out because of them."""
+
+    algorithm: str | None = None  # what was advised, if anything was
+    K: int | None = None
+    eta: float | None = None
+    no_difference: bool = False  # whether another algorithm was expected to do as well
+    expected: tuple[Expected, ...] = field(default=())
+
+    @classmethod
+    def from_diagnosis(cls, content: dict[str, Any]) -> "Prior":
+        """Read what `trimtab diagnose` wrote."""
+        expected = [
+            Expected(one["algorithm"], one["K"], one["eta"], one["rounds"])
+            for one in content.get("predicted", ())
+            if one["eta"]
+        ]
+        return cls(
+            algorithm=content.get("algorithm"),
+            K=content.get("K"),
+            eta=content.get("eta_l"),
+            no_difference=content.get("verdict") == "no difference",
+            expected=tuple(expected),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Prior":
+        """Return what `to_json` wrote."""
+        expected = tuple(Expected(**one) for one in content["expected"])
+        return cls(**content | {"expected": expected})
+
+    # -- before
+
+    def local_steps(self, name: str, Ks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the K to search for an algorithm: the likeliest first, all others after it."""
+        begin = self._begin(name)
+        return Ks if begin is None or not Ks else tuple(dict.fromkeys((begin.K, *Ks)))
+
+    def ordered(self, name: str, points: "Sequence[Point]") -> "list[Point]":
+        """Return the same points, those first that are near what is expected.
+
+        A factor of 3.16 in the step size counts as much as one of 4 in K.
+        """
+        begin = self._begin(name)
+        if begin is None:
+            return list(points)
+
+        def far(point: "Point") -> float:
+            K = begin.K if point.K is None else point.K
+            step = abs(log(point.eta / self._step(name, K, begin))) / log(10**0.5)
+            server = 0.0 if point.eta_g is None else abs(log(point.eta_g)) / log(2)
+            return step + abs(log(K / begin.K)) / log(4) + server
+
+        return sorted(points, key=far)
+
+    def _begin(self, name: str) -> Expected | None:
+        """Return the settings that are likeliest for an algorithm; None: nothing is known of it."""
+        if name == self.algorithm and self.K is not None and self.eta is not None:
+            return Expected(name, self.K, self.eta)
+        mine = [one for one in self.expected if one.algorithm == name and one.rounds is not None]
+        return min(mine, key=lambda one: (one.rounds or 0, one.K), default=None)
+
+    def _step(self, name: str, K: int, begin: Expected) -> float:
+        """Return the step size to begin with at this K: that of the nearest K that is known."""
+        if begin.K == K:
+            return begin.eta
+        known = [one for one in self.expected if one.algorithm == name] or [begin]
+        return min(known, key=lambda one: abs(log(one.K / K))).eta
+
+    # -- after
+
+    def judged(self, entries: "Sequence[Entry]") -> str:
+        """Say whether the advice was right: by the rounds of what the diagnosis had looked at."""
+        if self.algorithm is None:
+            return "The diagnosis gave no advice, so there is nothing to judge."
+        names = {one.algorithm for one in self.expected} | {self.algorithm}
+        raced = [e for e in entries if e.name in names and not e.baseline]
+        mine = [e for e in raced if e.name == self.algorithm]
+        advised = f"{kind(self.algorithm).shown} (K = {self.K})"
+        if not mine or len(raced) == len(mine):
+            return (
+                f"The diagnosis advised {advised}, which cannot be judged: compare it with others."
+            )
+        there = [e for e in raced if e.rounds is not None and not e.diverged]
+        if not there:
+            return (
+                f"The diagnosis advised {advised}; nobody reached the target, so nothing is said."
+            )
+        best = min(there, key=lambda e: e.rounds or 0)
+        own = min((e.rounds for e in mine if e.rounds is not None), default=None)
+        if own is not None and best.rounds is not None and own <= RIGHT * best.rounds:
+            than = "it is the best" if best in mine else f"{best.shown} needs {best.rounds}"
+            return (
+                f"The diagnosis was right: it advised {advised}, which needs {own} rounds; {than}."
+            )
+        needs = "does not get there" if own is None else f"needs {own} rounds"
+        said = " (no difference was expected)" if self.no_difference else ""
+        return (
+            f"The diagnosis was wrong: it advised {advised}{said}, which {needs}, where "
+            f"{best.shown} needs {best.rounds}."
+        )

@@ -1,0 +1,208 @@
+"""Intervals: another seed does not contradict them, and no joint replicate contradicts itself."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+import torch
+from losses import logistic, quadratics, random
+from test_little_time import Costly
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab import Supervised, diagnose
+from trimtab.core.task import Task
+from trimtab.diagnosis import hessian_products, hessians, intervals, measure
+from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.estimate import LEVEL, Estimate, estimated
+from trimtab.diagnosis.panel import Panel, _Some, thinned
+from trimtab.diagnosis.resampling import drawn, largest
+
+SEEDS = range(1, 7)
+MARGIN = 0.15  # an interval that is 4 x too narrow is contradicted in > 15 % of the pairs
+
+
+def network(N=8, n=200):
+    """Return a small network on clients whose inputs are moved."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    clients = []
+    for i in range(N):
+        X = random(n, 4, seed=i) + random(4, seed=100 + i)
+        clients.append((X, (X @ random(4, 3, seed=5) + random(n, 3, seed=50 + i)).argmax(1)))
+    return Supervised(module, F.cross_entropy, clients, batch=20, sampling="iid")
+
+
+def some(problem, count, seed):
+    """Return a panel of so many clients, drawn at random."""
+    draw = torch.Generator().manual_seed(seed)
+    clients = tuple(sorted(torch.randperm(problem.N, generator=draw)[:count].tolist()))
+    return Panel(_Some(problem, clients), clients)
+
+
+def everybody(problem):
+    return Panel(problem, tuple(range(problem.N)))
+
+
+CASES = {
+    "some quadratics": (
+        lambda: quadratics(N=60, d=6, G=2.0, delta=0.5, sigma=0.5),
+        lambda problem, seed: some(problem, 24, seed),
+    ),
+    "some samples of logistic": (
+        lambda: logistic(N=8, n=120, batch=20, sampling="iid"),
+        lambda problem, seed: thinned(problem, tuple(range(8)), 40, seed, Budget(9.0)),
+    ),
+    "some samples of a network": (
+        network,
+        lambda problem, seed: thinned(problem, tuple(range(8)), 60, seed, Budget(9.0)),
+    ),
+}
+
+
+def measured(problem, panel, seed):
+    """Return a sample with all numbers at one point."""
+    budget = Budget(600.0)
+    x = problem.x0(0).double() + 0.5
+    here, there = (measure.at_point(panel, at) for at in (x, x + random(len(x))))
+    noise = measure.batch_noise(panel, x, seed, budget.until(1))
+    parts = [hessians.full_hessians(p, x, budget.until(1)) for p in panel.half_panels or (panel,)]
+    apart = (parts[0] - parts[1]) / 2 if len(parts) == 2 else None
+    found = hessians.by_matrices(panel, torch.stack(parts).mean(0), budget.until(1), apart)
+    ratio = measure.ratio(panel.p, there, here)
+    draws = drawn(panel, problem.N, seed)
+    B = float(ratio.of(panel.p))
+    return intervals.at_point("x", x, draws, seed, here, found, noise, (ratio,), B)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Return what several seeds measure of each case."""
+    made = {name: (problem(), panel) for name, (problem, panel) in CASES.items()}
+    return {
+        name: [measured(problem, panel(problem, seed), seed) for seed in SEEDS]
+        for name, (problem, panel) in made.items()
+    }
+
+
+def agreement(runs):
+    """Return the share of all pairs of runs and quantities whose intervals overlap."""
+    pairs = [(a[name], b[name]) for a, b in combinations(runs, 2) for name in a]
+    return sum(a.overlaps(b) for a, b in pairs) / len(pairs)
+
+
+def narrowed(found, factor):
+    """Return the mutant: intervals that are too narrow."""
+    return {
+        name: replace(
+            one,
+            low=one.value - (one.value - one.low) / factor,
+            high=one.value + (one.high - one.value) / factor,
+        )
+        for name, one in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_seed_does_not_contradict_what_was_measured(samples, name):
+    runs = [sample.estimates() for sample in samples[name]]
+    assert set(runs[0]) == {"zeta", "G", "B", "sigma", "L", "delta", "mu", "norm", "second"}
+    assert agreement(runs) >= LEVEL
+
+
+def test_intervals_that_are_four_times_too_narrow_are_contradicted(samples):
+    shares = [
+        agreement([narrowed(sample.estimates(), 4) for sample in each]) for each in samples.values()
+    ]
+    assert sum(shares) / len(shares) < LEVEL - MARGIN
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_replicate_contradicts_itself(samples, name):
+    for sample in samples[name]:
+        each, slack = sample.replicates, 1 + 1e-9
+        assert (each["delta"] <= 2 * slack * each["L"]).all()
+        assert (each["norm"] <= slack * each["L"]).all()
+        assert (each["mu"] <= slack * each["norm"]).all()
+        assert (each["zeta"] <= slack * each["G"]).all()
+        assert (each["B"] >= 1).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: quadratics(sigma=0.5, G=3.0, delta=0.1),
+        lambda: logistic(batch=10),
+        lambda: network(N=3, n=20).replace(l2=0.05),
+    ],
+    ids=["quadratics", "logistic", "network"],
+)
+def test_two_diagnoses_with_other_seeds_agree(make, monkeypatch):
+    problem, runs = make(), []
+    for seed in (1, 2):  # The time is counted in gradients, so that no machine is too slow.
+        costly = Costly(problem)
+        with monkeypatch.context() as patch:
+            patch.setattr("trimtab.diagnosis.budget.perf_counter", lambda own=costly: own.now)
+            runs.append(diagnose(costly, seed=seed, minutes=5000 * costly.N / 60))
+    names = {"zeta", "G", "B", "L", "delta", "mu", "norm", "second", "sigma", "delta/L", "knee I"}
+    assert names <= set(runs[0].intervals)
+    pairs = {name: [run.intervals[name] for run in runs] for name in names}
+    assert [name for name, (a, b) in pairs.items() if not a.overlaps(b)] == []
+    for run in runs:
+        for name, one in run.intervals.items():
+            assert one.low <= one.value <= one.high, name
+            assert one.at.startswith(run.where)
+
+
+def test_where_nothing_is_drawn_there_is_no_width():
+    found = diagnose(quadratics(G=3.0, delta=0.1))
+    for name in ("zeta", "G", "L", "delta", "mu", "delta/L", "knee II", "rounds scaffold", "bias"):
+        one = found.intervals[name]
+        assert one.high - one.low <= 1e-6 * abs(one.value), name
+    assert [row.where for row in found.points] == [row.intervals["zeta"].at for row in found.points]
+
+
+def test_what_is_derived_inherits_the_interval_and_all_three_forms_have_it():
+    found = diagnose(quadratics(N=20, sigma=2.0, G=3.0, delta=0.1))
+    noisy, rounds = found.intervals["sigma"], found.intervals["rounds sgd"]
+    assert noisy.low < noisy.value < noisy.high
+    assert rounds.low < rounds.value < rounds.high
+    assert str(noisy) in str(found)
+    assert found.to_json()["intervals"]["sigma"] == noisy.to_json()
+
+
+def test_clients_that_nobody_measured_may_be_steeper():
+    problem = quadratics(N=60, d=6)
+    own = random(24).abs()
+    few = largest(own, drawn(some(problem, 24, 0), 60, 0))
+    assert (few >= 1).all()
+    assert few.max() > 1
+    assert (largest(own, drawn(everybody(quadratics(N=24, d=6)), 24, 0)) == 1).all()
+
+
+def test_of_400_clients_the_mean_is_that_of_all():
+    problem = quadratics(N=400, d=6, delta=0.5)
+    found = diagnose(problem)
+    assert found.mu == pytest.approx(problem.mu, rel=1e-6)
+    assert found.delta == pytest.approx(problem.delta, rel=1e-6)
+
+
+def test_a_bias_to_one_side_widens_both():
+    one = estimated(1.0, torch.linspace(1.0, 1.4, 201).double(), "start")
+    assert 1 - one.low == pytest.approx(one.high - 1) == pytest.approx(0.39)
+    assert Estimate(1.0, 0.9, 1.1, "x").overlaps(Estimate(1.2, 1.05, 1.3, "x"))
+    assert not Estimate(1.0, 0.9, 1.1, "x").overlaps(Estimate(1.2, 1.15, 1.3, "x"))
+
+
+def test_common_directions_give_a_bound_that_is_inside_its_interval():
+    problem = quadratics(N=12, d=40, delta=0.5)
+    budget = Budget(600.0)
+    for seed in SEEDS:
+        steps = hessian_products.by_products(
+            everybody(problem), problem.x_star, seed, budget, budget.until(1)
+        )
+        found = Task(steps).result()
+        for name in ("L", "delta"):
+            value, true = getattr(found, name), getattr(problem, name)
+            assert value <= true * (1 + 1e-9)
+            assert true <= value + found.errors[name] * (1 + 1e-6) + 1e-9
