@@ -16,7 +16,7 @@ COMMANDS = {
     "run": "Run one ALGORITHM on PROBLEM and leave its model.",
     "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
     "check": "Hold an ALGORITHM, such as mine.py:Mine, to the contract, rule by rule.",
-    "report": "Write the page of a finished comparison or run anew.",
+    "report": "Write the page of finished results anew, of several side by side.",
     "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
     "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _main(words: list[str]) -> None:
     try:
-        cli.main([w for w in words if w != "--debug"], prog_name="trimtab", standalone_mode=False)
+        given = [word for word in words if word != "--debug"]
+        cli.main(given, prog_name="trimtab", standalone_mode=False, obj=given)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -13,6 +13,7 @@ from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_problem
 from trimtab.problems.metric import ACCURACY
+from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
@@ -148,7 +149,7 @@ def _compared(
     for lane in study.lanes:
         search, winner = searches[lane.label], winners[lane.label]
         entry = yield from study.finish(lane, order[lane.label], horizon, search, deadline)
-        entry.not_run = search.not_run
+        entry.not_run, entry.searched = search.not_run, search.candidates()
         runs = yield from study.runs(lane, winner, entry, count, horizon, search, deadline)
         entry.per_client = study.per_client(lane)
         entries.append(without_messages(over_seeds(entry, runs, goal)))
@@ -162,6 +163,7 @@ def _compared(
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
+    result.population = population_of(study.measured.problem)
     if study.folder is not None:
         _write(study.folder, result, winners, goal)
     return result

@@ -7,6 +7,7 @@ from typing import Any
 from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
 from trimtab.problems.metric import LOSS, Metric
+from trimtab.problems.population import Population
 from trimtab.studies import export
 from trimtab.studies.chosen import Chosen
 from trimtab.studies.cost import unit_of
@@ -49,6 +50,7 @@ class Comparison:
     page: Path | None = None
     about: About = field(default_factory=lambda: About())
     chosen: Chosen | None = None  # the model that a run leaves
+    population: Population | None = None  # who the clients are; folders of 0.1.0 do not say
 
     @property
     def metric(self) -> str:
@@ -95,6 +97,7 @@ class Comparison:
             "entries": [entry.to_record() for entry in self.entries],
             "prefer": self.goal.unit,
             "about": self.about.to_json(),
+            "population": None if self.population is None else self.population.to_json(),
         }
 
 
@@ -117,4 +120,7 @@ def read_comparison(folder: Path) -> Comparison:
     entries = [Entry.from_record(entry) for entry in outcome["entries"]]
     about = About.from_json(outcome.get("about", {}))
     name = content["settings"]["problem"]
-    return Comparison(name, goal, entries, outcome["advice"], folder, about=about)
+    result = Comparison(name, goal, entries, outcome["advice"], folder, about=about)
+    if outcome.get("population") is not None:
+        result.population = Population.from_json(outcome["population"])
+    return result
