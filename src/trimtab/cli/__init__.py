@@ -11,6 +11,21 @@ from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
 from trimtab.errors import BadArgument
 
+SECTIONS = {
+    "Find out": ("compare", "diagnose", "run"),
+    "Show": ("report", "picture"),
+    "Train over real sites": ("federate",),
+    "The papers": ("reproduce", "bench"),
+    "Set up": ("check", "doctor", "completion"),
+}
+EXAMPLES = {
+    "trimtab compare": "which algorithm is best on scikit-learn's digits, in a few minutes",
+    "trimtab compare mine.py:problem --algorithms fedavg,scaffold --seeds 5": "on your own data",
+    "trimtab diagnose mine.py:problem": "how your clients differ, and what to use",
+    "trimtab run scaffold digits --eta-l 0.1 --K 5 -R 100": "one run, and its model",
+    "trimtab report runs/compare-digits-1 runs/compare-digits-2": "two results on one page",
+    "trimtab reproduce figure3 --quick": "a figure of the SCAFFOLD paper",
+}
 COMMANDS = {
     "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
     "run": "Run one ALGORITHM on PROBLEM and leave its model.",
@@ -20,6 +35,9 @@ COMMANDS = {
     "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
     "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
+    "picture": "Draw client drift from a real run, or who has which labels.",
+    "doctor": "Tell versions, cores, kernel, devices and data, and what is missing.",
+    "completion": "Print the lines that let a shell complete commands, names and options.",
 }
 
 
@@ -27,6 +45,8 @@ COMMANDS = {
     cls=LazyGroup,
     helps=COMMANDS,
     homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
+    sections=SECTIONS,
+    examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
