@@ -153,6 +153,14 @@ def test_every_chart_says_what_it_shows_and_has_its_numbers_beside_it(folder, tm
     assert text.count("<details>") >= len(re.findall(r"<figure id=", text))
 
 
+def test_a_result_shows_itself_in_a_notebook_and_is_short_elsewhere(result):
+    tags = parsed(result._repr_html_())
+    assert tags.seen.count("tr") == 1 + len(result.entries)
+    assert "script" not in tags.seen
+    assert result.advice in tags.text
+    assert len(repr(result)) < 100 + len(result.problem) + len(result.advice)
+
+
 # -- what older folders have
 
 

@@ -38,7 +38,7 @@ class About:
         return cls(**content | tuples)
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """What `compare` found."""
 
@@ -86,6 +86,13 @@ class Comparison:
     def to_pandas(self) -> Any:
         """Return the table as a DataFrame of pandas."""
         return export.to_pandas(self)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.entries)} algorithms on {self.problem}: {self.advice}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the advice, and the table."""
+        return export.to_html(self)
 
     def to_record(self) -> dict[str, Any]:
         """Return what `read_comparison` needs to show the result again."""

@@ -42,7 +42,7 @@ def _how_sure(source: Source) -> str:
     if about.split == "none":
         said.append("nothing was held out to choose by")
     elif about.split == "given":
-        said.append("chosen by validation data, scored on test data")
+        said.append(f"chosen by validation data, scored on {about.tested_on} data")
     else:
         said.append(f"chosen by {100 * float(about.split):g} % of the rows, which were held out")
     if not about.complete:

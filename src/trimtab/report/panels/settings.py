@@ -25,7 +25,8 @@ def _notes(source: Source) -> list[str]:
     elif about.split != "none":
         facts.append(
             f"Tuned, stopped and compared on {100 * float(about.split):g} % of each client's "
-            "samples, which were held out; the test data were looked at once, at the chosen round."
+            f"samples, which were held out; the {about.tested_on} data were looked at once, at the "
+            "chosen round."
         )
     if len(about.seeds) > 1:
         seeds = ", ".join(map(str, about.seeds))
