@@ -12,7 +12,7 @@ def readable(colour: str, background: str, least: float = LEAST) -> str:
     """Return the colour, moved towards black or white until it stands out from the background.
 
     >>> readable("#edae49", "#ffffff"), readable("#00798c", "#ffffff")
-    ('#b78639', '#00798c')
+    ('#b48437', '#00798c')
     """
     towards = 0.0 if luminance(background) > 0.5 else 255.0
     parts = _parts(colour)
