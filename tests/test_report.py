@@ -307,6 +307,9 @@ def test_report_takes_several_folders(folder, tmp_path, monkeypatch, capsys):
     text = parsed(Path(printed["page"]).read_text()).text
     assert "Use Scaffold." in text
     assert "0.25" in text
+    main(["report", str(diagnosed), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == "runs/report-2/report.html"
+    assert [path.name for path in diagnosed.iterdir()] == ["diagnosis.json"]
 
 
 def test_report_shows_a_reproduction(tmp_path, capsys):

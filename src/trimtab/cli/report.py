@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,17 +20,13 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Write the page of finished results anew; of several folders, one page side by side.
 
     DIR is the folder of a comparison, a run, a diagnosis, or a reproduction such as results/table3.
-    The page of one folder lies in it, that of several in runs, unless --out says where.
+    The page of one folder lies in it, that of several in runs, unless --out says where. A diagnosis
+    alone is put in runs too, for its folder has a page of its own.
     """
     from trimtab.report import write_pages
-    from trimtab.report.sources import read_diagnosis, read_source
+    from trimtab.report.sources import read_source
     from trimtab.reproduce.report import holds_reproduction, write_reproduction
 
-    if len(folders) == 1 and out is None:
-        home = folders[0]
-    else:
-        home = output_folder(out, "report", resume=False)
-    page, results = home / "report.html", []
     papers = [folder for folder in folders if holds_reproduction(folder)]
     if papers and len(folders) > 1:
         raise BadArgument(
@@ -37,17 +34,14 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
             "{_folder} is a reproduction, which has a page of its own; pass it alone.",
             _folder=papers[0],
         )
+    diagnoses = {folder.name: found for folder in folders if (found := _diagnosis_alone(folder))}
+    inside = len(folders) == 1 and out is None and not diagnoses
+    home = folders[0] if inside else output_folder(out, "report", resume=False)
+    page, results = home / "report.html", []
     if papers:
         write_reproduction(papers[0], page)
     else:
-        diagnoses = {}
-        for folder in folders:
-            found = read_diagnosis(folder)
-            alone = not any((folder / name).exists() for name in ("run.json", "compare.json"))
-            if found is not None and alone:
-                diagnoses[folder.name] = found
-            else:
-                results.append(read_source(folder))
+        results = [read_source(folder) for folder in folders if not _diagnosis_alone(folder)]
         write_pages(results, page, diagnoses)
     if as_json:
         click.echo(json.dumps({"page": str(page), "folders": [str(f) for f in folders]}, indent=2))
@@ -55,3 +49,11 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     for source in results:
         show(source.result)
     click.echo(f"Page: {page}")
+
+
+def _diagnosis_alone(folder: Path) -> dict[str, Any] | None:
+    """Return the diagnosis of a folder that holds nothing else."""
+    from trimtab.report.sources import read_diagnosis
+
+    others = any((folder / name).exists() for name in ("run.json", "compare.json"))
+    return None if others else read_diagnosis(folder)
