@@ -223,10 +223,13 @@ def test_options_are_what_they_were():
             ]
         ),
         "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
-        "report": [],
+        "report": ["--json", "--out"],
         "bench": ["--json", "--out"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
+        "picture": [],  # its commands: tests/test_pictures.py
+        "doctor": ["--data", "--json"],
+        "completion": [],
     }
 
 

@@ -88,15 +88,6 @@ def test_schedule(tmp_path):
     assert lines[-1].endswith("bit for bit: True")
 
 
-def test_drift(tmp_path):
-    fedavg, scaffold = run("drift", tmp_path, "figures")
-    assert numbers(fedavg)[0] > 1
-    assert numbers(scaffold)[0] < 1e-5
-    assert (tmp_path / "figures" / "drift.png").read_bytes().startswith(b"\x89PNG")
-    assert "</svg>" in (tmp_path / "figures" / "drift.svg").read_text()
-    assert {path.name for path in tmp_path.rglob("*.*")} == {"drift.png", "drift.svg"}
-
-
 def test_paper_table():
     """It takes longer than an example may; its problem is what the command line takes."""
     problem, _ = load_problem(f"{EXAMPLES / 'paper_table.py'}:problem")

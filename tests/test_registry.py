@@ -22,6 +22,7 @@ from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.problems.loading import load_problem
 from trimtab.simulation import Executor, Simulation
+from trimtab.studies.compare import DEFAULT
 from trimtab.testing import check_algorithm
 
 MINE = '''
@@ -141,10 +142,11 @@ def test_kinds_say_what_they_are():
     assert kind("richardsonromberg").step == "eta_l"
 
 
-def in_lab(colour):
+def in_lab(colour, eye=((1, 0, 0), (0, 1, 0), (0, 0, 1))):
     """Return a colour as CIE L*a*b*, where distances are about those that eyes see."""
     sRGB = np.array([int(colour[j : j + 2], 16) / 255 for j in (1, 3, 5)])
     linear = np.where(sRGB <= 0.04045, sRGB / 12.92, ((sRGB + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(np.array(eye) @ linear, 0, 1)
     to_xyz = [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8729]]
     X, Y, Z = np.cbrt(np.array(to_xyz) @ linear)
     return np.array([116 * Y - 16, 500 * (X - Y), 200 * (Y - Z)])
@@ -153,6 +155,17 @@ def in_lab(colour):
 def test_colours_can_be_told_apart():
     colours = [in_lab(kind(n).colour) for n in registry.NAMES]
     assert min(np.linalg.norm(a - b) for a, b in combinations(colours, 2)) > 15
+
+
+# What eyes without red, or without green, cones see of linear sRGB (Machado et al., 2009).
+WITHOUT_RED = [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]
+WITHOUT_GREEN = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]
+
+
+@pytest.mark.parametrize("eye", [WITHOUT_RED, WITHOUT_GREEN], ids=["no red", "no green"])
+def test_the_colours_that_are_compared_by_default_are_told_apart_by_every_eye(eye):
+    seen = [in_lab(kind(n).colour, eye) for n in DEFAULT]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 15
 
 
 def test_words_become_an_algorithm(refused):

@@ -26,7 +26,7 @@ _TITLES = {  # class, title and colour by name
     "fedprox": ("FedProx", "FedProx", "#edae49"),
     "scaffold": ("Scaffold", "SCAFFOLD", "#00798c"),
     "fedopt": ("FedOpt", "FedOpt", "#b5651d"),
-    "mimelite": ("MimeLite", "MimeLite", "#8d6cab"),
+    "mimelite": ("MimeLite", "MimeLite", "#f08c00"),
     "mime": ("Mime", "Mime", "#4f3b78"),
     "serveronly": ("ServerOnly", "server only", "#888888"),
     "richardsonromberg": ("RichardsonRomberg", "Richardson-Romberg", "#5a9367"),

@@ -14,15 +14,33 @@ from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
 from trimtab.errors import BadArgument
 
+SECTIONS = {
+    "Find out": ("compare", "diagnose", "run"),
+    "Show": ("report", "picture"),
+    "Train over real sites": ("federate",),
+    "The papers": ("reproduce", "bench"),
+    "Set up": ("check", "doctor", "completion"),
+}
+EXAMPLES = {
+    "trimtab compare": "which algorithm is best on scikit-learn's digits, in a few minutes",
+    "trimtab compare mine.py:problem --algorithms fedavg,scaffold --seeds 5": "on your own data",
+    "trimtab diagnose mine.py:problem": "how your clients differ, and what to use",
+    "trimtab run scaffold digits --eta-l 0.1 --K 5 -R 100": "one run, and its model",
+    "trimtab report runs/compare-digits-1 runs/compare-digits-2": "two results on one page",
+    "trimtab reproduce figure3 --quick": "a figure of the SCAFFOLD paper",
+}
 COMMANDS = {
     "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
     "run": "Run one ALGORITHM on PROBLEM and leave its model.",
     "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
     "check": "Hold an ALGORITHM, such as mine.py:Mine, to the contract, rule by rule.",
-    "report": "Write the page of a finished comparison or run anew.",
+    "report": "Write the page of finished results anew, of several side by side.",
     "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
     "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
+    "picture": "Draw client drift from a real run, or who has which labels.",
+    "doctor": "Tell versions, cores, kernel, devices and data, and what is missing.",
+    "completion": "Print the lines that let a shell complete commands, names and options.",
 }
 
 
@@ -30,6 +48,8 @@ COMMANDS = {
     cls=LazyGroup,
     helps=COMMANDS,
     homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
+    sections=SECTIONS,
+    examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
@@ -56,7 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _main(words: list[str]) -> None:
     try:
-        cli.main([w for w in words if w != "--debug"], prog_name="trimtab", standalone_mode=False)
+        given = [word for word in words if word != "--debug"]
+        cli.main(given, prog_name="trimtab", standalone_mode=False, obj=given)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -9,7 +9,7 @@ import click
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
 from trimtab.cli.options import Numbers, RunOptions, run_options
-from trimtab.cli.output import output_folder, short_name, show, users_output
+from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
@@ -60,7 +60,6 @@ def compare(
     Step size, K, eta_g and momentum are searched unless they are given.
     """
     from trimtab.core import Epochs
-    from trimtab.report import write_page
     from trimtab.studies.compare import compare as compare_algorithms
     from trimtab.studies.record import make_way
     from trimtab.studies.start import read_model
@@ -96,7 +95,7 @@ def compare(
             **how,
         )
         result = follow(work, folder)
-    result.page = write_page(result, folder / "report.html")
+    result.page = write_report(result, folder)
     if options.as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

@@ -1,10 +1,10 @@
-"""What a shell offers when a name is being typed; nothing heavy is imported for it.
+"""What a shell offers when a name is being typed, and `trimtab completion`, without torch.
 
 The names of the reproductions stand here; a test holds them equal to those there are.
 """
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from trimtab.algorithms.registry import NAMES
 from trimtab.problems.names import PROBLEMS
@@ -31,3 +31,17 @@ def problem(ctx: click.Context, param: click.Parameter, typed: str) -> list[Comp
 def reproduction(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offer reproductions."""
     return [CompletionItem(name) for name in REPRODUCTIONS if name.startswith(typed)]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the lines that let a SHELL complete commands, names and options.
+
+    Put them where the shell reads them: trimtab completion bash >> ~/.bashrc
+    """
+    made = get_completion_class(shell)
+    assert made is not None
+    root = ctx.find_root().command
+    click.echo(made(root, {}, "trimtab", "_TRIMTAB_COMPLETE").source())

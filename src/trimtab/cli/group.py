@@ -1,6 +1,6 @@
 """A group of commands that holds their one-line helps itself, and loads one when it is used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,13 +11,21 @@ from trimtab.cli.starting import uninterrupted
 
 
 class LazyGroup(click.Group):
-    """Commands by name: their helps, and the module that each is in."""
+    """Commands by name: their helps, the module that each is in, and how help orders them."""
 
     def __init__(
-        self, *args: Any, helps: Mapping[str, str], homes: Mapping[str, str], **kwargs: Any
+        self,
+        *args: Any,
+        helps: Mapping[str, str],
+        homes: Mapping[str, str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        examples: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.helps, self.homes = helps, homes
+        self.sections = {"Commands": tuple(helps)} if sections is None else sections
+        self.examples = examples or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the helps."""
@@ -32,9 +40,17 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the helps, and load nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.helps.items()))
+        """Write the helps in their sections, then examples, and load nothing."""
+        longest = max(map(len, self.helps))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{longest}}", self.helps[name]) for name in names])
+        if self.examples:
+            with formatter.section("Examples"):
+                for command, what in self.examples.items():
+                    formatter.write_text(f"{command}")
+                    with formatter.indentation():
+                        formatter.write_text(what)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer names and options, and load nothing."""

@@ -1,6 +1,7 @@
 """What is written where: folders for results, and standard output for what the program says."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -42,6 +43,20 @@ def show(result: "Comparison") -> None:
         console.print(f"{note[:1].upper()}{note[1:]}", highlight=False, markup=False)
     console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
     click.echo(f"Page: {result.page}")
+
+
+def write_report(result: "Comparison", folder: Path) -> Path:
+    """Write the page of a result into its folder, after the command that makes it again."""
+    from trimtab._files import read_json, write_json
+    from trimtab.report import write_page
+
+    path = folder / ("run.json" if (folder / "run.json").exists() else "compare.json")
+    words: list[str] | None = click.get_current_context().find_root().obj
+    record = read_json(path)
+    if words is not None and "command" not in record:
+        again = [word for word in words if word not in ("--resume", "--json", "--debug")]
+        write_json(path, record | {"command": shlex.join(["trimtab", *again])})
+    return write_page(result, folder / "report.html")
 
 
 def output_folder(out: Path | None, stem: str, resume: bool) -> Path:

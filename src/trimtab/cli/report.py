@@ -1,21 +1,59 @@
 """`trimtab report`."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from trimtab.cli.output import show
+from trimtab.cli.output import output_folder, show
 from trimtab.cli.starting import needs
+from trimtab.errors import BadArgument
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR…")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("report")
-def report(folder: Path) -> None:
-    """Write the page of a finished comparison or run anew."""
-    from trimtab.report import write_page
-    from trimtab.studies.comparison import read_comparison
+def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Write the page of finished results anew; of several folders, one page side by side.
 
-    result = read_comparison(folder)
-    result.page = write_page(result, folder / "report.html")
-    show(result)
+    DIR is the folder of a comparison, a run, a diagnosis, or a reproduction such as results/table3.
+    The page of one folder lies in it, that of several in runs, unless --out says where. A diagnosis
+    alone is put in runs too, for its folder has a page of its own.
+    """
+    from trimtab.report import write_pages
+    from trimtab.report.sources import read_source
+    from trimtab.reproduce.report import holds_reproduction, write_reproduction
+
+    papers = [folder for folder in folders if holds_reproduction(folder)]
+    if papers and len(folders) > 1:
+        raise BadArgument(
+            "out",
+            "{_folder} is a reproduction, which has a page of its own; pass it alone.",
+            _folder=papers[0],
+        )
+    diagnoses = {folder.name: found for folder in folders if (found := _diagnosis_alone(folder))}
+    inside = len(folders) == 1 and out is None and not diagnoses
+    home = folders[0] if inside else output_folder(out, "report", resume=False)
+    page, results = home / "report.html", []
+    if papers:
+        write_reproduction(papers[0], page)
+    else:
+        results = [read_source(folder) for folder in folders if not _diagnosis_alone(folder)]
+        write_pages(results, page, diagnoses)
+    if as_json:
+        click.echo(json.dumps({"page": str(page), "folders": [str(f) for f in folders]}, indent=2))
+        return
+    for source in results:
+        show(source.result)
+    click.echo(f"Page: {page}")
+
+
+def _diagnosis_alone(folder: Path) -> dict[str, Any] | None:
+    """Return the diagnosis of a folder that holds nothing else."""
+    from trimtab.report.sources import read_diagnosis
+
+    others = any((folder / name).exists() for name in ("run.json", "compare.json"))
+    return None if others else read_diagnosis(folder)

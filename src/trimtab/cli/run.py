@@ -15,7 +15,7 @@ from trimtab.cli.options import (
     run_options,
     with_epochs,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output
+from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
 
@@ -51,7 +51,6 @@ def run(
     hyper-parameters are options too; --eta-l or --eta is its step size.
     """
     from trimtab.algorithms.registry import kind
-    from trimtab.report import write_page
     from trimtab.studies.run import run as run_algorithm
 
     own = click.get_current_context().meta[OWN]
@@ -89,7 +88,7 @@ def run(
         result = follow(work, folder)
     assert result.chosen is not None
     last, best = (folder / name for name in ("model.safetensors", "best.safetensors"))
-    result.page = write_page(result, folder / "report.html")
+    result.page = write_report(result, folder)
     if options.as_json:
         only = {"problem": result.problem, "target": options.target, **result.entries[0].to_json()}
         only |= {"page": str(result.page), "model": None if save == "best" else str(last)}

@@ -51,6 +51,7 @@ class Capabilities:
     groups = _Own[Sequence[Any]]("groups")  # a label for each client
     with_metric = _Own[Callable[[str], Any]]("with_metric")  # the problem with one more metric
     class_shares = _Own[Callable[[], tuple[str, Tensor] | None]]("class_shares")  # for accuracy
+    label_counts = _Own[Callable[[], list[list[int]] | None]]("label_counts")  # by client and class
     weighing = _Own[str]("weighing")  # where the p_i come from: uniform, samples or own
 
     def _has(self, name: str) -> Any:
@@ -148,8 +149,9 @@ def capabilities(problem: Any) -> Capabilities:
     `client_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`,
     `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`,
     `unflatten`, `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
-    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares` or `weighing`;
-    by an `evaluate` that takes a client; by `symmetric` = False that its oracles are no gradients.
+    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`
+    or `weighing`; by an `evaluate` that takes a client; by `symmetric` = False that its oracles
+    are no gradients.
     Where it has no gradients of its own, they come from its oracles; where it has no loss but the
     clients' losses, it is their mean.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.problems.metric import Metric
@@ -28,13 +29,12 @@ class PerClient:
     spread: float  # the standard deviation
     on: str | None  # own test parts, training data, or both; None: the problem does not say
     groups: dict[str, float | None] | None = None  # means, None for a group where it is undefined
+    values: tuple[float, ...] = ()  # of each client, in the order of their numbers
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; a number that is not finite is None."""
-        return {
-            name: None if isinstance(value, float) and not isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        fields: dict[str, Any] = plain(asdict(self))
+        return fields
 
 
 def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
@@ -72,6 +72,7 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
         spread=_deviation([values[i] for i in defined]),
         on=_measured_on(can, problem.N),
         groups=_groups(can, values),
+        values=tuple(values),
     )
 
 

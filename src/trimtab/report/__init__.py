@@ -1,7 +1,7 @@
 """Records made readable: tables, plots, one self-contained HTML page.
 
 May import studies, diagnosis and federation. Names are found on first use, and matplotlib only
-where something is drawn.
+where one of its figures is drawn; charts are SVG of our own.
 """
 
 from importlib import import_module
@@ -9,18 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.report.diagnosis import write_diagnosis
-    from trimtab.report.page import write_page
+    from trimtab.report.page import write_page, write_pages
+    from trimtab.report.sources import read_source
     from trimtab.report.table import bench_table, reproduction_table, terminal_table
 
 _HOMES = {
     "bench_table": "table",
     "reproduction_table": "table",
     "terminal_table": "table",
+    "read_source": "sources",
     "write_diagnosis": "diagnosis",
     "write_page": "page",
+    "write_pages": "page",
 }
 
-__all__ = ["bench_table", "reproduction_table", "terminal_table", "write_diagnosis", "write_page"]
+__all__ = [
+    "bench_table",
+    "read_source",
+    "reproduction_table",
+    "terminal_table",
+    "write_diagnosis",
+    "write_page",
+    "write_pages",
+]
 
 
 def __getattr__(name: str) -> Any:

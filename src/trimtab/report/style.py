@@ -1,22 +1,12 @@
-"""How pages and plots look. No plotting library is needed to know it."""
+"""How pages and plots look: the frame of a page, its tables, and matplotlib's settings."""
 
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from trimtab._version import environment
 
-CSS = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2.5rem auto;
-       padding: 0 1.2rem; }
-h1 { font-size: 1.5rem; margin-bottom: .3rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-.advice { background: #e9f4f5; border-left: 4px solid #00798c; padding: .7rem 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums;
-  display: block; overflow-x: auto; white-space: nowrap }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #e5e5e5 }
-th:first-child, td:first-child { text-align: left } th { font-weight: 600; color: #555 }
-.plot svg { width: 100%; height: auto } .small { color: #666; font-size: .85rem }
-details { margin: .3rem 0 } summary { cursor: pointer }
-"""
 PLOTS: dict[Any, Any] = {  # matplotlib's settings
     "font.size": 10,
     "axes.spines.top": False,
@@ -29,22 +19,49 @@ PLOTS: dict[Any, Any] = {  # matplotlib's settings
 }
 
 
-def document(title: str, body: str) -> str:
-    """Return a self-contained page: a title, what it holds, and the versions it was made with."""
+def document(title: str, body: str, end: str = "") -> str:
+    """Return a self-contained page: a title, what it holds, and the versions it was made with.
+
+    end: what follows the body, such as data and the script that reads them.
+    """
     facts = ", ".join(f"{name} {version}" for name, version in environment().items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{CSS}</style></head><body>
+<style>{asset("page.css")}</style></head><body><main>
 <h1>{escape(title)}</h1>
 {body}
-<p class="small">{escape(facts)}</p>
-</body></html>
+</main><footer><p class="small">Page written by {escape(facts)}.</p></footer>
+{end}</body></html>
 """
 
 
-def html_table(heads: list[str], rows: list[list[str]]) -> str:
-    """Return a table; the cells are HTML already."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+@cache
+def asset(name: str) -> str:
+    """Return the style or the script of pages."""
+    return files("trimtab.report").joinpath(name).read_text("utf-8")
+
+
+def html_table(heads: list[str], rows: list[list[str]], name: str = "Table", kind: str = "") -> str:
+    """Return a table that scrolls in its own box; the cells are HTML already, the heads are not."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{row[0]}</th>' + "".join(f"<td>{c}</td>" for c in row[1:]) + "</tr>"
+        for row in rows
+        if row
+    )
+    style = f' class="{kind}"' if kind else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}">'
+        f"<table{style}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def section(title: str, body: str) -> str:
+    """Return a part of a page under its heading; nothing if it has nothing to show."""
+    return f"<section><h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
+
+
+def behind(table: str, words: str = "The numbers") -> str:
+    """Return a table that is opened when it is wanted."""
+    return f"<details><summary>{escape(words)}</summary>{table}</details>"

@@ -109,7 +109,8 @@ def _step(entry: "Entry") -> str:
 def _interval(entry: "Entry") -> str:
     if entry.interval is None:
         return "-"
-    return f"{entry.interval[0]:.2g} … {entry.interval[1]:.2g}"
+    low, high = (f"{end:.2g}" if end < 99.5 else f"{end:.0f}" for end in entry.interval)
+    return f"{low} … {high}"
 
 
 def _bytes(entry: "Entry") -> str:

@@ -14,6 +14,7 @@ from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.metric import ACCURACY
+from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
@@ -187,6 +188,7 @@ def _compared(
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
+    result.population = population_of(study.measured.problem)
     if study.folder is not None:
         _write(study.folder, result, winners, goal)
     return result

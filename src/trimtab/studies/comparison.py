@@ -7,6 +7,7 @@ from typing import Any
 from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
 from trimtab.problems.metric import LOSS, Metric
+from trimtab.problems.population import Population
 from trimtab.studies import export
 from trimtab.studies.chosen import Chosen
 from trimtab.studies.cost import unit_of
@@ -37,7 +38,7 @@ class About:
         return cls(**content | tuples)
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """What `compare` found."""
 
@@ -49,6 +50,7 @@ class Comparison:
     page: Path | None = None
     about: About = field(default_factory=lambda: About())
     chosen: Chosen | None = None  # the model that a run leaves
+    population: Population | None = None  # who the clients are; folders of 0.1.0 do not say
 
     @property
     def metric(self) -> str:
@@ -85,6 +87,13 @@ class Comparison:
         """Return the table as a DataFrame of pandas."""
         return export.to_pandas(self)
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.entries)} algorithms on {self.problem}: {self.advice}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the advice, and the table."""
+        return export.to_html(self)
+
     def to_record(self) -> dict[str, Any]:
         """Return what `read_comparison` needs to show the result again."""
         return {
@@ -95,6 +104,7 @@ class Comparison:
             "entries": [entry.to_record() for entry in self.entries],
             "prefer": self.goal.unit,
             "about": self.about.to_json(),
+            "population": None if self.population is None else self.population.to_json(),
         }
 
 
@@ -117,4 +127,7 @@ def read_comparison(folder: Path) -> Comparison:
     entries = [Entry.from_record(entry) for entry in outcome["entries"]]
     about = About.from_json(outcome.get("about", {}))
     name = content["settings"]["problem"]
-    return Comparison(name, goal, entries, outcome["advice"], folder, about=about)
+    result = Comparison(name, goal, entries, outcome["advice"], folder, about=about)
+    if outcome.get("population") is not None:
+        result.population = Population.from_json(outcome["population"])
+    return result

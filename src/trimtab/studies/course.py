@@ -98,7 +98,7 @@ class Course:
     def report(self, count: int, horizon: int) -> Events:
         """Let the winner run on to a common length, and with so many further seeds."""
         entry = yield from self._finish(horizon)
-        entry.not_run = self.search.not_run
+        entry.not_run, entry.searched = self.search.not_run, self.search.candidates()
         runs = yield from self._runs(entry, count, horizon)
         entry.per_client = self._per_client()
         self.entry = without_messages(over_seeds(entry, runs, self.goal))

@@ -16,13 +16,16 @@ from trimtab.studies.trial import Trial
 
 @dataclass(frozen=True)
 class Candidate:
-    """One step size that was tried."""
+    """One step size that was tried, and the K, eta_g and beta that were searched with it."""
 
     step: float | None
     ran: int
     rounds: int | None  # to the target; None if it was not reached
     best: float | None
     diverged_at: int | None
+    K: int | None = None
+    eta_g: float | None = None
+    beta: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Entry:
     step: str = ""  # which of the settings is the step size
     again: Again | None = None  # the winner from a moved start
     tried: list[Candidate] = field(default_factory=list)
+    searched: list[Candidate] = field(default_factory=list)  # with every K, eta_g and beta
     curve: list[RoundLine] = field(default_factory=list)
 
     @property
@@ -102,6 +106,7 @@ class Entry:
             "step": self.step,
             "again": None if self.again is None else asdict(self.again),
             "tried": [asdict(candidate) for candidate in self.tried],
+            "searched": [asdict(candidate) for candidate in self.searched],
             "curve": [line.to_json() for line in self.curve],
         }
 
@@ -109,7 +114,8 @@ class Entry:
     def from_record(cls, record: dict[str, Any]) -> "Entry":
         """Read what a folder keeps; what folders of version 0.1.0 lack is filled in."""
         again, tried, curve = (record.get(name) for name in ("again", "tried", "curve"))
-        plainly = {f.name for f in fields(cls)} - {"again", "tried", "curve", "runs", "interval"}
+        built = {"again", "tried", "searched", "curve", "runs", "interval"}
+        plainly = {f.name for f in fields(cls)} - built
         interval = record.get("interval")
         entry = cls(
             **{name: record[name] for name in plainly if name in record},
@@ -117,6 +123,7 @@ class Entry:
             interval=None if interval is None else (interval[0], interval[1]),
             runs=[SeedRun.from_json(run) for run in record.get("runs", ())],
             tried=[Candidate(**candidate) for candidate in tried or ()],
+            searched=[Candidate(**candidate) for candidate in record.get("searched", ())],
             curve=[RoundLine.from_json(line) for line in curve or ()],
         )
         base, _, number = entry.name.partition("#")
@@ -152,7 +159,7 @@ def entry_of(
         colour=own.colour,
         step=step_size(trial.algorithm)[0],
         again=again,
-        tried=[_candidate(t, goal) for t in tried],
+        tried=[candidate_of(t, goal) for t in tried],
         curve=trial.rounds,
     )
 
@@ -203,7 +210,8 @@ def _settings(trial: Trial) -> dict[str, Any]:
     return {name: repr(v) if is_dataclass(v) else v for name, v in settings.items()}
 
 
-def _candidate(trial: Trial, goal: Goal) -> Candidate:
+def candidate_of(trial: Trial, goal: Goal, **searched: Any) -> Candidate:
+    """Return what became of a trial; `searched`: the K, eta_g and beta that it had."""
     met = goal.first(trial.rounds)
     return Candidate(
         step=step_size(trial.algorithm)[1],
@@ -211,6 +219,7 @@ def _candidate(trial: Trial, goal: Goal) -> Candidate:
         rounds=met.r if met else None,
         best=goal.best(trial.rounds),
         diverged_at=trial.diverged.r if trial.diverged else None,
+        **searched,
     )
 
 

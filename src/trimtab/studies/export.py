@@ -1,6 +1,7 @@
 """A comparison's table in other people's formats."""
 
 import csv
+from html import escape
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,19 @@ def to_latex(result: "Comparison") -> str:
         ]
         lines.append(" & ".join(marked) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def to_html(result: "Comparison") -> str:
+    """Return advice and table for a notebook: the best of each column bold, every text escaped."""
+    shown, best = columns(result), bold(result)
+    head = "".join(f"<th>{escape(column.title)}</th>" for column in shown)
+    rows = []
+    for j, entry in enumerate(result.entries):
+        texts = [escape(column.text(entry)) for column in shown]
+        cells = [f"<b>{t}</b>" if j in best.get(place, ()) else t for place, t in enumerate(texts)]
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<div><p><b>{escape(result.advice)}</b></p>{table}</div>"
 
 
 def escaped(text: str) -> str:

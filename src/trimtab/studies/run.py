@@ -12,6 +12,8 @@ from trimtab.core.task import task
 from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.notes import notes
+from trimtab.problems.per_client import per_client
+from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem, judged_by
 from trimtab.simulation import cohort_size, simulate
 from trimtab.simulation.sampling import Available
@@ -107,9 +109,11 @@ def run(
             trial.write_best(record.best, goal)
         entry = entry_of(label, label, [trial], goal)
         chosen = _chosen(trial, goal, patience, save, held_out)
+        entry.per_client = _served(trial, goal, chosen)
         advice = _sentence(entry, goal, chosen)
         told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
         result = Comparison(name, goal, [entry], advice, out, about=told, chosen=chosen)
+        result.population = population_of(problem)
         executor = trial.sim.runs_on
         how = {"executor": executor.name, "path": trial.sim.path, **how_computed([executor])}
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
@@ -131,6 +135,14 @@ def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Sp
     if capabilities(trial.problem).has_test:
         test = trial.problem.evaluate(_model(trial, line.r))
     return Chosen(goal.name, stopped, line.r, split, dict(line.metrics), test)
+
+
+def _served(trial: Trial, goal: Goal, chosen: Chosen) -> dict[str, Any] | None:
+    """Return how the model that was chosen serves the clients, if they have samples."""
+    if chosen.round is None or capabilities(trial.problem).samples is None:
+        return None
+    found = per_client(trial.problem, _model(trial, chosen.round), goal.metric)
+    return None if found is None else found.to_json()
 
 
 def _model(trial: Trial, r: int) -> Vector:

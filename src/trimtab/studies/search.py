@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from trimtab.studies.cost import spent
+from trimtab.studies.entry import Candidate, candidate_of
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.race import Trials, ranked, settle
@@ -88,6 +89,13 @@ class Search:
         """Return the trials that differ from a point in the step size alone, by step size."""
         same = (p for p in self.trials if replace(p, eta=point.eta) == point)
         return {p.eta: self.trials[p] for p in same}
+
+    def candidates(self) -> list[Candidate]:
+        """Return all that was tried, for the record."""
+        return [
+            candidate_of(trial, self.goal, K=point.K, eta_g=point.eta_g, beta=point.beta)
+            for point, trial in self.trials.items()
+        ]
 
     # -- rungs
 

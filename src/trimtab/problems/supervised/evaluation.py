@@ -216,16 +216,24 @@ def shares_of(
 
     None if targets are numbers other than 0 and 1, or no label counts.
     """
+    parts = counts_of(loss, targets)
+    if parts is None:
+        return None
+    shares = torch.zeros(max((len(counts) for counts in parts), default=0), dtype=torch.float64)
+    for p_i, counts in zip(p, parts, strict=True):
+        shares[: len(counts)] += p_i * counts.double() / max(1.0, float(counts.sum()))
+    return (what, shares / shares.sum()) if float(shares.sum()) > 0 else None
+
+
+def counts_of(loss: Loss, targets: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return how often each class is among some targets; None if one holds other numbers."""
     parts = list[Tensor]()
     for y in targets:
         if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
             return None
         labels = y.long() if y.is_floating_point() else y[(y >= 0) & (y != ignored_label(loss))]
-        parts.append(labels.flatten().cpu().bincount().double())
-    shares = torch.zeros(max((len(counts) for counts in parts), default=0), dtype=torch.float64)
-    for p_i, counts in zip(p, parts, strict=True):
-        shares[: len(counts)] += p_i * counts / max(1.0, float(counts.sum()))
-    return (what, shares / shares.sum()) if float(shares.sum()) > 0 else None
+        parts.append(labels.flatten().cpu().bincount())
+    return parts
 
 
 def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from trimtab.problems.supervised.client_data import ClientData, check_clients
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
+    counts_of,
     functions,
     shares_of,
 )
@@ -271,6 +272,13 @@ class Supervised:
             return None
         targets = [self.clients[i].y for i in range(self.N)]
         return shares_of("clients' labels", self.loss_function, targets, self.weights.tolist())
+
+    def label_counts(self) -> list[list[int]] | None:
+        """Return how many samples of each label each client has; None as for `class_shares`."""
+        if not self.clients.in_memory:
+            return None
+        parts = counts_of(self.loss_function, [self.clients[i].y for i in range(self.N)])
+        return None if parts is None else [part.tolist() for part in parts]
 
     @property
     def weighing(self) -> str:

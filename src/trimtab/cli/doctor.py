@@ -1,0 +1,168 @@
+"""`trimtab doctor`: what this machine has, what is missing, and how to get it."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trimtab.cli.starting import needs
+
+if TYPE_CHECKING:
+    from trimtab.problems.data.files import Source
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; missing: how to get it, empty if it is there."""
+
+    part: str
+    name: str
+    value: str
+    missing: str = ""
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@needs("bench", "compute.kernel", "problems.data.files")
+def doctor(data: Path | None, as_json: bool) -> None:
+    """Tell versions, cores, kernel, devices and data, and what is missing and how to get it."""
+    findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return
+    part = ""
+    for finding in findings:
+        if finding.part != part:
+            part = finding.part
+            click.echo(part)
+        mark = "missing  " if finding.missing else "ok       "
+        click.echo(f"  {mark}{finding.name}: {finding.value}")
+        if finding.missing:
+            click.echo(f"           {finding.missing}")
+    lacks = [finding.name for finding in findings if finding.missing]
+    if lacks:
+        click.echo(f"{len(lacks)} of {len(findings)} are missing; trimtab works without them.")
+    else:
+        click.echo("Everything that trimtab can use is here.")
+
+
+def _versions() -> Iterator[Finding]:
+    from trimtab._version import environment
+
+    for name, version in environment().items():
+        yield Finding("versions", name, version)
+
+
+def _machine() -> Iterator[Finding]:
+    import torch
+
+    from trimtab.bench import machine
+
+    facts = machine()
+    yield Finding("machine", "processor", str(facts["processor"] or "unknown"))
+    yield Finding("machine", "cores", str(facts["cores"]))
+    yield Finding("machine", "torch's threads", str(torch.get_num_threads()))
+
+
+def _kernel() -> Iterator[Finding]:
+    import torch
+
+    from trimtab.compute import kernel
+
+    level = kernel.level()
+    if level is not None:
+        right = [
+            str(t).removeprefix("torch.") for t in (torch.float32, torch.float64) if kernel.works(t)
+        ]
+        told = (
+            f"{kernel.LEVELS[level]}, passes its self-check in {' and '.join(right) or 'nothing'}"
+        )
+        yield Finding("machine", "kernel", told)
+    elif os.environ.get("TRIMTAB_NATIVE") == "0":
+        yield Finding("machine", "kernel", "switched off by TRIMTAB_NATIVE=0")
+    else:
+        how = "Install a C compiler (apt-get install gcc), then trimtab anew; it is faster with it."
+        yield Finding("machine", "kernel", "not built", how)
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for j in range(torch.cuda.device_count()):
+            yield Finding("machine", f"cuda:{j}", torch.cuda.get_device_name(j))
+    elif torch.backends.mps.is_available():
+        yield Finding("machine", "mps", "there")
+    else:
+        yield Finding("machine", "devices", "the processor alone")
+
+
+def _data(data: Path | None) -> Iterator[Finding]:
+    from trimtab.problems.data.files import places
+
+    yield Finding("data", "looked for in", ", ".join(map(str, places(data))))
+    yield Finding("data", "digits", "comes with scikit-learn")
+    for name, sources in _sources().items():
+        yield _data_set(name, sources, data)
+
+
+def _sources() -> "dict[str, tuple[Source, ...]]":
+    """Return the files of each data set that a loader can read."""
+    from trimtab.problems.data.a9a import TEST, TRAIN
+    from trimtab.problems.data.cifar10 import CIFAR10
+    from trimtab.problems.data.cifar100 import CIFAR100
+    from trimtab.problems.data.concrete import CONCRETE
+    from trimtab.problems.data.emnist import EMNIST
+    from trimtab.problems.data.heart_disease import HOSPITALS
+    from trimtab.problems.data.shakespeare import SHAKESPEARE
+
+    return {
+        "emnist": (EMNIST,),
+        "cifar10": (CIFAR10,),
+        "cifar100": (CIFAR100,),
+        "a9a": (TRAIN, TEST),
+        "heart": tuple(HOSPITALS.values()),
+        "concrete": (CONCRETE,),
+        "shakespeare": (SHAKESPEARE,),
+    }
+
+
+def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Finding:
+    from trimtab.problems.data.files import look, places
+
+    found = [path for s in sources for file in s.files if (path := look(s, file, data))]
+    folders = [f for s in sources for p in places(data) if (f := p / s.folder).is_dir()]
+    if found:
+        return Finding("data", name, f"in {found[0].parent}")
+    if any(any(folder.iterdir()) for folder in folders):
+        return Finding("data", name, f"files under other names in {folders[0]}")
+    how = f"It is downloaded when it is first used, or by hand from {sources[0].url}."
+    return Finding("data", name, "not here yet", how)
+
+
+_EXTRAS = {  # what is imported, what it is for, and how it is installed
+    "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
+    "pandas": ("pandas, for Comparison.to_pandas", "pip install pandas"),
+}
+
+
+def _extras() -> Iterator[Finding]:
+    for module, (what, how) in _EXTRAS.items():
+        there = find_spec(module) is not None
+        yield Finding(
+            "extras", what, "there" if there else "not installed", "" if there else f"{how}."
+        )
+    browser = shutil.which("chromium")
+    yield Finding(
+        "extras",
+        "Chromium, for the tests of the report page",
+        browser or "not found",
+        "" if browser else "apt-get install chromium.",
+    )

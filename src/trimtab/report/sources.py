@@ -1,0 +1,111 @@
+"""What a page is made of: results, and what their folders say of them besides."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+from trimtab._files import read_lines
+from trimtab.report.curves import Curve, curves_of
+from trimtab.studies.comparison import Comparison, read_comparison
+from trimtab.studies.entry import Entry
+from trimtab.studies.record import RoundLine
+
+_FILES = {  # what may lie in a folder, or in one of an algorithm
+    "model.safetensors": "model after the last round",
+    "best.safetensors": "model after the best round",
+    "rounds.jsonl": "rounds",
+    "run.json": "record",
+    "compare.json": "record",
+    "diagnosis.json": "diagnosis",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A result, what it is called on the page, and the JSON file of its folder without the outcome.
+
+    diagnosis: what `diagnosis.json` holds, if it lies in the folder.
+    """
+
+    name: str
+    result: Comparison
+    record: dict[str, Any] = field(default_factory=dict)
+    diagnosis: dict[str, Any] | None = None
+
+    def seeds(self, entry: Entry) -> list[list[RoundLine]]:
+        """Return the rounds of every seed of an entry, as far as the folder has them."""
+        folder = self.result.folder
+        if folder is None or len(entry.runs) < 2:
+            return []
+        found = [folder / entry.label / f"seed={run.seed}" / "rounds.jsonl" for run in entry.runs]
+        return [
+            [RoundLine.from_json(line) for line in read_lines(path)]
+            for path in found
+            if path.exists()
+        ]
+
+
+def source_of(result: Comparison) -> Source:
+    """Return a result with what its folder says."""
+    folder = result.folder
+    if folder is None:
+        return Source(result.problem, result)
+    name = "run.json" if (folder / "run.json").exists() else "compare.json"
+    record = {k: v for k, v in (_json(folder / name) or {}).items() if k != "outcome"}
+    return Source(folder.name, result, record, read_diagnosis(folder))
+
+
+def read_source(folder: Path) -> Source:
+    """Return what the folder of a finished comparison or run holds."""
+    return source_of(read_comparison(folder))
+
+
+def read_diagnosis(folder: Path) -> dict[str, Any] | None:
+    """Return the diagnosis in a folder, if there is one."""
+    return _json(folder / "diagnosis.json")
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the panels of one page show, and where the page will lie."""
+
+    sources: Sequence[Source]
+    path: Path
+    diagnoses: dict[str, dict[str, Any]] = field(default_factory=dict)  # by folder
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """The curves of all sources, in their order."""
+        several = len(self.sources) > 1
+        return [
+            curve
+            for number, source in enumerate(self.sources)
+            for curve in curves_of(
+                source.result, source.seeds, number, source.name if several else ""
+            )
+        ]
+
+    def files(self, source: Source) -> list[tuple[str, str]]:
+        """Return the files beside a result: what each is, and where it lies from the page."""
+        folder = source.result.folder
+        if folder is None:
+            return []
+        places = [(folder, "")]
+        places += [(folder / entry.label, f"{entry.shown}: ") for entry in source.result.entries]
+        return [
+            (whose + what, Path(relpath(place / name, self.path.parent)).as_posix())
+            for place, whose in places
+            for name, what in _FILES.items()
+            if (place / name).exists()
+        ]

@@ -1,0 +1,82 @@
+"""The page of a reproduction: what the paper says, what our records say, the figure, the table."""
+
+from html import escape
+from pathlib import Path
+
+from trimtab._files import write_whole
+from trimtab.report.style import document, html_table, section
+from trimtab.reproduce import REPRODUCTIONS
+from trimtab.reproduce.reproduction import Claim, Records, Reproduction, counted, read
+
+
+def holds_reproduction(folder: Path) -> bool:
+    """Tell whether a folder holds records of a reproduction."""
+    return any(folder.glob("*.json.gz"))
+
+
+def write_reproduction(folder: Path, path: Path) -> Path:
+    """Write the page of the records in a folder, which is called as its reproduction is."""
+    found = REPRODUCTIONS.get(folder.resolve().name)
+    if found is None:
+        known = ", ".join(REPRODUCTIONS)
+        raise ValueError(f"{folder} is called as no reproduction is; rename it to one of {known}.")
+    records = read(folder)
+    title = f"{found.name}: {found.shows}"
+    write_whole(path, document(title, _body(found, records)))
+    return path
+
+
+def _body(reproduction: Reproduction, records: Records) -> str:
+    from trimtab.report.plots import svg  # It imports matplotlib, which is slow.
+
+    claims = reproduction.claims(records)
+    papers = [claim for claim in claims if not claim.own]
+    ours = [claim for claim in claims if claim.own]
+    said = f"{counted(claim.verdict for claim in papers) or 'none'} of the paper's sentences"
+    if ours:
+        said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
+    named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
+    drawn = svg(reproduction.figure(records)).replace("<svg ", named, 1)
+    figure = f'<figure class="paper" tabindex="0">{drawn}</figure>'
+    versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
+    minutes = sum(record.get("seconds", 0.0) for record in records.values()) / 60
+    made = (
+        f"{len(records)} records, {minutes:.2g} minutes of one core, written by trimtab "
+        f"{', '.join(versions)}."
+    )
+    parts = [
+        f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
+        f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",
+        section("Sentences of the paper", _judged(papers)),
+        section("Checks of our own", _judged(ours)),
+        section("Figure", figure),
+        section("Table", markdown(reproduction.table(records))),
+        section("Discussion", markdown(reproduction.discussion)),
+        section(
+            "Settings",
+            f"<p>{escape(made)}</p><pre>trimtab reproduce {escape(reproduction.name)}</pre>",
+        ),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _judged(claims: list[Claim]) -> str:
+    rows = [
+        [escape(claim.verdict), escape(claim.sentence), escape(claim.numbers)] for claim in claims
+    ]
+    return (
+        html_table(["verdict", "sentence", "numbers"], rows, "Sentences", "facts") if rows else ""
+    )
+
+
+def markdown(text: str) -> str:
+    """Return Markdown as HTML, its tables in boxes of their own; HTML in it is shown as it is.
+
+    >>> markdown("| a |\\n|---|\\n| <b> |").count("&lt;b&gt;")
+    1
+    """
+    from markdown_it import MarkdownIt
+
+    made: str = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    box = '<div class="scroll" role="region" tabindex="0" aria-label="Table"><table>'
+    return made.replace("<table>", box).replace("</table>", "</table></div>")
