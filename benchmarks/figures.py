@@ -27,7 +27,7 @@ def peers_figure(results: list[dict[str, Any]]) -> Figure:
         figure = Figure(figsize=(10, 1.3 + 0.34 * len(works)), layout="constrained")
         panels: Any = figure.subplots(1, len(ALGORITHMS), sharex=True, sharey=True)
         for axes, (algorithm, title) in zip(panels, ALGORITHMS.items(), strict=True):
-            axes.axvline(1, color=OURS, linewidth=2)
+            axes.axvline(1, color=OURS, linewidth=2, label="trimtab")
             for peer, (name, colour) in PEERS.items():
                 measured = [
                     (r["ratio"], works.index(r["workload"]))
@@ -44,7 +44,7 @@ def peers_figure(results: list[dict[str, Any]]) -> Figure:
             axes.set_title(title, fontsize=10)
             axes.set_xlabel("time of a round, times ours")
         shown = panels[0].get_legend_handles_labels()
-        figure.legend(*shown, loc="outside upper center", ncols=len(PEERS))
+        figure.legend(*shown, loc="outside upper center", ncols=1 + len(PEERS))
     return figure
 
 
