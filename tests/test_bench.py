@@ -154,7 +154,7 @@ def test_the_command_picks_workloads_and_its_record_is_continued(tmp_path):
 def test_a_record_of_another_machine_is_not_continued(tmp_path, refused):
     out = tmp_path / "bench.json"
     out.write_text(json.dumps({"machine": machine() | {"cores": 99}, "rows": []}))
-    with refused("another machine (cores 99", "--out"):
+    with refused("another machine (cores 99", "another file"):
         CliRunner().invoke(bench, ["w8", "--out", str(out), "--resume"], catch_exceptions=False)
 
 

@@ -177,7 +177,7 @@ def test_a_record_of_another_machine_is_not_continued(peers, tmp_path, refused):
     path = tmp_path / "peers.json"
     other = {"machine": machine() | {"processor": "abacus"}, "results": []}
     path.write_text(json.dumps(other))
-    with refused("another machine", "--out"):
+    with refused("another machine", "another file"):
         peers.Results(path)
 
 

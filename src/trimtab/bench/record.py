@@ -39,5 +39,5 @@ def check_same_machine(path: Path, then: dict[str, Any], now: dict[str, Any]) ->
         if then[fact] != now[fact]:
             raise ValueError(
                 f"{path} was measured on another machine ({fact} {then[fact]!r}, here "
-                f"{now[fact]!r}); pass another --out."
+                f"{now[fact]!r}); write to another file."
             )
