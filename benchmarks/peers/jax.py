@@ -18,6 +18,8 @@ from protocol import Array, Turns
 
 turns = Turns()
 work = turns.work
+if any(kind == "conv" for kind, *_ in work.layers):
+    turns.cannot("XLA's convolutions inside a scan take minutes a round on a CPU.")
 scaffold = work.algorithm == "scaffold"
 everybody = work.S == work.N
 data = [(inputs(X), inputs(y)) for X, y in turns.clients]
@@ -86,8 +88,7 @@ class Batches:
         return cohort, rows + self.first[cohort, None, None], self.weight[cohort]
 
 
-# A vmap over clients makes grouped convolutions, which take XLA minutes on a CPU.
-ways = ("map",) if any(kind == "conv" for kind, *_ in work.layers) else ("vmap", "map")
+ways = ("vmap", "map")
 compiled = {how: jax.jit(partial(one_round, how), donate_argnums=2) for how in ways}
 
 
