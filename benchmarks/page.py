@@ -48,7 +48,7 @@ def page(found: dict[str, Any]) -> str:
         goals=_table(["workload", "ratio", "goal", "measured", ""], judged),
         autocast=_autocast(rows),
         peers=_table(["", "trimtab", *NAMES.values()], _peers(results)),
-        notes="\n".join((*_cannot(results), *_not_measured(results))),
+        notes="\n".join((*_elsewhere(found), *_cannot(results), *_not_measured(results))),
         comparisons=_comparisons(found["comparisons"]["cases"]),
         profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
         bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
@@ -56,11 +56,17 @@ def page(found: dict[str, Any]) -> str:
     )
 
 
+def _elsewhere(found: dict[str, Any]) -> Iterable[str]:
+    here, there = found["bench"]["machine"], found["peers"]["machine"]
+    if any(here[fact] != there[fact] for fact in ("processor", "cores", "kernel")):
+        yield f"- Measured on another machine than the above: {_machine(there)}."
+
+
 def _machine(machine: dict[str, Any]) -> str:
     kernel = {0: "portable", 1: "AVX2", 2: "AVX-512"}.get(machine["kernel"], "none")
     versions = machine["versions"]
     return (
-        f"Machine: {machine['processor']}, {machine['cores']} cores, kernel {kernel}, torch "
+        f"{machine['processor']}, {machine['cores']} cores, kernel {kernel}, torch "
         f"{versions['torch']}, Python {versions['python']}"
     )
 

@@ -259,7 +259,7 @@ class Results:
 
 def _cell(result: dict[str, Any]) -> str:
     if "ms" in result:
-        return f"{result['ms']:.1f} ({result['ratio']:.1f})"
+        return f"{result['ms']:.1f} ({result['ratio']:.2g})"
     return "cannot" if result else ""
 
 

@@ -51,6 +51,7 @@ def test_a_goal_is_met_missed_or_not_measured(goals):
     assert found["W9", "scaffold / bare"] == ("≤ 1.2", None, "not measured")
     assert found["W5", "compiled / bare"] == ("≤ 1.35", None, "not measured")
     assert found["W8", "ours / JAX"] == ("≤ 1.7", None, "not measured")
+    assert found["W10c", "ours compiled / JAX"] == ("≤ 2", None, "not measured")
 
 
 def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms(goals):
@@ -63,9 +64,9 @@ def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms
     ]
     found = {v.ratio: v for v in goals.verdicts([], results) if v.workload == "W1"}
     best = found["ours / the best framework"]
-    assert best.measured == "0.33 fedavg (fedjax), 0.50 scaffold (pfl)"
+    assert best.measured == "FedAvg 0.33 (FedJAX), SCAFFOLD 0.50 (pfl)"
     assert best.word == "**missed**"  # 0.5 > 0.4
-    assert found["ours / JAX"].measured == "0.80 fedavg (jax)"
+    assert found["ours / JAX"].measured == "FedAvg 0.80 (JAX)"
 
 
 def test_every_goal_is_of_a_workload_that_is_measured(goals, maker):
@@ -86,6 +87,14 @@ def test_every_workload_has_its_line_measured_or_not(maker):
     assert f"| W8 | {WORKLOADS['W8'].shows} | not measured |" in text
     assert "| W9 | scaffold / bare | ≤ 1.2 | 2.00 | **missed** |" in text
     assert "- W1, W1x10, W2, W4, W4x5, W5, W6, W7, W8, W10a, W10b, W10c: not measured yet." in text
+
+
+def test_peers_that_were_measured_elsewhere_are_not_passed_off_as_measured_here(maker):
+    found = deepcopy(maker.records())
+    found["peers"]["machine"]["kernel"] = 7
+    assert "- Measured on another machine than the above: " in maker.page(found)
+    found["peers"]["machine"] = found["bench"]["machine"]
+    assert "another machine than the above" not in maker.page(found)
 
 
 def test_comparisons_are_shown_with_their_goals(maker):
