@@ -50,9 +50,10 @@ reproduce: $(VENV)/installed
 		mvr bias speedup lsa contraction local-steps dane nonconvex unequal
 	$(BIN)/python -m trimtab.reproduce.page
 
-# The records of docs/performance.md, on a quiet machine.
+# The records of docs/performance.md, on a quiet machine; goes on where it stopped, so remove old ones first.
 bench: $(VENV)/installed
-	$(BIN)/trimtab bench --out results/bench/bench.json
+	$(BIN)/trimtab bench --out results/bench/bench.json --resume
+	$(BIN)/python benchmarks/comparisons.py
 	$(BIN)/python benchmarks/details.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/page.py

@@ -13,15 +13,16 @@ from time import perf_counter
 from typing import Any
 
 import click
-from torch.nn import functional as F
 
-from trimtab import Scaffold, Supervised
+from trimtab import Scaffold
 from trimtab._files import write_json
-from trimtab.bench import ETA, WORKLOADS, Workload, bare_products, machine, simulated
+from trimtab.bench import WORKLOADS, Workload, bare_round, machine, problem_of, simulated
+from trimtab.bench.data import images
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
 from trimtab.problems.models import logistic
 from trimtab.problems.supervised import oracles
+from trimtab.simulation import Simulation
 
 REPEATS = 7
 
@@ -50,13 +51,14 @@ class Clock:
         setattr(self.owner, self.name, self.original)
 
 
-def _problem(work: Workload) -> Supervised:
-    return Supervised(work.build(), F.cross_entropy, work.clients(), batch=work.b)
+def _simulation(work: Workload) -> Simulation:
+    algorithm = Scaffold(eta_l=work.eta, K=work.K)
+    return simulated(algorithm, problem_of(work, work.clients()), work)
 
 
 def profile(work: Workload) -> dict[str, float]:
     """Return the milliseconds of a round's parts."""
-    sim = simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    sim = _simulation(work)
     best: dict[str, float] = {}
     calls: list[tuple[Any, ...]] = []
     run = native.run
@@ -93,18 +95,17 @@ def profile(work: Workload) -> dict[str, float]:
     native.run = run
     known = sum(best.values()) - best["whole round"]
     best["server step, states, the rest of Python"] = best["whole round"] - known
-    return best | {
-        "bare products, for comparison": 1000 * min(bare_products(work) for _ in range(REPEATS))
-    }
+    bare = bare_round(work)
+    return best | {"bare products, for comparison": 1000 * min(bare() for _ in range(REPEATS))}
 
 
 def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
     """Return (value, milliseconds a round) for several S, K and d, all else as in the workload."""
     varied: dict[str, list[tuple[float, Workload]]] = {
         "S": [(S, replace(work, S=S, N=max(100, S))) for S in (5, 10, 20, 50, 100)],
-        "K": [(e * 5, replace(work, epochs=e)) for e in (1, 2, 4, 8, 16)],
+        "K": [(K, replace(work, K=K)) for K in (5, 10, 20, 40, 80)],
         "d": [
-            (C * 785, replace(work, classes=C, build=partial(logistic, 784, C)))
+            (C * 785, replace(work, data=images(784, classes=C), build=partial(logistic, 784, C)))
             for C in (16, 32, 64, 128, 256)
         ],
     }
@@ -115,7 +116,7 @@ def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
 
 
 def _round(work: Workload) -> float:
-    sim = simulated(Scaffold(eta_l=ETA, K=work.K), _problem(work), work)
+    sim = _simulation(work)
     return min(_seconds(lambda: next(sim)) for _ in range(REPEATS))
 
 

@@ -6,41 +6,55 @@ within one run are what counts; the minimum of the repetitions, since others use
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from protocol import Gone, Peer, Work, last_line
+import numpy as np
+import torch
+from protocol import (
+    Array,
+    Gone,
+    Peer,
+    Work,
+    last_line,
+    torch_clients,
+    torch_loss,
+    torch_model,
+    torch_weights,
+    write_weights,
+)
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from trimtab._files import read_json, write_json
-from trimtab.bench import ETA, WORKLOADS, machine
+from trimtab.bench import WORKLOADS, Workload, check_same_machine, machine
+from trimtab.bench.modules import CharLSTM, Transformer
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"
 OURS = "trimtab"
-PEERS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
-NAMES = ("W1", "W1x10", "W2", "W4", "W4x5")  # W3 is one step of one client: nothing is federated
+CLASSIFIERS = ("W1", "W1x10", "W2", "W4", "W4x5")
+OTHERS = ("W5", "W6", "W7", "W8", "W9", "W10a", "W10b", "W10c")
+NAMES = (*CLASSIFIERS, *OTHERS)  # W3 is one step of one client: nothing is federated
+ASKED = {  # which workloads a peer is asked for; "cannot" is for what it could not do
+    "jax": NAMES,
+    "pfl": NAMES,
+    "fedjax": NAMES,
+    "fluke": CLASSIFIERS,
+    "fedlab": CLASSIFIERS,
+    "flwr": CLASSIFIERS,
+}
+PEERS = tuple(ASKED)
 ALGORITHMS = ("fedavg", "scaffold")
 WARM_UP = 2
-SMALL = Work(  # all clients, one batch each: nothing is left to chance, so losses must agree
-    name="check",
-    algorithm="fedavg",
-    features=20,
-    hidden=(),
-    classes=3,
-    N=6,
-    S=6,
-    n=30,
-    b=30,
-    epochs=4,
-    eta=ETA,
-)
+CHECKED_ROUNDS = 3
+SAME = 1e-3  # float32 moves of two frameworks differ by less than this part of the move
 
 
 # -- environments
@@ -77,9 +91,19 @@ def _run(program: list[str]) -> None:
 
 
 def measure(
-    work: Work, starts: dict[str, list[str]], *, repeats: int, logs: Path, limit: float
+    work: Work,
+    starts: dict[str, list[str]],
+    *,
+    repeats: int,
+    logs: Path,
+    limit: float,
+    warm_up: int = WARM_UP,
 ) -> list[dict[str, Any]]:
-    """Run rounds of all in turn, ours first, and return a result for each peer."""
+    """Run rounds of all in turn, ours first, and return a result for each peer.
+
+    A result has the loss of its model over all clients, and how far it ended from ours, as a part
+    of our move: far, if mini-batches or clients are drawn; near, where nothing is left to chance.
+    """
     running = {name: Peer(start, logs / f"{name}.log", limit) for name, start in starts.items()}
     cannot: dict[str, str] = {}
 
@@ -91,11 +115,13 @@ def measure(
                 cannot[name] = str(gone)
                 running.pop(name).stop()
 
+    models: dict[str, list[Array]] = {}
     try:
         each(lambda peer: peer.begin(work))
-        for _ in range(WARM_UP + repeats):
+        for _ in range(warm_up + repeats):
             each(Peer.round)
-        each(Peer.evaluate)
+        for name, peer in running.items():
+            models[name] = peer.weights()
     finally:
         for peer in running.values():
             peer.stop()
@@ -103,31 +129,84 @@ def measure(
         raise ValueError(f"{OURS} cannot run {work.name}: {cannot[OURS]}")
     ours = running.pop(OURS)
     results: list[dict[str, Any]] = [{"peer": name, "cannot": why} for name, why in cannot.items()]
+    losses = {name: loss(work, model) for name, model in models.items()}
     for name, peer in running.items():
-        mine, theirs = min(ours.ms[WARM_UP:]), min(peer.ms[WARM_UP:])
+        mine, theirs = min(ours.ms[warm_up:]), min(peer.ms[warm_up:])
         times = {"ms": theirs, "ours": mine, "ratio": theirs / mine}
-        losses = {"loss": peer.loss, "our loss": ours.loss}
-        results.append({"peer": name, **times, **losses, "versions": peer.versions})
+        found = {"loss": losses[name], "our loss": losses[OURS]}
+        found["apart"] = apart(work, models[name], models[OURS])
+        results.append({"peer": name, **times, **found, "versions": peer.versions})
     return [{"workload": work.name, "algorithm": work.algorithm, **result} for result in results]
 
 
-def workload(name: str, algorithm: str) -> Work:
-    """Return a workload of `trimtab bench` as its peers are told it."""
-    of = WORKLOADS[name]
-    layers = [layer for layer in of.build().modules() if isinstance(layer, nn.Linear)]
+def loss(work: Work, weights: list[Array]) -> float:
+    """Return the mean loss over all clients of a model."""
+    model, of = torch_model(work), torch_loss(work)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(torch.tensor(value))
+        losses = [float(of(model(X), y)) for X, y in torch_clients(work.clients())]
+    return sum(losses) / len(losses)
+
+
+def apart(work: Work, theirs: list[Array], ours: list[Array]) -> float:
+    """Return the distance of two models as a part of the way that ours went from the start."""
+    start, a, b = (np.concatenate([w.ravel() for w in m]) for m in (work.start(), theirs, ours))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b - start))
+
+
+# -- the work as its peers are told it
+
+
+def told(of: Workload, algorithm: str, folder: Path) -> Work:
+    """Return a workload of `trimtab bench`; put its data and its start into the folder."""
+    module, clients = of.module(), of.clients()
+    for name, parts in zip("Xy", zip(*clients, strict=True), strict=True):
+        np.save(folder / f"{name}.npy", torch.cat(parts).numpy())
+    write_weights(folder / "start.npz", torch_weights(module))
     return Work(
-        name=name,
+        name=of.name,
         algorithm=algorithm,
-        features=layers[0].in_features,
-        hidden=tuple(layer.out_features for layer in layers[:-1]),
-        classes=of.classes,
+        layers=tuple(described(module)),
+        loss=getattr(of.loss, "__name__", ""),
         N=of.N,
         S=of.S,
-        n=of.n,
+        n=tuple(len(X) for X, _ in clients),
         b=of.b,
-        epochs=of.epochs,
-        eta=ETA,
+        K=of.K,
+        eta=of.eta,
+        folder=str(folder),
     )
+
+
+def described(module: nn.Module) -> Iterator[tuple[Any, ...]]:
+    """Go through the layers of a module: kind and sizes of each."""
+    match module:
+        case nn.Sequential():
+            for layer in module:
+                yield from described(layer)
+        case nn.Linear():
+            yield "linear", module.in_features, module.out_features
+        case nn.Conv2d():
+            yield "conv", module.in_channels, module.out_channels, module.kernel_size[0]
+        case nn.LayerNorm():
+            yield "layer_norm", module.normalized_shape[0]
+        case nn.MaxPool2d():
+            yield "pool", module.kernel_size
+        case Transformer():
+            yield "transformer", module.symbols, module.width, module.depth, module.length
+        case CharLSTM():
+            inside, width = module.lstm.input_size, module.lstm.hidden_size
+            yield "lstm", module.embedding.num_embeddings, inside, width
+        case nn.ReLU() | nn.Tanh() | nn.GELU() | nn.SiLU() | nn.Flatten():
+            yield (type(module).__name__.lower(),)
+        case _:
+            raise ValueError(f"{type(module).__name__} cannot be told to peers; describe it here.")
+
+
+def without_chance(of: Workload) -> Workload:
+    """Return the workload with all clients and full batches: nothing is left to chance."""
+    return replace(of, N=6, S=6, n=30, b=30, K=4)
 
 
 # -- the record
@@ -144,9 +223,7 @@ class Results:
         self.found: dict[Key, dict[str, Any]] = {}
         if path.exists():
             record = read_json(path)
-            for fact in ("processor", "cores"):
-                if record["machine"][fact] != self.machine[fact]:
-                    raise ValueError(f"{path} was measured on another machine; pass another --out.")
+            check_same_machine(path, record["machine"], self.machine)
             self.add(record["results"])
 
     def add(self, results: list[dict[str, Any]]) -> None:
@@ -182,14 +259,17 @@ class Results:
 
 def _cell(result: dict[str, Any]) -> str:
     if "ms" in result:
-        return f"{result['ms']:.1f} ({result['ratio']:.1f})"
+        return f"{result['ms']:.1f} ({result['ratio']:.2g})"
     return "cannot" if result else ""
 
 
-def _losses(result: dict[str, Any]) -> str:
+def _agreement(result: dict[str, Any]) -> str:
+    """Say how near a peer ended to ours, where nothing was left to chance."""
     if "cannot" in result:
         return str(result["cannot"])
-    return f"loss {result['loss']:.7f}, ours {result['our loss']:.7f}"
+    verdict = "the same" if result["apart"] < SAME else "NOT THE SAME"
+    losses = f"loss {result['loss']:.7f}, ours {result['our loss']:.7f}"
+    return f"{verdict}, apart by {result['apart']:.1e} of the move; {losses}"
 
 
 # -- the command
@@ -219,7 +299,7 @@ class Names(click.ParamType[list[str]]):
 @click.option("--limit", type=float, default=300.0, help="Seconds to wait for an answer.")
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/peers.json")
 @click.option("--again", is_flag=True, help="Measure anew what the record holds already.")
-@click.option("--check", is_flag=True, help="Compare only the losses of a small problem.")
+@click.option("--check", is_flag=True, help="Compare only the models after rounds without chance.")
 def main(
     peers: list[str],
     workloads: list[str],
@@ -233,7 +313,7 @@ def main(
 
     The record is written after each workload; a rerun goes on with what is missing.
     """
-    console, results = Console(), Results(out)
+    console = Console()
     ENVIRONMENTS.mkdir(exist_ok=True)
     starts, broken = {OURS: command(OURS)}, {}
     for peer in peers:
@@ -243,25 +323,40 @@ def main(
         except Gone as gone:
             broken[peer] = str(gone)
     if check:
-        for algorithm in ALGORITHMS:
-            work = replace(SMALL, algorithm=algorithm)
-            for result in measure(work, starts, repeats=3, logs=ENVIRONMENTS, limit=limit):
-                console.print(f"{result['peer']} {algorithm}: {_losses(result)}")
+        _compare_models(console, starts, workloads, limit)
         return
+    results = Results(out)
     for name in workloads:
         for algorithm in ALGORITHMS:
-            asked = [p for p in peers if again or (name, algorithm, p) not in results.found]
+            could = [p for p in peers if name in ASKED[p]]
+            asked = [p for p in could if again or (name, algorithm, p) not in results.found]
             same = {"workload": name, "algorithm": algorithm}
             results.add([same | {"peer": p, "cannot": broken[p]} for p in asked if p in broken])
             some = {p: start for p, start in starts.items() if p == OURS or p in asked}
             if len(some) > 1:
                 console.print(f"{name} {algorithm}: {', '.join(some)}", style="dim")
-                work = workload(name, algorithm)
-                results.add(measure(work, some, repeats=repeats, logs=ENVIRONMENTS, limit=limit))
+                with TemporaryDirectory(dir=ENVIRONMENTS) as folder:
+                    work = told(WORKLOADS[name], algorithm, Path(folder))
+                    found = measure(work, some, repeats=repeats, logs=ENVIRONMENTS, limit=limit)
+                results.add(found)
             results.write()
     console.print(results.table())
     for sentence in results.sentences():
         console.print(sentence)
+
+
+def _compare_models(
+    console: Console, starts: dict[str, list[str]], workloads: list[str], limit: float
+) -> None:
+    for name in workloads:
+        some = {p: start for p, start in starts.items() if p == OURS or name in ASKED[p]}
+        for algorithm in ALGORITHMS:
+            with TemporaryDirectory(dir=ENVIRONMENTS) as folder:
+                work = told(without_chance(WORKLOADS[name]), algorithm, Path(folder))
+                rounds = {"repeats": CHECKED_ROUNDS, "warm_up": 0}
+                found = measure(work, some, **rounds, logs=ENVIRONMENTS, limit=limit)
+            for result in found:
+                console.print(f"{name} {algorithm}, {result['peer']}: {_agreement(result)}")
 
 
 if __name__ == "__main__":

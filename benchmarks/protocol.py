@@ -3,7 +3,7 @@
 driver            peer
 a Work as JSON    {"ready": true, "versions": {...}} or {"cannot": "one sentence why"}
 go                {"ms": 78.1} after one round
-loss              {"loss": 3.2} of the model now, over all clients
+weights FILE      {"written": true}: the model now, as an .npz file in the layout of `Work.start`
 stop              ends
 
 Imported in every environment, so it needs NumPy only.
@@ -17,8 +17,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
+from math import ceil
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -33,62 +35,76 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Work:
-    """N clients of n samples, S of them a round, mini-batches of b, so many epochs of SGD."""
+    """N clients of n samples, S of them a round, K steps of SGD on mini-batches of b.
+
+    layers: kind and sizes of each, such as ("linear", 784, 47). n: one number for each client.
+    b: a size, or a part of n. folder: where the driver has put the start and the data.
+    """
 
     name: str
     algorithm: str  # fedavg or scaffold
-    features: int
-    hidden: tuple[int, ...]
-    classes: int
+    layers: tuple[tuple[Any, ...], ...]
+    loss: str  # cross_entropy, binary_cross_entropy_with_logits or mse_loss, a mean over all
     N: int
     S: int
-    n: int
-    b: int
-    epochs: int
+    n: tuple[int, ...]
+    b: int | float
+    K: int
     eta: float
+    folder: str
+
+    @classmethod
+    def from_json(cls, line: str) -> "Work":
+        """Read what the driver said."""
+        asked = json.loads(line)
+        layers = tuple(tuple(layer) for layer in asked["layers"])
+        return cls(**asked | {"layers": layers, "n": tuple(asked["n"])})
 
     @property
     def sizes(self) -> list[int]:
-        """Width of each layer, the inputs first."""
-        return [self.features, *self.hidden, self.classes]
+        """Return the size of a mini-batch at each client."""
+        if isinstance(self.b, int):
+            return [min(self.b, n) for n in self.n]
+        return [max(1, ceil(self.b * n - 1e-9)) for n in self.n]
+
+    @property
+    def epochs(self) -> int | None:
+        """Return K as whole epochs of one batch size; None if it is none."""
+        steps = {ceil(n / b) for n, b in zip(self.n, self.sizes, strict=True)}
+        if len(steps) > 1 or len(set(self.sizes)) > 1 or self.K % min(steps):
+            return None
+        return self.K // min(steps)
+
+    @property
+    def classes(self) -> int:
+        """Return the outputs of the last layer."""
+        return int(self.layers[-1][-1])
 
     def start(self) -> list[Array]:
-        """Return weights and biases as torch lays them out; zeros for logistic regression."""
-        draw = np.random.default_rng(1)
-        made: list[Array] = []
-        for inside, width in zip(self.sizes, self.sizes[1:], strict=False):
-            scale = inside**-0.5 if self.hidden else 0.0
-            made.append(scale * draw.standard_normal((width, inside), dtype=np.float32))
-            made.append(np.zeros(width, dtype=np.float32))
-        return made
+        """Return the parameters to start from, in torch's order and layout."""
+        return read_weights(Path(self.folder) / "start.npz")
 
     def clients(self) -> list[tuple[Array, Array]]:
-        """Return made-up data, four fifths of the inputs zero; a linear model can learn it."""
-        return _clients(self)
+        """Return the data of each client."""
+        return _clients(self.folder, self.n)
 
 
-@cache
-def _clients(work: Work) -> list[tuple[Array, Array]]:
-    draw = np.random.default_rng(0)
-    truth = draw.standard_normal((work.features, work.classes), dtype=np.float32)
-    made = []
-    for _ in range(work.N):
-        X = draw.random((work.n, work.features), dtype=np.float32)
-        X *= draw.random(X.shape, dtype=np.float32) < 0.2
-        made.append((X, (X @ truth).argmax(1)))
-    return made
+@lru_cache(maxsize=1)
+def _clients(folder: str, n: tuple[int, ...]) -> list[tuple[Array, Array]]:
+    X, y = (np.load(Path(folder) / f"{name}.npy") for name in "Xy")
+    ends = np.cumsum(n)[:-1]
+    return list(zip(np.split(X, ends), np.split(y, ends), strict=True))
 
 
-def cross_entropy(weights: list[Array], clients: list[tuple[Array, Array]]) -> float:
-    """Return the mean cross-entropy of a network with these weights and biases, ReLU between."""
-    total = 0.0
-    for X, y in clients:
-        out = X
-        for k in range(0, len(weights), 2):
-            out = (np.maximum(out, 0) if k else out) @ weights[k].T + weights[k + 1]
-        out = out - out.max(1, keepdims=True)
-        total += float(np.mean(np.log(np.exp(out).sum(1)) - out[np.arange(len(y)), y]))
-    return total / len(clients)
+def write_weights(path: str | Path, weights: list[Array]) -> None:
+    """Write parameters in their order."""
+    np.savez(path, *weights)
+
+
+def read_weights(path: str | Path) -> list[Array]:
+    """Read parameters in their order."""
+    with np.load(path) as file:
+        return [file[f"arr_{k}"] for k in range(len(file.files))]
 
 
 class Turns:
@@ -97,8 +113,7 @@ class Turns:
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # whatever a peer prints must not get between the answers
-        asked = json.loads(sys.stdin.readline())
-        self.work = Work(**asked | {"hidden": tuple(asked["hidden"])})
+        self.work = Work.from_json(sys.stdin.readline())
         self.clients = self.work.clients()
         self._weights: Callable[[], list[Array]] = self.work.start
         self._started = 0.0
@@ -108,13 +123,14 @@ class Turns:
         self._say(cannot=why)
         raise SystemExit
 
-    def begin(self, weights: Callable[[], list[Array]], *packages: str) -> None:
+    def begin(self, weights: Callable[[], list[Array]], *packages: str, **facts: str) -> None:
         """Say that the peer is ready, and its versions; wait for the first round.
 
-        weights returns the model's weights now, in the layout of `Work.start`.
+        weights returns the model's weights now, in the layout of `Work.start`. facts: what else
+        is to be known of how it runs.
         """
         self._weights = weights
-        self._say(ready=True, versions={name: version(name) for name in packages})
+        self._say(ready=True, versions={name: version(name) for name in packages} | facts)
         self._wait()
 
     def done(self) -> None:
@@ -127,12 +143,13 @@ class Turns:
 
     def _wait(self) -> None:
         for line in iter(sys.stdin.readline, ""):
-            match line.strip():
-                case "go":
+            match line.split():
+                case ["go"]:
                     self._started = perf_counter()
                     return
-                case "loss":
-                    self._say(loss=cross_entropy(self._weights(), self.clients))
+                case ["weights", path]:
+                    write_weights(path, self._weights())
+                    self._say(written=True)
                 case _:
                     break
         raise SystemExit
@@ -148,7 +165,6 @@ class Peer:
     def __init__(self, start: list[str], log: Path, limit: float) -> None:
         self.log, self.limit = log, limit
         self.ms: list[float] = []
-        self.loss = 0.0
         self.versions: dict[str, str] = {}
         with log.open("w") as errors:
             self.process = subprocess.Popen(
@@ -177,9 +193,11 @@ class Peer:
         """Run one round."""
         self.ms.append(self._ask("go")["ms"])
 
-    def evaluate(self) -> None:
-        """Ask for the loss, which shows that the peer has learned."""
-        self.loss = self._ask("loss")["loss"]
+    def weights(self) -> list[Array]:
+        """Ask for the model, which shows that the peer has learned, and what."""
+        path = self.log.with_suffix(".npz")
+        self._ask(f"weights {path}")
+        return read_weights(path)
 
     def stop(self) -> None:
         """Let the process end; or end it, with all it started."""
@@ -234,14 +252,44 @@ def torch_model(work: Work) -> Any:
     import torch
     from torch import nn
 
-    layers: list[nn.Module] = []
-    for inside, width in zip(work.sizes, work.sizes[1:], strict=False):
-        layers += [nn.Linear(inside, width), nn.ReLU()]
-    model = nn.Sequential(*layers[:-1])
+    modules = _modules()
+    kinds = {
+        "linear": nn.Linear,
+        "conv": nn.Conv2d,
+        "layer_norm": nn.LayerNorm,
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "pool": nn.MaxPool2d,
+        "flatten": nn.Flatten,
+        "transformer": modules.Transformer,
+        "lstm": modules.CharLSTM,
+    }
+    layers = [kinds[kind](*sizes) for kind, *sizes in work.layers]
+    model = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), work.start(), strict=True):
             parameter.copy_(torch.from_numpy(value))
     return model
+
+
+def _modules() -> Any:
+    """Load the networks of `trimtab bench`, a file that needs torch alone, not the package."""
+    path = Path(__file__).parents[1] / "src" / "trimtab" / "bench" / "modules.py"
+    spec = spec_from_file_location("modules", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def torch_loss(work: Work) -> Any:
+    """Return the loss of outputs and targets."""
+    from torch.nn import functional as F
+
+    return getattr(F, work.loss)
 
 
 def torch_weights(model: Any) -> list[Array]:

@@ -2,14 +2,20 @@
 
 import json
 import sys
+from dataclasses import asdict, replace
+from math import log
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+
+from trimtab.bench import WORKLOADS, machine
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 FAKE = """
 import json, sys, time
+import numpy as np
 work, rounds = json.loads(sys.stdin.readline()), 0
 if {can}:
     print(json.dumps(dict(ready=True, versions=dict(fake="1"))), flush=True)
@@ -20,16 +26,23 @@ for line in sys.stdin:
         rounds += 1
         {round}
         print(json.dumps(dict(ms={ms} + 1 / rounds)), flush=True)
-    elif line == "loss\\n":
-        print(json.dumps(dict(loss=0.5)), flush=True)
+    elif line.startswith("weights "):
+        start = np.load(work["folder"] + "/start.npz")
+        np.savez(line.split()[1], *[start[name] + {move} for name in start.files])
+        print(json.dumps(dict(written=True)), flush=True)
     else:
         break
 """
 
 
-def fake(ms=1.0, can="True", round="pass"):
-    """Return the command of a peer that only speaks the protocol."""
-    return [sys.executable, "-c", FAKE.format(ms=ms, can=can, round=round)]
+def fake(ms=1.0, can="True", round="pass", move=1.0):
+    """Return the command of a peer that only speaks the protocol; it adds to all parameters."""
+    return [sys.executable, "-c", FAKE.format(ms=ms, can=can, round=round, move=move)]
+
+
+def small(name):
+    """Return a workload with little data."""
+    return WORKLOADS[name].small()
 
 
 @pytest.fixture
@@ -42,9 +55,11 @@ def peers(monkeypatch, tmp_path):
         "trimtab": fake(ms=1),
         "pfl": fake(ms=4),
         "fedjax": fake(ms=2, can="work['algorithm'] == 'fedavg'"),
+        "jax": fake(move=1.5),
     }
     monkeypatch.setattr(peers, "command", starts.__getitem__)
     monkeypatch.setattr(peers, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(peers, "WORKLOADS", {name: small(name) for name in WORKLOADS})
     return peers
 
 
@@ -54,7 +69,7 @@ def measure(peers, tmp_path):
 
     def run(**others):
         starts = {"trimtab": fake(ms=1), **others}
-        work = peers.workload("W1", "scaffold")
+        work = peers.told(small("W1"), "scaffold", tmp_path)
         results = peers.measure(work, starts, repeats=2, logs=tmp_path, limit=3)
         return {result["peer"]: result for result in results}
 
@@ -79,7 +94,8 @@ def test_the_minimum_after_the_warm_up_counts(measure):
     assert result["ms"] == 4 + 1 / 4  # of rounds 3 and 4
     assert result["ratio"] == pytest.approx((4 + 1 / 4) / (1 + 1 / 4))
     assert result["versions"] == {"fake": "1"}
-    assert result["loss"] == result["our loss"] == 0.5
+    assert result["loss"] == result["our loss"] == pytest.approx(log(47))  # equal logits
+    assert result["apart"] == 0
 
 
 def test_who_cannot_dies_or_hangs_is_said_and_the_others_go_on(measure):
@@ -159,9 +175,9 @@ def test_an_environment_that_cannot_be_built_is_said(bench, peers, monkeypatch):
 
 def test_a_record_of_another_machine_is_not_continued(peers, tmp_path, refused):
     path = tmp_path / "peers.json"
-    other = {"machine": {"processor": "abacus", "cores": 1}, "results": []}
+    other = {"machine": machine() | {"processor": "abacus"}, "results": []}
     path.write_text(json.dumps(other))
-    with refused("another machine", "--out"):
+    with refused("another machine", "another file"):
         peers.Results(path)
 
 
@@ -173,9 +189,46 @@ def test_every_peer_has_its_script_and_its_versions(peers):
         assert not any(pin.startswith("torchvision") for pin in pins)
 
 
-def test_check_compares_losses_and_leaves_no_record(peers, tmp_path):
+def test_check_compares_models_and_leaves_no_record(peers, tmp_path):
     out = tmp_path / "peers.json"
-    done = CliRunner().invoke(peers.main, ["--check", "--peers", "fedjax", "--out", str(out)])
-    assert "fedjax fedavg: loss 0.5000000, ours 0.5000000" in done.output
-    assert "fedjax scaffold: Fake has no scaffold." in done.output
+    options = ["--check", "--peers", "fedjax,jax", "--workloads", "W1", "--out", str(out)]
+    output = CliRunner().invoke(peers.main, options).output.replace("\n", " ")
+    assert "W1 fedavg, fedjax: the same, apart by 0.0e+00 of the move" in output
+    assert "W1 fedavg, jax: NOT THE SAME, apart by 5.0e-01 of the move" in output
+    assert "W1 scaffold, fedjax: Fake has no scaffold." in output
     assert not out.exists()
+
+
+def test_models_are_compared_with_our_move(peers, tmp_path):
+    work = peers.told(small("W10a"), "fedavg", tmp_path)
+    start = work.start()
+    ours = [w + 1 for w in start]
+    assert peers.apart(work, start, ours) == pytest.approx(1)
+    assert peers.apart(work, [w + 1.01 for w in start], ours) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name not in ("any", "W3")])
+def test_peers_are_told_the_model_and_the_data_of_the_workload(peers, name, tmp_path):
+    of = replace(WORKLOADS[name], N=3, S=3)
+    work = peers.Work.from_json(json.dumps(asdict(peers.told(of, "fedavg", tmp_path))))
+    module, twin = of.module(), peers.torch_model(work)
+    clients = peers.torch_clients(work.clients())
+    assert len(clients) == work.N
+    for (X, y), (theirs, target) in zip(of.clients(), clients, strict=True):
+        assert torch.equal(X, theirs)
+        assert torch.equal(y, target)
+        assert torch.equal(module(X[:2]), twin(theirs[:2]))
+    loss = peers.torch_loss(work)(twin(X), target)
+    assert torch.equal(loss, of.loss(module(X), y))
+    steps = {-(-len(X) // b) for (X, _), b in zip(clients, work.sizes, strict=True)}
+    assert work.epochs == (None if len(steps) > 1 or name == "W8" else work.K // min(steps))
+
+
+def test_a_module_that_nobody_can_be_told_is_refused(peers, refused):
+    with refused("Wrapped cannot be told to peers"):
+        list(peers.described(WORKLOADS["any"].module()))
+
+
+def test_every_peer_is_asked_for_workloads_that_there_are(peers):
+    assert set(peers.NAMES) <= set(WORKLOADS)
+    assert all(set(names) <= set(peers.NAMES) for names in peers.ASKED.values())

@@ -177,7 +177,8 @@ BAD = {
     "diagnose quadratic --minutes -1": "minutes=-1.0; pass a number of minutes that is positive.",
     "diagnose quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
-    "bench W9": "'W9' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5.",
+    "bench W12": "'W12' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6, W7,",
+    "bench --resume": "--resume goes on with a record; pass its file as --out.",
     "frobnicate": "No such command 'frobnicate'.",
     "compare --nosuch": "No such option '--nosuch'.",
 }
@@ -224,7 +225,7 @@ def test_options_are_what_they_were():
         ),
         "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
         "report": ["--json", "--out"],
-        "bench": ["--json", "--out"],
+        "bench": ["--json", "--out", "--quick", "--repeats", "--resume"],
         "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
         "picture": [],  # its commands: tests/test_pictures.py

@@ -18,11 +18,12 @@ from pfl.data.user_state import InMemoryUserStateStorage
 from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
-from protocol import Turns, torch_clients, torch_model, torch_weights
-from torch.nn import functional as F
+from protocol import Turns, torch_clients, torch_loss, torch_model, torch_weights
 
 turns = Turns()
 work = turns.work
+if work.epochs is None:
+    turns.cannot("Its SCAFFOLD takes whole epochs of one batch size.")
 
 
 class Classifier(torch.nn.Module):
@@ -34,7 +35,7 @@ class Classifier(torch.nn.Module):
 
     def loss(self, X: Any, y: Any, eval: bool = False) -> Any:
         """Return the loss to train on."""
-        return F.cross_entropy(self.layers(X), y)
+        return torch_loss(work)(self.layers(X), y)
 
     def metrics(self, X: Any, y: Any, eval: bool = False) -> dict[str, Any]:
         """Return nothing; we do not evaluate."""

@@ -1,20 +1,27 @@
 """trimtab: ours, with the executor it chooses by itself."""
 
-from protocol import Turns, torch_clients, torch_model
-from torch.nn import functional as F
+from protocol import Array, Turns, torch_clients, torch_loss, torch_model
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 
 turns = Turns()
 work = turns.work
-problem = Supervised(torch_model(work), F.cross_entropy, torch_clients(turns.clients), batch=work.b)
+model = torch_model(work)
+problem = Supervised(model, torch_loss(work), torch_clients(turns.clients), batch=work.b)
 for i in range(problem.N):
     problem.clients[i]  # read and checked before the clock runs
 kind = {"fedavg": FedAvg, "scaffold": Scaffold}[work.algorithm]
-sim = simulate(kind(eta_l=work.eta, K=work.epochs * -(-work.n // work.b)), problem, S=work.S)
+sim = simulate(kind(eta_l=work.eta, K=work.K), problem, S=work.S)
 x = problem.x0()
 
-turns.begin(lambda: [w.numpy() for w in problem.unflatten(x).values()], "trimtab", "torch")
+
+def weights() -> list[Array]:
+    """Return the parameters, without the buffers."""
+    now = problem.unflatten(x)
+    return [now[name].numpy() for name, _ in model.named_parameters()]
+
+
+turns.begin(weights, "trimtab", "torch")
 for done in sim:
     x = done.x
     turns.done()

@@ -1,18 +1,23 @@
-"""How fast a round is: ours, its bare matrix products, and a plain PyTorch loop, in alternation.
+"""How fast a round is: ours, its bare calls, and a plain PyTorch loop, in alternation.
 
 Workloads, the plain loop, and the measurement. It may import everything but cli and reproduce.
 """
 
-from trimtab.bench.measurement import Row, bare_products, machine, measure, simulated
-from trimtab.bench.workloads import ETA, WORKLOADS, Workload
+from trimtab.bench.bare import bare_round
+from trimtab.bench.measurement import Row, machine, measure, problem_of, simulated
+from trimtab.bench.record import BenchRecord, check_same_machine
+from trimtab.bench.workload import Workload
+from trimtab.bench.workloads import WORKLOADS
 
 __all__ = [
-    "ETA",
     "WORKLOADS",
+    "BenchRecord",
     "Row",
     "Workload",
-    "bare_products",
+    "bare_round",
+    "check_same_machine",
     "machine",
     "measure",
+    "problem_of",
     "simulated",
 ]

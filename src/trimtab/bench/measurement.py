@@ -1,4 +1,4 @@
-"""A workload measured: ours, its bare matrix products, and a plain PyTorch loop, in alternation.
+"""A workload measured: ours, its bare calls, and a plain PyTorch loop, in alternation.
 
 Ratios within one run are what counts; the minimum of the repetitions, since others use the machine.
 """
@@ -6,18 +6,18 @@ Ratios within one run are what counts; the minimum of the repetitions, since oth
 import os
 import platform
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch import Tensor
 
 from trimtab._version import environment
 from trimtab.algorithms import FedAvg, Scaffold
+from trimtab.bench.bare import bare_round
 from trimtab.bench.plain_loop import PlainLoop
-from trimtab.bench.workloads import ETA, Workload
+from trimtab.bench.workload import Workload
 from trimtab.compute import kernel
 from trimtab.core import Algorithm
 from trimtab.core.task import Progress, task
@@ -67,14 +67,12 @@ def measure(work: Workload) -> Generator[Progress, None, Row]:
 def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
     """Return what is measured by name, each returning its seconds, and the executor of ours."""
     clients = work.clients()
-    problem = Supervised(
-        work.build(), F.cross_entropy, clients, test=work.test_set(), batch=work.b
-    )  # fmt: skip
-    fedavg = simulated(FedAvg(eta_l=ETA, K=work.K), problem, work)
-    scaffold = simulated(Scaffold(eta_l=ETA, K=work.K), problem, work)
+    problem = problem_of(work, clients)
+    fedavg = simulated(FedAvg(eta_l=work.eta, K=work.K), problem, work)
+    scaffold = simulated(Scaffold(eta_l=work.eta, K=work.K), problem, work)
     plain = PlainLoop(work, clients)
     runs: dict[str, Callable[[], float]] = {
-        "bare": (lambda: bare_products(work)) if work.products else _timed(plain.step),
+        "bare": _timed(plain.step) if work.bare == "step" else bare_round(work),
         "fedavg": _timed(lambda: next(fedavg)),
         "scaffold": _timed(lambda: next(scaffold)),
     }
@@ -83,9 +81,18 @@ def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
     runs["plain"] = _timed(plain.round)
     if work.autocast:
         half_problem = problem.replace(autocast=torch.bfloat16)
-        half = simulated(Scaffold(eta_l=ETA, K=work.K), half_problem, work)
+        half = simulated(Scaffold(eta_l=work.eta, K=work.K), half_problem, work)
         runs["autocast"] = _timed(lambda: next(half))
+    if work.compiled:
+        compiled_problem = problem.replace(compile=True)
+        compiled = simulated(Scaffold(eta_l=work.eta, K=work.K), compiled_problem, work)
+        runs["compiled"] = _timed(lambda: next(compiled))
     return runs, scaffold.executor
+
+
+def problem_of(work: Workload, clients: list[tuple[Tensor, Tensor]]) -> Supervised:
+    """Return the workload as we take it up."""
+    return Supervised(work.module(), work.loss, clients, test=work.test_set(), batch=work.b)
 
 
 def _timed(run: Callable[[], object]) -> Callable[[], float]:
@@ -104,7 +111,8 @@ def _row(work: Workload, best: dict[str, float], executor: str) -> Row:
     ratios = {}
     for ratio in work.goals:
         above, below = ratio.split(" / ")
-        ratios[ratio] = milliseconds[above] / milliseconds[below]
+        if above in milliseconds and below in milliseconds:
+            ratios[ratio] = milliseconds[above] / milliseconds[below]
     return Row(
         workload=work.name,
         shows=work.shows,
@@ -135,31 +143,6 @@ def simulated(algorithm: Algorithm, problem: Supervised, work: Workload) -> Simu
     for _ in first if work.N > 1 else ():
         next(sim)
     return sim
-
-
-def bare_products(work: Workload) -> float:
-    """Return the seconds of a round's products on warm operands, one thread on each core."""
-    count = kernel.cores()
-    steps = work.S * work.K // count
-
-    def run(_: int) -> float:
-        torch.set_num_threads(1)
-        operands = [
-            (torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)) for m, k, n in work.products
-        ]
-        for a, b, out in operands:
-            torch.mm(a, b, out=out)
-        started = perf_counter()
-        for _ in range(steps):
-            for a, b, out in operands:
-                torch.mm(a, b, out=out)
-        return perf_counter() - started
-
-    before = torch.get_num_threads()
-    with ThreadPoolExecutor(count) as pool:
-        seconds = max(pool.map(run, range(count)))
-    torch.set_num_threads(before)
-    return seconds
 
 
 def machine() -> dict[str, Any]:

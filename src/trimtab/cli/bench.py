@@ -2,36 +2,55 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from trimtab._files import write_json
 from trimtab.cli.starting import needs
 
 
 @click.command()
 @click.argument("workloads", nargs=-1)
+@click.option("--repeats", type=click.IntRange(min=1), help="At most so many repetitions of each.")
+@click.option("--quick", is_flag=True, help="Little data, to see that all runs; no times to quote.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the record.")
+@click.option("--resume", is_flag=True, help="Go on with --out; measure what it does not hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("bench", "report")
-def bench(workloads: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Measure rounds of WORKLOADS against their bare matrix products and a plain PyTorch loop."""
-    from trimtab.bench import WORKLOADS, machine, measure
+def bench(
+    workloads: tuple[str, ...],
+    repeats: int | None,
+    quick: bool,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Measure rounds of WORKLOADS against their bare matrix products and a plain PyTorch loop.
+
+    All of them by default; `trimtab bench w8 w9` picks some. The record is written after each.
+    """
+    from trimtab.bench import WORKLOADS, BenchRecord, measure
     from trimtab.report import bench_table
 
+    known = {name.lower(): work for name, work in WORKLOADS.items()}
     for name in workloads:
-        if name not in WORKLOADS:
+        if name.lower() not in known:
             raise ValueError(f"{name!r} is no workload; pass some of {', '.join(WORKLOADS)}.")
-    console, rows = Console(stderr=True), []
-    for name in workloads or WORKLOADS:
-        with console.status(f"{name}: {WORKLOADS[name].shows}"):
-            rows.append(measure(WORKLOADS[name]).to_json())
-    record = {"machine": machine(), "rows": rows}
-    if out is not None:
-        write_json(out, record)
+    if resume and out is None:
+        raise ValueError("--resume goes on with a record; pass its file as --out.")
+    console, record = Console(stderr=True), BenchRecord(out, resume=resume)
+    for name in workloads or known:
+        work = known[name.lower()]
+        if work.name in record:
+            continue
+        work = work.small() if quick else work
+        work = replace(work, repeats=min(repeats or work.repeats, work.repeats))
+        with console.status(f"{work.name}: {work.shows}"):
+            record.add(measure(work))
+    made = record.to_json()
     if as_json:
-        click.echo(json.dumps(record, indent=2))
+        click.echo(json.dumps(made, indent=2))
     else:
-        Console(width=None if sys.stdout.isatty() else 100).print(bench_table(rows))
+        Console(width=None if sys.stdout.isatty() else 100).print(bench_table(made["rows"]))
