@@ -185,7 +185,7 @@ PUBLIC = [
     *("DataError", "Decay", "Diagnosis", "Diverged", "Epochs", "FedAvg", "FedDyn", "FedNova"),
     *("FedOpt", "FedProx", "GarnetTD", "InUse", "LinearSystem", "Metric", "Mime", "MimeLite"),
     *("MimeLiteMvr",),
-    *("MimeMvr", "Momentum", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
+    *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
     *("Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
     *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__", "compare"),
@@ -218,7 +218,8 @@ SIGNATURES = {
     trimtab.Quadratic: "(A, b, sigma=0.0, weights=None)",
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
-        "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None)"
+        "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
+        "collate=None, device=None)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
     from trimtab.errors import BadArgument, DataError, Diverged, InUse
-    from trimtab.problems import GarnetTD, LinearSystem, Problem, Quadratic, Supervised
+    from trimtab.problems import GarnetTD, LinearSystem, OnBatch, Problem, Quadratic, Supervised
     from trimtab.problems.metric import Metric
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
@@ -83,6 +83,7 @@ __all__ = [
     "MimeLiteMvr",
     "MimeMvr",
     "Momentum",
+    "OnBatch",
     "Piecewise",
     "Problem",
     "Quadratic",
@@ -120,7 +121,8 @@ _HOMES = {
     "register": "algorithms.registry",
     "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
-    **dict.fromkeys(("GarnetTD", "LinearSystem", "Problem", "Quadratic", "Supervised"), "problems"),
+    **dict.fromkeys(("GarnetTD", "LinearSystem", "OnBatch", "Problem"), "problems"),
+    **dict.fromkeys(("Quadratic", "Supervised"), "problems"),
     **dict.fromkeys(("Round", "Simulation", "simulate"), "simulation"),
 }
 

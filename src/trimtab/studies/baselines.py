@@ -26,8 +26,8 @@ def pooled(measured: Measured) -> Measured | None:
     if not isinstance(problem, Supervised):
         return None
     data = [problem.clients[i] for i in range(problem.N)]
-    X, y = torch.cat([d.X for d in data]), torch.cat([d.y for d in data])
-    together = problem.replace(clients=[(X, y)], weights=None, tests=None, groups=None)
+    whole = data[0].joined(data[1:], "all clients")
+    together = problem.replace(clients=[whole], weights=None, tests=None, groups=None)
     return Measured(together, measured.look, measured.split, measured.evaluate)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trimtab.problems.supervised.untouched import nothing_global, untouched
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 
 # These compare an output with a target of the same shape, number by number.
 _ELEMENTWISE = {

@@ -16,7 +16,9 @@ from trimtab.problems.problem import chosen, normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
+    check_collate,
     check_groups,
+    device_of,
     dtype_of,
     numbers_of,
 )
@@ -33,8 +35,11 @@ from trimtab.problems.supervised.flat import FlatModule, check_module
 from trimtab.problems.supervised.holdout import Part, check_fraction
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
+from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import describe
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 
 
@@ -42,8 +47,11 @@ class Supervised:
     """Supervised learning over clients.
 
     module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
-    seed). loss(output, target) is a mean over samples. clients: a sequence of (X, y) tensors or
-    map-style Datasets, possibly lazy: a client is read, and checked, when it is first sampled.
+    seed). loss(output, target) is a mean over samples, or OnBatch(f) with f(module, batch).
+    clients: a sequence of (X, y) or map-style Datasets of such samples, possibly lazy: a client is
+    read, and checked, when it is first sampled. X and y are tensors or arrays, or tuples or dicts
+    of them, which the module's forward gets as its arguments if it has such, else as one. collate
+    makes a batch of a list of samples, where those have no common shape.
     batch: None is all local data, a whole number a size, a fraction a part of the local data.
     sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
     weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
@@ -53,6 +61,7 @@ class Supervised:
     torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
     it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
     also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
+    device: where the module, the data and all that is computed of them live, e.g. "cuda".
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -77,6 +86,8 @@ class Supervised:
         validation: Any = None,
         tests: Sequence[Any] | None = None,
         groups: Sequence[Any] | None = None,
+        collate: Collate | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
         check_batch(batch)
@@ -87,6 +98,7 @@ class Supervised:
         check_clients(clients)
         check_groups(groups, len(clients))
         check_loss(loss)
+        check_collate(collate)
         clients, tests = with_own_tests(clients, tests)
         self._arguments |= {"clients": clients, "tests": tests}
         if not callable(module):
@@ -94,21 +106,22 @@ class Supervised:
         self._build = None if isinstance(module, nn.Module) else module
         first = module if isinstance(module, nn.Module) else built(module, seed=0)
         check_module(first)
-        self.model = FlatModule(first, dtype_of(clients))
+        self.model = FlatModule(first, dtype_of(clients), device_of(device))
         self.batch, self.l2 = batch, float(l2)
         self.sampling: Sampling = sampling
         self.metrics, self.autocast = functions(metrics, loss), autocast
-        where = (self.model.dtype, self.model.device, self._check)
-        self.clients = ClientData(clients, *where)
-        self._unseen = Unseen(test, tests, validation, *where)
+        on_batch = isinstance(loss, OnBatch)
+        reader = Reader(self.model.dtype, self.model.device, collate, on_batch)
+        self.clients = ClientData(clients, reader, self._check)
+        self._unseen = Unseen(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
-        self._shape: torch.Size | None = None
+        self._form: tuple[Any, Data] | None = None  # of what was read first, and one such sample
         self._mean_loss = MeanLoss(self.model, loss, autocast)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
         # These are hashed now: what a function captured may be the record of its own calls.
-        self._code = hashes_of_code(loss, self.metrics, self.model)
+        self._code = hashes_of_code(loss, self.metrics, self.model, collate)
 
     threads = True  # oracles of several clients may be called at once
 
@@ -158,7 +171,9 @@ class Supervised:
         check_fraction(fraction)
         if self._unseen.held_out is not None:
             return self
-        kept, held = (Part(self.clients.clients, fraction, seed, held) for held in (False, True))
+        given, reader = self.clients.clients, self.clients.reader
+        how = (reader.collate is not None, reader.on_batch)
+        kept, held = (Part(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         return parted if not self.clients.in_memory or parted.has_validation else self
 
@@ -340,11 +355,17 @@ class Supervised:
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
-        shape = data.X.shape[1:]
-        if self._shape is not None and shape != self._shape:
+        form = data.form
+        if self._form is not None and form != self._form[0]:
+            own, others = (describe(each.cut(0, 1).X) for each in (data, self._form[1]))
+            if own == others:
+                raise ValueError(
+                    f"{who} has samples {describe(data.cut(0, 1).batch)}, others "
+                    f"{describe(self._form[1].batch)}; give all clients samples of the same parts."
+                )
             raise ValueError(
-                f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
-                "give all clients the same features."
+                f"{who} has inputs of shape {own}, others of {others}; give all clients the same "
+                "features."
             )
         self._mean_loss.check(who, data)
-        self._shape = shape
+        self._form = self._form or (form, data.cut(0, 1).copy())
