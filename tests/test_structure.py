@@ -181,9 +181,29 @@ def test_no_sentence_of_the_library_names_an_option(module):
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "Cosine", "Dane"),
-    *("DataError", "Decay", "Diagnosis", "Diverged", "Epochs", "FedAvg", "FedDyn", "FedNova"),
-    *("FedOpt", "FedProx", "GarnetTD", "InUse", "LinearSystem", "Metric", "Mime", "MimeLite"),
+    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Columns", "Comparison", "Cosine"),
+    *(
+        "Dane",
+        "DataError",
+        "Decay",
+        "Diagnosis",
+        "Diverged",
+        "Epochs",
+        "FedAvg",
+        "FedDyn",
+        "FedNova",
+    ),
+    *(
+        "FedOpt",
+        "FedProx",
+        "Fields",
+        "GarnetTD",
+        "InUse",
+        "LinearSystem",
+        "Metric",
+        "Mime",
+        "MimeLite",
+    ),
     *("MimeLiteMvr",),
     *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
     *("Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),

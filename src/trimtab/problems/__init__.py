@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from trimtab.problems.linear_system import LinearSystem
     from trimtab.problems.problem import Problem
     from trimtab.problems.quadratic import Quadratic
+    from trimtab.problems.supervised.frames import Columns
+    from trimtab.problems.supervised.hugging_face import Fields
     from trimtab.problems.supervised.on_batch import OnBatch
     from trimtab.problems.supervised.problem import Supervised
 
 _HOMES = {
+    "Columns": "supervised.frames",
+    "Fields": "supervised.hugging_face",
     "GarnetTD": "garnet",
     "LinearSystem": "linear_system",
     "OnBatch": "supervised.on_batch",
@@ -28,6 +32,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Columns",
+    "Fields",
     "GarnetTD",
     "LinearSystem",
     "OnBatch",

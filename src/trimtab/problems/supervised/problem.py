@@ -32,7 +32,9 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule, check_module
+from trimtab.problems.supervised.frames import Columns, from_frame
 from trimtab.problems.supervised.holdout import Part, check_fraction
+from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.on_batch import OnBatch
@@ -120,8 +122,73 @@ class Supervised:
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
+        self.columns: Columns | Fields | None = None  # what became of the columns of a table
+        self.names: list[Any] | None = None  # of the clients of a table, in the order of their i
         # These are hashed now: what a function captured may be the record of its own calls.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str | Sequence[str],
+        module: nn.Module | Callable[..., nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        standardise: bool = True,
+        **settings: Any,
+    ) -> "Supervised":
+        """Return the problem of a table of pandas: a client for each value of the column `client`.
+
+        Numbers are standardised by mean and deviation over all rows of `frame`, unless that is
+        declined; text and categories become a column of 0 and 1 for each value. `columns` says so,
+        and `names` who the clients are. module: also a function of the number of inputs.
+        """
+        given, columns, names = from_frame(
+            frame,
+            client=client,
+            target=target,
+            module=module,
+            loss=loss,
+            standardise=standardise,
+            unseen={"test": test, "validation": validation},
+        )
+        return cls(**given, **settings)._of_table(columns, names)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        dataset: Any,
+        *,
+        client: str,
+        target: str | None = None,
+        inputs: str | Sequence[str] | None = None,
+        module: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        collate: Collate | None = None,
+        **settings: Any,
+    ) -> "Supervised":
+        """Return the problem of a Hugging Face data set: a client for each value of `client`.
+
+        inputs: one column, a tensor, or several, a dict by name; all others by default. collate
+        gets rows as dicts, and returns a dict with these columns. A loss of module and batch,
+        OnBatch(f), needs no target: its batch is a dict.
+        """
+        given, fields, names = from_datasets(
+            dataset,
+            client=client,
+            inputs=inputs,
+            target=target,
+            loss=loss,
+            collate=collate,
+            unseen={"test": test, "validation": validation},
+        )
+        return cls(module=module, **given, **settings)._of_table(fields, names)
 
     threads = True  # oracles of several clients may be called at once
 
@@ -318,7 +385,8 @@ class Supervised:
         """Return the same problem with other arguments, e.g. `problem.replace(batch=32)`."""
         other = Supervised(**{**self._arguments, **changes})
         other.metric = self.metric
-        return other
+        names = self.names if len(self.clients) == len(other.clients) else None
+        return other._of_table(self.columns, names)
 
     def with_metric(self, name: str) -> "Supervised":
         """Return the problem with a ready metric measured besides."""
@@ -334,6 +402,10 @@ class Supervised:
         return self._identity().old_fingerprint()
 
     # -- inside
+
+    def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> "Supervised":
+        self.columns, self.names = columns, names
+        return self
 
     @property
     def _oracles(self) -> Oracles:
