@@ -139,7 +139,7 @@ class Evaluation:
                 scores = _scores(output, data.y)
                 right = None if scores is None else correct(mean.loss, scores, data.y)
                 if right is not None:
-                    measured["accuracy"] = float(right.double().mean())
+                    measured["accuracy"] = float(right.cpu().double().mean())
             for name, metric in metrics.items():
                 if isinstance(metric, OnBatch):
                     measured[name] = _as_number(name, mean.measured(metric, name, x, data))
@@ -251,7 +251,7 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs as logits where they are probabilities, and ignored labels as -100."""
     known = recognise(loss)
     if known is not None and known.name == "binary_cross_entropy":
-        output = torch.logit(output.double(), eps=_SURE)
+        output = torch.logit(output.cpu().double(), eps=_SURE)
     ignored = ignored_label(loss)
     if ignored >= 0 and not y.is_floating_point():
         y = y.masked_fill(y == ignored, -100)

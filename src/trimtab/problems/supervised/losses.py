@@ -97,7 +97,9 @@ class TorchLoss:
         weight = self.arguments.get("weight")
         if self.name in _LABELS and not y.is_floating_point():
             counted = y[y != self.ignore_index]
-            return float(counted.numel() if weight is None else weight[counted].double().sum())
+            return float(
+                counted.numel() if weight is None else weight[counted].cpu().double().sum()
+            )
         tensors = [v for v in self.arguments.values() if isinstance(v, Tensor)]
         if self.elementwise and any(t.dim() >= y.dim() and t.numel() > 1 for t in tensors):
             return None  # There is a weight for each sample.
