@@ -82,7 +82,7 @@ def adapted(model: GPT2LMHeadModel) -> nn.Module:
 
 def problem(quick: bool = False) -> Supervised:
     plays = shakespeare(length=LENGTH)
-    layers, width, steps, most = (1, 32, 20, 16) if quick else (4, 256, 150, 256)
+    layers, width, steps, most = (1, 32, 20, 16) if quick else (4, 256, 60, 64)
     others = lines(plays.train.texts[ROLES:], 4096)["letters"]
     model = adapted(pretrained(language_model(plays, layers, width), others, steps))
     return Supervised(
@@ -100,9 +100,9 @@ def main(quick: bool) -> None:
     whole = sum(p.numel() for p in roles.model.module.parameters())
     print(f"{whole} parameters, of which {roles.d}, those of the adapters, are x")
     before = roles.evaluate(roles.x0())["perplexity"]
-    for algorithm in (FedAvg(eta_l=0.5, K=8), Scaffold(eta_l=0.5, K=8)):
+    for algorithm in (FedAvg(eta_l=0.5, K=5), Scaffold(eta_l=0.5, K=5)):
         simulation = simulate(algorithm, roles)
-        *_, last = islice(simulation, 2 if quick else 5)
+        *_, last = islice(simulation, 2 if quick else 4)
         after = roles.evaluate(last.x)["perplexity"]
         kept = nbytes(algorithm.init_client(roles.x0())) / 1e3
         down, up = (sent / ROLES / 1e3 for sent in (last.bytes_down, last.bytes_up))
