@@ -5,13 +5,13 @@ from all but four roles. Then those four are clients: peft adds adapters of rank
 all else is frozen, and every client's letters stay with it. What is frozen is not in x, so that
 SCAFFOLD's control variates, and what travels, are as small as the adapters.
 
-    pip install "trimtab[lora]"; python examples/lora.py           # QUICK: a smaller model
+    pip install "trimtab[lora]"; python examples/lora.py    # with --quick a smaller model
 
-prints, on the last fifth of what the four roles say,
+prints the perplexity on the last fifth of what the four roles say, and bytes a round:
 
     3211776 parameters, of which 16384, those of the adapters, are x
-    FedAvg    perplexity 18.50 -> 17.25; a client gets 65.5 kB and sends 65.5 kB a round, keeps 0 kB
-    Scaffold  perplexity 18.50 -> 17.25; a client gets 131.1 kB and sends 131.1 kB a round, keeps 65.5 kB
+    FedAvg    perplexity 18.50 -> 17.25; a client gets 65.5 kB, sends 65.5 kB, keeps 0.0 kB
+    Scaffold  perplexity 18.50 -> 17.25; a client gets 131.1 kB, sends 131.1 kB, keeps 65.5 kB
 """
 
 import sys
@@ -108,7 +108,7 @@ def main(quick: bool) -> None:
         down, up = (sent / ROLES / 1e3 for sent in (last.bytes_down, last.bytes_up))
         print(
             f"{type(algorithm).__name__:9} perplexity {before:.2f} -> {after:.2f}; a client gets "
-            f"{down:.1f} kB and sends {up:.1f} kB a round, keeps {kept:.1f} kB"
+            f"{down:.1f} kB, sends {up:.1f} kB, keeps {kept:.1f} kB"
         )
 
 
