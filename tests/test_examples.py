@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trimtab import compare
 from trimtab.problems.loading import load_problem
 
@@ -79,6 +81,20 @@ def test_fine_tuning(tmp_path):
     assert kilobytes < numbers(full)[1] / 7
     assert after > before + 0.3
     assert numbers(kept) == [d + numbers(full)[0]]
+
+
+def test_lora(tmp_path):
+    for package in ("transformers", "peft"):
+        pytest.importorskip(package, reason="pip install 'trimtab[lora]'")
+    first, fedavg, scaffold = run("lora", tmp_path, "--quick")
+    whole, d = numbers(first)
+    assert d < whole / 20
+    kilobytes = round(4 * d / 1e3, 1)
+    *_, down, up, kept = numbers(fedavg)
+    assert (down, up, kept) == (kilobytes, kilobytes, 0.0)
+    *_, down, up, kept = numbers(scaffold)
+    assert (down, up) == pytest.approx((2 * kilobytes, 2 * kilobytes), abs=0.1)
+    assert kept == kilobytes
 
 
 def test_schedule(tmp_path):

@@ -184,11 +184,31 @@ def test_no_sentence_of_the_library_names_an_option(module):
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Comparison", "Cosine", "Dane"),
-    *("DataError", "Decay", "Diagnosis", "Diverged", "Epochs", "FedAvg", "FedDyn", "FedNova"),
-    *("FedOpt", "FedProx", "GarnetTD", "InUse", "LinearSystem", "Metric", "Mime", "MimeLite"),
+    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Columns", "Comparison", "Cosine"),
+    *(
+        "Dane",
+        "DataError",
+        "Decay",
+        "Diagnosis",
+        "Diverged",
+        "Epochs",
+        "FedAvg",
+        "FedDyn",
+        "FedNova",
+    ),
+    *(
+        "FedOpt",
+        "FedProx",
+        "Fields",
+        "GarnetTD",
+        "InUse",
+        "LinearSystem",
+        "Metric",
+        "Mime",
+        "MimeLite",
+    ),
     *("MimeLiteMvr",),
-    *("MimeMvr", "Momentum", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
+    *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
     *("Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
     *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__", "compare"),
@@ -222,7 +242,7 @@ SIGNATURES = {
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
         "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
-        "compile=False)"
+        "collate=None, device=None, compile=False)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

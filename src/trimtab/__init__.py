@@ -48,7 +48,16 @@ if TYPE_CHECKING:
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
     from trimtab.errors import BadArgument, DataError, Diverged, InUse
-    from trimtab.problems import GarnetTD, LinearSystem, Problem, Quadratic, Supervised
+    from trimtab.problems import (
+        Columns,
+        Fields,
+        GarnetTD,
+        LinearSystem,
+        OnBatch,
+        Problem,
+        Quadratic,
+        Supervised,
+    )
     from trimtab.problems.metric import Metric
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
@@ -61,6 +70,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "BadArgument",
+    "Columns",
     "Comparison",
     "Cosine",
     "Dane",
@@ -74,6 +84,7 @@ __all__ = [
     "FedNova",
     "FedOpt",
     "FedProx",
+    "Fields",
     "GarnetTD",
     "InUse",
     "LinearSystem",
@@ -83,6 +94,7 @@ __all__ = [
     "MimeLiteMvr",
     "MimeMvr",
     "Momentum",
+    "OnBatch",
     "Piecewise",
     "Problem",
     "Quadratic",
@@ -120,7 +132,8 @@ _HOMES = {
     "register": "algorithms.registry",
     "Comparison": "studies.comparison",
     **dict.fromkeys(("Diagnosis", "diagnose"), "diagnosis"),
-    **dict.fromkeys(("GarnetTD", "LinearSystem", "Problem", "Quadratic", "Supervised"), "problems"),
+    **dict.fromkeys(("GarnetTD", "LinearSystem", "OnBatch", "Problem"), "problems"),
+    **dict.fromkeys(("Columns", "Fields", "Quadratic", "Supervised"), "problems"),
     **dict.fromkeys(("Round", "Simulation", "simulate"), "simulation"),
 }
 

@@ -26,7 +26,7 @@ def net(*between, seed=0):
     """Return a module that is differentiated by autograd, with layers in its middle."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(FEATURES, 5), nn.Softplus(), *between, nn.Linear(5, CLASSES))
+        return nn.Sequential(nn.Linear(FEATURES, 5), nn.Softsign(), *between, nn.Linear(5, CLASSES))
 
 
 def classifier(*sizes, module=None, dtype=torch.float64, **settings):

@@ -78,6 +78,7 @@ def test_a_problem_is_asked_for_what_somebody_wants_to_know():
 
     Costly.chunk_oracle = Costly.play = Costly.kernel = Costly.threads = Costly.samples = None
     Costly.steps_in_a_pass = Costly.sampling = None
+    Costly.why_no_kernel = Costly.why_not_vectorised = None
     next(simulate(Scaffold(eta_l=0.2, K=3), Costly(), S=2))
 
 

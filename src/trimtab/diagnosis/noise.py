@@ -14,7 +14,6 @@ from trimtab.problems.lyapunov import continuous
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.samples import Data
 
 SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
 TAIL = 0.02  # D3f[V] may leave out <= 0.02 x the trace of V
@@ -72,8 +71,7 @@ def _of_samples(
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]
     rows = []
     for j in order.tolist():
-        sample = Data(data.X[j : j + 1], data.y[j : j + 1])
-        rows.append(problem.sample_gradient(x, sample).detach().double().cpu())
+        rows.append(problem.sample_gradient(x, data.cut(j, j + 1)).detach().double().cpu())
         if out_of_time():
             return None
     each = torch.stack(rows)

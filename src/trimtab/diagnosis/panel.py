@@ -14,7 +14,6 @@ from trimtab.diagnosis.abilities import AT_ONCE, Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.samples import Data
 
 FEWEST, MOST = 4, 1024  # >= 4 and <= 1024 clients are measured, or all if there are fewer
 ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
@@ -171,7 +170,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
     data = problem.clients[largest]
     each = inf
     for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
-        some = Data(data.X[:few], data.y[:few])
+        some = data.cut(0, few)
         started = budget.spent
         problem.sample_gradient(x, some)
         took = budget.spent - started
@@ -193,13 +192,13 @@ def thinned(
     for i in clients:
         data = problem.clients[i]
         draw = stream(seed, PARTITION, i)
-        order = torch.randperm(len(data), generator=draw)[:rows].to(data.X.device)
-        kept.append((data.X[order], data.y[order]))
+        order = torch.randperm(len(data), generator=draw)[:rows].to(data.device)
+        kept.append(data.take(order))
     p = problem.weights[list(clients)]
     budget.note(f"At most {rows} samples of each client were measured.")
-    cut = [ceil(len(y) / 2) if len(y) > 1 else 1 for _, y in kept]
-    first = [(X[:n], y[:n]) for (X, y), n in zip(kept, cut, strict=True)]
-    second = [(X[-n:], y[-n:]) for (X, y), n in zip(kept, cut, strict=True)]
+    cut = [ceil(len(data) / 2) if len(data) > 1 else 1 for data in kept]
+    first = [data.cut(0, n) for data, n in zip(kept, cut, strict=True)]
+    second = [data.cut(len(data) - n, len(data)) for data, n in zip(kept, cut, strict=True)]
     whole, half, other = (
         problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
     )

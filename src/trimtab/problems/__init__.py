@@ -14,18 +14,34 @@ if TYPE_CHECKING:
     from trimtab.problems.linear_system import LinearSystem
     from trimtab.problems.problem import Problem
     from trimtab.problems.quadratic import Quadratic
+    from trimtab.problems.supervised.frames import Columns
+    from trimtab.problems.supervised.hugging_face import Fields
+    from trimtab.problems.supervised.on_batch import OnBatch
     from trimtab.problems.supervised.problem import Supervised
 
 _HOMES = {
+    "Columns": "supervised.frames",
+    "Fields": "supervised.hugging_face",
     "GarnetTD": "garnet",
     "LinearSystem": "linear_system",
+    "OnBatch": "supervised.on_batch",
     "Problem": "problem",
     "Quadratic": "quadratic",
     "Supervised": "supervised.problem",
     "digits_problem": "catalogue",
 }
 
-__all__ = ["GarnetTD", "LinearSystem", "Problem", "Quadratic", "Supervised", "digits_problem"]
+__all__ = [
+    "Columns",
+    "Fields",
+    "GarnetTD",
+    "LinearSystem",
+    "OnBatch",
+    "Problem",
+    "Quadratic",
+    "Supervised",
+    "digits_problem",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,7 @@ class Capabilities:
     class_shares = _Own[Callable[[], tuple[str, Tensor] | None]]("class_shares")  # for accuracy
     label_counts = _Own[Callable[[], list[list[int]] | None]]("label_counts")  # by client and class
     weighing = _Own[str]("weighing")  # where the p_i come from: uniform, samples or own
+    columns = _Own[Any]("columns")  # what became of the columns of a table; str() says it
 
     def _has(self, name: str) -> Any:
         return getattr(self.problem, name, None)
@@ -149,11 +150,10 @@ def capabilities(problem: Any) -> Capabilities:
     `client_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`,
     `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`,
     `unflatten`, `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
-    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`
-    or `weighing`; by an `evaluate` that takes a client; by `symmetric` = False that its oracles
-    are no gradients.
-    Where it has no gradients of its own, they come from its oracles; where it has no loss but the
-    clients' losses, it is their mean.
+    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`,
+    `weighing` or `columns`; by an `evaluate` that takes a client; by `symmetric` = False that its
+    oracles are no gradients. Where it has no gradients of its own, they come from its oracles;
+    where it has no loss but the clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))

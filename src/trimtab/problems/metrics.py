@@ -215,7 +215,7 @@ def _problems(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores in float64 and labels: (n, C), (n,); or logits and labels of one shape."""
-    scores, y = outputs.detach().double().cpu(), targets.detach().cpu()
+    scores, y = outputs.detach().cpu().double(), targets.detach().cpu()
     if not y.is_floating_point() and scores.dim() == y.dim() + 1 and scores.shape[1] > 1:
         scores, y = scores.movedim(1, -1).flatten(0, -2), y.flatten()
         return scores[y >= 0], y[y >= 0].long()
@@ -242,8 +242,8 @@ def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)} "
             "are not those of a regression; give both the same shape."
         )
-    y = targets.detach().double().cpu()
-    return outputs.detach().double().cpu().reshape(y.shape), y
+    y = targets.detach().cpu().double()
+    return outputs.detach().cpu().double().reshape(y.shape), y
 
 
 def _seen(y: Tensor) -> list[int]:

@@ -22,7 +22,8 @@ def notes(problem: Problem, metric: Metric) -> list[str]:
     shares = can.class_shares if metric.name == ACCURACY.name else None
     classes = None if shares is None else shares()
     found = [] if classes is None else _unbalanced(*classes)
-    return [*found, _weights(problem.weights, can.weighing)]
+    columns = [] if can.columns is None else [f"columns: {can.columns}."]
+    return [*found, *columns, _weights(problem.weights, can.weighing)]
 
 
 def _unbalanced(labels: str, shares: Tensor) -> list[str]:

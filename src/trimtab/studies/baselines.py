@@ -26,8 +26,8 @@ def pooled(measured: Measured) -> Measured | None:
     if not isinstance(problem, Supervised):
         return None
     data = [problem.clients[i] for i in range(problem.N)]
-    X, y = torch.cat([d.X for d in data]), torch.cat([d.y for d in data])
-    together = problem.replace(clients=[(X, y)], weights=None, tests=None, groups=None)
+    whole = data[0].joined(data[1:], "all clients")
+    together = problem.replace(clients=[whole], weights=None, tests=None, groups=None)
     return Measured(together, measured.look, measured.split, measured.evaluate)
 
 
@@ -101,6 +101,11 @@ class AloneSimulation(Iterator[Round]):
     def runs_on(self) -> Executor:
         """The executor of the clients."""
         return self.simulations[0].runs_on
+
+    @property
+    def path(self) -> str:
+        """How gradients of the clients are computed."""
+        return self.simulations[0].path
 
     def __next__(self) -> Round:
         started = perf_counter()

@@ -5,15 +5,17 @@ None at the server, which asks x0, d and metric of what it returns. A site's pro
 the site, or those of all sites in the order in which the server numbers them.
 
 It may also have `metrics`, functions of (outputs, targets) by name, and `metric`, the Metric that a
-target is of; and it may `register` algorithms, which its own site then admits.
+target is of; `collate`, which makes a batch of a list of samples; `columns`, a Columns or Fields,
+which say what becomes of tables that silo returns; and it may `register` algorithms, which its own
+site then admits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from trimtab._importing import load, place_of, told
@@ -23,7 +25,13 @@ from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metric import Metric
 from trimtab.problems.problem import Problem, normalised
+from trimtab.problems.supervised.frames import Columns
+from trimtab.problems.supervised.hugging_face import Fields
+from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.problem import Supervised
+from trimtab.problems.supervised.reading import Collate
+from trimtab.problems.supervised.samples import as_tensor, is_pair
+from trimtab.problems.supervised.trees import map_tree
 
 MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}
@@ -50,6 +58,8 @@ class ProblemFile:
         self._silo: Callable[[Path], Any] = getattr(module, "silo", None)  # type: ignore[assignment]
         self.metrics: dict[str, Any] = getattr(module, "metrics", {})
         self.metric: Metric | None = getattr(module, "metric", None)
+        self.collate: Collate | None = getattr(module, "collate", None)
+        self.columns: Columns | Fields | None = getattr(module, "columns", None)
 
     def server_problem(self) -> Problem:
         """Return the problem without data: what x starts from, and how it is unflattened."""
@@ -79,11 +89,26 @@ class ProblemFile:
                 f"silo in {self.path} returned a {type(parts).__name__}; return (train, test), "
                 "each (X, y) or a Dataset."
             )
-        dtype = self._problem(_Nowhere(), None, None).model.dtype
-        train, test = (_as(dtype, part) for part in parts)
+        server = self._problem(_Nowhere(), None, None)
+        tables = [self._of_table(part, server.loss_function) for part in parts]
+        train, test = (_as(server.model.dtype, part) for part in tables)
         problem = self._problem([train] * MOST, test, batch)
         _ = problem.clients[0], problem.test  # read and checked now, not in the first round
         return problem
+
+    def _of_table(self, part: Any, loss: Loss) -> Any:
+        """Return the samples of a table, as `columns` says; what is no table as it is."""
+        frame, dataset = hasattr(part, "iloc"), hasattr(part, "column_names")
+        if isinstance(self.columns, Columns) and frame:
+            return self.columns.read(part, loss)
+        if isinstance(self.columns, Fields) and dataset:
+            return self.columns.read(part.with_format(None), loose=self.collate is not None)
+        if frame:
+            raise ValueError(
+                f"silo in {self.path} returned a table; say what its columns become, columns = "
+                "Columns(…), alike at all sites."
+            )
+        return part
 
     def _made(self, data: Path | None) -> Problem:
         """Call the file's problem, and refuse what is none."""
@@ -108,8 +133,18 @@ class ProblemFile:
 
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()
-        metrics = self.metrics
-        problem = Supervised(lambda: self._built()[0], loss, clients, test, batch, metrics=metrics)
+        collate = self.collate
+        if collate is not None and isinstance(self.columns, Fields):
+            collate = self.columns.after(collate)
+        problem = Supervised(
+            lambda: self._built()[0],
+            loss,
+            clients,
+            test,
+            batch,
+            metrics=self.metrics,
+            collate=collate,
+        )
         problem.metric = self.metric
         return problem
 
@@ -157,10 +192,16 @@ class _Nowhere(Sequence[Any]):
 
 
 def _as(dtype: torch.dtype, part: Any) -> Any:
-    """Return (X, y) in the module's precision, as x comes from the server."""
+    """Return tensors and arrays in the module's precision, as x comes from the server."""
     if isinstance(part, TensorDataset) and len(part.tensors) == 2:
         part = part.tensors
-    if isinstance(part, tuple | list) and len(part) == 2 and hasattr(part[0], "shape"):
-        X, y = (torch.as_tensor(array) for array in part)
-        return tuple(t.to(dtype) if t.is_floating_point() else t for t in (X, y))
-    return part
+    pair = is_pair(part) and (hasattr(part[0], "shape") or isinstance(part[0], Mapping | tuple))
+    if not pair and not isinstance(part, Mapping):
+        return part
+
+    def cast(array: Any) -> Any:
+        tensor = as_tensor("the data", array) if hasattr(array, "shape") else array
+        real = isinstance(tensor, Tensor) and tensor.is_floating_point()
+        return tensor.to(dtype) if real else tensor
+
+    return map_tree(cast, tuple(part) if pair else part)

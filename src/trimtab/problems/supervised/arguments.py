@@ -1,6 +1,6 @@
 """What Supervised makes of its arguments: the module, its dtype, weights and groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,6 +10,8 @@ from torch.utils.data import TensorDataset
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.client_data import ClientData, no_samples, whole
 from trimtab.problems.supervised.flat import first_line
+from trimtab.problems.supervised.reading import Collate
+from trimtab.problems.supervised.samples import Data, is_pair
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
 
@@ -55,7 +57,38 @@ def built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
     """Return float64 if that is what the clients' tensors are; else leave it to the module."""
     given = whole(clients)
-    first = given[0] if isinstance(given, list | tuple) else None
+    first: Any = given[0] if isinstance(given, list | tuple) else None
     first = first.tensors if isinstance(first, TensorDataset) else first
-    X = first[0] if isinstance(first, tuple | list) and len(first) == 2 else None
-    return torch.float64 if str(getattr(X, "dtype", "")).endswith("float64") else None
+    first = (first.X, first.y) if isinstance(first, Data) else first
+    X = first[0] if is_pair(first) else first if isinstance(first, Mapping) else None
+    inside = list(X.values()) if isinstance(X, Mapping) else X if isinstance(X, tuple) else [X]
+    dtypes = [str(getattr(part, "dtype", "")).removeprefix("torch.") for part in inside]
+    floats = [dtype for dtype in dtypes if dtype.startswith(("float", "bfloat"))]
+    return torch.float64 if floats and set(floats) == {"float64"} else None
+
+
+def device_of(device: str | torch.device | None) -> torch.device | None:
+    """Return the device of a name; None leaves the module where it is."""
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        raise ValueError(
+            f"device={device!r} cannot be used ({first_line(error)}); pass one that PyTorch has "
+            "here, such as 'cpu'."
+        ) from error
+    if found.type == "meta":
+        raise ValueError("device='meta' has no numbers; pass one that computes, such as 'cpu'.")
+    # A tensor says cuda:0 where its device was given as cuda.
+    return torch.empty(0, device=found).device
+
+
+def check_collate(collate: Collate | None) -> None:
+    """Refuse a collate that is no function."""
+    if collate is not None and not callable(collate):
+        raise ValueError(
+            f"collate={collate!r} cannot be called; pass a function that makes a batch of a list "
+            "of samples."
+        )

@@ -6,13 +6,15 @@ from threading import Lock
 from typing import Any
 
 import numpy
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from trimtab.problems.supervised.holdout import Part
-from trimtab.problems.supervised.samples import Data, read, size
+from trimtab.problems.supervised.reading import Loose, Reader
+from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import leaves
 
+_PIECE = 256  # of samples that a collate makes batches of, <= 256 are looked at together
 _KEPT = 128  # of a lazy sequence, <= 128 clients stay in memory
 
 
@@ -25,12 +27,11 @@ class ClientData:
     def __init__(
         self,
         clients: Sequence[Any],
-        dtype: torch.dtype,
-        device: torch.device,
+        reader: Reader,
         check: Callable[[str, Data], None],
         name: str = "client",
     ) -> None:
-        self.clients, self.dtype, self.device, self.check = clients, dtype, device, check
+        self.clients, self.reader, self.check = clients, reader, check
         self.name = name  # what they are called in errors, before the number
         self.in_memory = isinstance(whole(clients), list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
@@ -45,7 +46,8 @@ class ClientData:
         if i in self._read:
             return len(self._read[i])
         try:
-            return self._part.size(i) if self._part is not None else size(self.clients[i])
+            part = self._part
+            return self.reader.size(self.clients[i]) if part is None else part.size(i)
         except TypeError:
             return len(self[i])  # Reading it says what is wrong with it.
 
@@ -59,7 +61,7 @@ class ClientData:
             if i in self._read:
                 self._read.move_to_end(i)
                 return self._read[i]
-            data = read(who, self.clients[i], self.dtype, self.device)
+            data = self.reader.read(who, self.clients[i])
             check_data(who, data)
             self.check(who, data)
             self._read[i] = data
@@ -96,23 +98,42 @@ def check_clients(clients: Any) -> None:
 
 def check_data(who: str, data: Data) -> None:
     """Refuse what no model can learn from."""
-    X, y = data.X, data.y
-    if not X.dim():
+    if isinstance(data, Loose):
+        if not len(data):
+            raise no_samples(who)
+        for start in range(0, len(data), _PIECE):
+            _check_finite(who, data.cut(start, start + _PIECE), start)
+        return
+    inputs, targets = leaves(data.X), leaves(data.y)
+    if not all(leaf.dim() for leaf in inputs):
         raise ValueError(f"{who} has one number as its inputs; pass samples, one in each row.")
     if not len(data):
         raise no_samples(who)
-    if y.dim() == 0 or X.shape[0] != y.shape[0]:
+    counts = [len(leaf) for leaf in inputs]
+    if len(set(counts)) > 1:
         raise ValueError(
-            f"{who} has {X.shape[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
-            "pass as many of one as of the other."
+            f"{who} has {counts[0]} rows in one part of its inputs but "
+            f"{next(count for count in counts if count != counts[0])} in another; pass a row for "
+            "each sample in every part."
         )
-    for name, part in (("inputs", X), ("targets", y)):
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
-            row = int((~torch.isfinite(part.reshape(len(part), -1)).all(1)).nonzero()[0])
+    for y in targets:
+        if y.dim() == 0 or y.shape[0] != counts[0]:
             raise ValueError(
-                f"{who} has NaN or infinity in its {name} (first in sample {row}); "
-                "drop or fill in such samples."
+                f"{who} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+                "pass as many of one as of the other."
             )
+    _check_finite(who, data, 0)
+
+
+def _check_finite(who: str, data: Data, first: int) -> None:
+    for name, tree in (("inputs", data.X), ("targets", data.y)):
+        for part in leaves(tree):
+            if part.is_floating_point() and not bool(part.isfinite().all()):
+                row = int((~part.isfinite().reshape(len(part), -1).all(1)).nonzero()[0])
+                raise ValueError(
+                    f"{who} has NaN or infinity in its {name} (first in sample {first + row}); "
+                    "drop or fill in such samples."
+                )
 
 
 def no_samples(who: str) -> ValueError:

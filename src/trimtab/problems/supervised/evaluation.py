@@ -16,10 +16,12 @@ from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifie
 from trimtab.problems.supervised.flat import first_line, version
 from trimtab.problems.supervised.losses import Loss, correct, ignored_label, recognise
 from trimtab.problems.supervised.mean_loss import MeanLoss
+from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import Tree, join, leaves
 
-Measure = Callable[[Tensor, Tensor], Tensor | float]
-"""A metric of a user's: a function of outputs and targets."""
+Measure = Callable[[Any, Any], Tensor | float]
+"""A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
 
 Measures = Mapping[str, Measure | str] | Sequence[str]
 """What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
@@ -52,7 +54,7 @@ class Evaluation:
         Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
-        rows, kept = list[dict[str, float]](), list[tuple[Tensor, Tensor]]()
+        rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         if layers is not None and not self.metrics:
             for group in _groups(clients):
                 rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
@@ -65,8 +67,15 @@ class Evaluation:
                 kept.append((output, data.y))
         measured = weighted_mean(rows, p)
         if kept:
-            outputs, targets = (torch.cat(part) for part in zip(*kept, strict=True))
             rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+            try:
+                outputs, targets = (join(part) for part in zip(*kept, strict=True))
+            except RuntimeError as error:
+                raise ValueError(
+                    f"metric '{next(iter(rest))}' needs the outputs of all clients together, but "
+                    "their shapes differ; pass a function of your own, of which the mean over "
+                    "clients is taken."
+                ) from error
             measured |= self._named(outputs, targets, rest)
         return measured
 
@@ -109,19 +118,22 @@ class Evaluation:
         except (IndexError, RuntimeError):
             return None
 
-    def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tensor:
+    def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tree:
+        """Return the module's outputs; None where the loss is of module and batch."""
         mean, d = self.mean_loss, self.mean_loss.model.d
+        if isinstance(mean.loss, OnBatch):
+            return None
         large = layers is None and d >= KEEPS_CORES_BUSY
         with mean.precision(x), one_thread(when=not large):
             if layers is not None:
                 return kernel.outputs(layers, x.to(data.X.dtype), data.X)
-            if not large and d >= WORTH_A_THREAD and len(mean.pieces(data)) > 1:
+            if not large and d >= WORTH_A_THREAD and len(mean.output_pieces(data)) > 1:
                 return mean.outputs_on_threads(x, data)
             return mean.outputs(x, data)
 
     def _measured(
         self,
-        output: Tensor,
+        output: Tree,
         data: Data,
         x: Vector,
         layers: kernel.Layers | None,
@@ -131,18 +143,29 @@ class Evaluation:
         mean = self.mean_loss
         large = layers is None and mean.model.d >= KEEPS_CORES_BUSY
         with mean.precision(x), one_thread(when=not large):
-            measured = {"loss": float(mean.of_outputs(output, data))}
-            right = correct(mean.loss, output, data.y)
-            if right is not None:
-                measured["accuracy"] = float(right.double().mean())
-            return measured | self._named(output, data.y, metrics)
+            if isinstance(mean.loss, OnBatch):
+                measured = {"loss": float(mean.value(x, data))}
+            else:
+                measured = {"loss": float(mean.of_outputs(output, data))}
+                scores = _scores(output, data.y)
+                right = None if scores is None else correct(mean.loss, scores, data.y)
+                if right is not None:
+                    measured["accuracy"] = float(right.cpu().double().mean())
+            for name, metric in metrics.items():
+                if isinstance(metric, OnBatch):
+                    measured[name] = _as_number(name, mean.measured(metric, name, x, data))
+            others = {n: f for n, f in metrics.items() if not isinstance(f, OnBatch)}
+            return measured | self._named(output, data.y, others)
 
-    def _named(self, output: Tensor, y: Tensor, metrics: Mapping[str, Measure]) -> dict[str, float]:
+    def _named(self, output: Tree, y: Tree, metrics: Mapping[str, Measure]) -> dict[str, float]:
         """Return metrics by name; ready ones see logits, and ignored labels as -100."""
         measured = dict[str, float]()
         for name, metric in metrics.items():
             if is_ready(metric):
-                scores, labels = _as_logits(self.mean_loss.loss, output, y)
+                found = _scores(output, y)
+                if found is None:
+                    raise ValueError(_no_scores(name, metric, output, y))
+                scores, labels = _as_logits(self.mean_loss.loss, found, y)
                 measured[name] = _ready_number(name, metric, scores, labels)
             else:
                 measured[name] = _number(name, metric, output, y)
@@ -189,6 +212,11 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
                 "outputs and targets by a name of your own."
             )
         chosen = known.function
+    if isinstance(loss, OnBatch) and not isinstance(chosen, OnBatch):
+        raise ValueError(
+            f"metric {given!r} is a function of outputs and targets, which a loss of module and "
+            "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
+        )
     numbers = recognise(loss)
     if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
         raise ValueError(
@@ -210,11 +238,11 @@ def weighted_mean(rows: Sequence[Mapping[str, float]], p: Sequence[float]) -> di
 
 
 def shares_of(
-    what: str, loss: Loss, targets: Sequence[Tensor], p: Sequence[float]
+    what: str, loss: Loss, targets: Sequence[Tree], p: Sequence[float]
 ) -> tuple[str, Tensor] | None:
     """Return the share of each class, the mean over targets with weights p_i, and what they are.
 
-    None if targets are numbers other than 0 and 1, or no label counts.
+    None if targets are numbers other than 0 and 1 or no single tensor, or no label counts.
     """
     parts = counts_of(loss, targets)
     if parts is None:
@@ -229,6 +257,8 @@ def counts_of(loss: Loss, targets: Sequence[Tensor]) -> list[Tensor] | None:
     """Return how often each class is among some targets; None if one holds other numbers."""
     parts = list[Tensor]()
     for y in targets:
+        if not isinstance(y, Tensor):
+            return None
         if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
             return None
         labels = y.long() if y.is_floating_point() else y[(y >= 0) & (y != ignored_label(loss))]
@@ -240,7 +270,7 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs as logits where they are probabilities, and ignored labels as -100."""
     known = recognise(loss)
     if known is not None and known.name == "binary_cross_entropy":
-        output = torch.logit(output.double(), eps=_SURE)
+        output = torch.logit(output.cpu().double(), eps=_SURE)
     ignored = ignored_label(loss)
     if ignored >= 0 and not y.is_floating_point():
         y = y.masked_fill(y == ignored, -100)
@@ -255,14 +285,45 @@ def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> floa
         raise ValueError(f"metric '{name}': {error}") from error
 
 
-def _number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
+def _scores(output: Tree, y: Tree) -> Tensor | None:
+    """Return the outputs that a ready metric takes: a tensor, or the `logits` of a dict.
+
+    None where that is not clear: of the logits of tokens, which may be shifted against targets.
+    """
+    found = output.get("logits") if isinstance(output, Mapping) else output
+    if not isinstance(found, Tensor) or not isinstance(y, Tensor):
+        return None
+    return found if found is output or found.dim() <= 2 else None
+
+
+def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
+    """Return the sentence that says which function to pass where a ready metric cannot tell."""
+    keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+    what = f"the module returns a {type(output).__name__}{keys}"
+    if not isinstance(y, Tensor):
+        what = f"targets are a {type(y).__name__}"
+    function = next(each.function.__name__ for each in READY.values() if each.function is metric)
+    return (
+        f"metric '{name}' needs scores and targets in one tensor each, but {what}; pass "
+        f"{{'{name}': lambda output, y: metrics.{function}(scores of output, labels of y)}}, with "
+        "metrics from trimtab.problems."
+    )
+
+
+def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
     """Return a metric of the user's as a number, and refuse one that changes the data."""
-    before = version(output), version(y)
+    tensors = [*leaves(output), *leaves(y)]
+    before = [version(t) for t in tensors]
     value = metric(output, y)
-    if (version(output), version(y)) != before:
+    if [version(t) for t in tensors] != before:
         raise ValueError(
             f"metric '{name}' changes outputs or targets in place; let it work on copies."
         )
+    return _as_number(name, value)
+
+
+def _as_number(name: str, value: Any) -> float:
+    """Return what a user's metric returned, if it is a number."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:

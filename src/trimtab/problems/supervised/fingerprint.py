@@ -16,7 +16,9 @@ from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule
 from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.losses import Loss
-from trimtab.problems.supervised.samples import as_tensor, collated, is_pair, size
+from trimtab.problems.supervised.reading import Collate, size
+from trimtab.problems.supervised.samples import Data, as_tensor, columns, is_columns, stacked
+from trimtab.problems.supervised.trees import Tree, parts
 from trimtab.problems.supervised.unseen import Unseen
 
 
@@ -39,8 +41,8 @@ class Identity:
         hashes = {
             "start": hashed_tensors(self._start()),
             "weights": "uniform" if uniform else hashed_tensors([self.weights]),
-            "data": "?" if self._items is None else hashed_items(self._items),
-            "test": None if self.unseen.given is None else hashed_items([self.unseen.given]),
+            "data": "?" if self._items is None else self._hashed(self._items),
+            "test": None if self.unseen.given is None else self._hashed([self.unseen.given]),
         }
         return line("Supervised", {**sizes, **self.settings, **self.code, **hashes, **self._more()})
 
@@ -54,8 +56,8 @@ class Identity:
             update(digest, tensor)
         test = self.unseen.given
         for item in (*(self._items or ()), *(() if test is None else (test,))):
-            digest.update(repr(size(item)).encode())
-            for part in item if isinstance(item, tuple | list) else ():
+            digest.update(repr(self.clients.reader.size(item)).encode())
+            for part in item if self._is_old(item) else ():
                 update(digest, _as_0_1_0(part))
         end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
         end = " ".join([*(f"{name}={value}" for name, value in self._more().items()), end])
@@ -66,49 +68,82 @@ class Identity:
         """The data of the clients, whether learnt from or held out; None if not in memory."""
         return whole(self.clients.clients) if self.clients.in_memory else None
 
+    def _hashed(self, items: Iterable[Any]) -> str:
+        reader = self.clients.reader
+        return hashed_items(items, loose=reader.collate is not None, on_batch=reader.on_batch)
+
+    def _is_old(self, item: Any) -> bool:
+        """Tell whether version 0.1.0 could read an item: inputs and targets without names."""
+        reader, tables = self.clients.reader, (Data, Mapping, str)
+        new = reader.collate is not None or reader.on_batch or isinstance(item, Data)
+        several = isinstance(item, tuple | list) and not new
+        return several and not any(isinstance(part, tables) for part in item)
+
     def _more(self) -> dict[str, str]:
         """Return parts that most problems, and all of earlier versions, do not have."""
         tests, held = self.unseen.tests, self.unseen.held_out
-        parts = {}
+        more = {}
         if tests is not None:
-            parts["tests"] = hashed_items(tests) if isinstance(tests, list | tuple) else "?"
+            more["tests"] = self._hashed(tests) if isinstance(tests, list | tuple) else "?"
         if isinstance(held, Part):
-            parts["validation"] = f"{held.fraction}@{held.seed}"
+            more["validation"] = f"{held.fraction}@{held.seed}"
         elif held is not None:
-            parts["validation"] = hashed_items([held])
-        return parts
+            more["validation"] = self._hashed([held])
+        return more
 
     def _start(self) -> list[Tensor]:
         """Return the parameters and buffers that a run starts with."""
         return list(self.model.state_dict(self.model.start).values())
 
 
-def hashes_of_code(loss: Loss, metrics: Mapping[str, Measure], model: FlatModule) -> dict[str, str]:
+def hashes_of_code(
+    loss: Loss, metrics: Mapping[str, Measure], model: FlatModule, collate: Collate | None
+) -> dict[str, str]:
     """Return the hashes of what is called."""
     modes = [m.training for m in model.module.modules()]
+    more = {} if collate is None else {"collate": hashed_code(collate)}
     return {
         "loss": hashed_code(loss),
         "metrics": hashed_code(metrics),
         "module": hashed_code((modes, model.module), values=False),
+        **more,
     }
 
 
-def hashed_items(items: Iterable[Any]) -> str:
+def hashed_items(items: Iterable[Any], *, loose: bool = False, on_batch: bool = False) -> str:
     """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
     digest, complete = sha256(), True
     for item in items:
         if item is None:
             digest.update(b"none")
             continue
-        tensors = item.tensors if isinstance(item, TensorDataset) else item
-        if isinstance(tensors, tuple | list) and tensors:
-            whole = isinstance(item, TensorDataset) or is_pair(item)
-            for part in tensors if whole else collated("a client", tensors):
+        if isinstance(item, Data):
+            _update(digest, item.batch)
+        elif loose and isinstance(item, list | tuple):
+            code = hashed_code(item)
+            digest.update(code.encode())
+            complete = complete and not code.endswith("?")
+        elif isinstance(item, TensorDataset):
+            for part in item.tensors:
                 update(digest, as_tensor("the data", part))
+        elif isinstance(item, tuple | list | Mapping) and item:
+            given = is_columns(item, on_batch=on_batch)
+            found = item if given else stacked("a client", item, on_batch=on_batch)
+            for tree in columns("a client", found, on_batch=on_batch):
+                _update(digest, tree)
         else:
-            digest.update(repr(size(item)).encode())
+            digest.update(repr(size(item, loose=loose, on_batch=on_batch)).encode())
             complete = False
     return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
+
+
+def _update(digest: Any, tree: Tree) -> None:
+    """Add a tree to a digest: the tensors in order and, where there are several, their names."""
+    if isinstance(tree, Tensor):
+        update(digest, tree)
+    for key, part in parts(tree):
+        digest.update(repr(key).encode())
+        _update(digest, part)
 
 
 def _named(f: Any) -> str:

@@ -1,5 +1,6 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from trimtab.core import Vector
+from trimtab.problems.supervised.trees import Tree, leaves
 
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
 _ROWS = 64  # <= 64 Hessian-vector products are computed at once
@@ -23,9 +25,15 @@ class FlatModule:
     (3, torch.Size([5, 1]))
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         _refuse_running_statistics(module)
-        self.module = _copy(module) if dtype is None else _copy(module).to(dtype)
+        self.module = _copy(module).to(device=device, dtype=dtype)
+        self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
         if not self.trainable:
@@ -66,14 +74,33 @@ class FlatModule:
         self._vector.copy_(x.detach())
         return {name: t.detach().clone() for name, t in self.module.state_dict().items()}
 
-    def __call__(self, x: Vector, X: Tensor) -> Tensor:
+    def __call__(self, x: Vector, X: Tree) -> Any:
         """Return the module's output at x."""
+        module = self.at(x)
+        if not isinstance(X, Tensor):
+            return self._of_parts(X)
+        before = version(X)
+        output = module(X)
+        if version(X) != before:
+            raise ValueError(changes_inputs(_name(self.module)))
+        return output
+
+    def at(self, x: Vector) -> nn.Module:
+        """Return the module with the parameters of x, until another x is asked for."""
         if x.shape != (self.d,):
             raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
         self._vector.copy_(x.detach())
-        before = version(X)
-        output: Tensor = self.module(X)
-        if version(X) != before:
+        return self.module
+
+    def _of_parts(self, X: Tree) -> Any:
+        """Return the output for a dict or tuple: its arguments, if its forward has such, or one."""
+        names = X if isinstance(X, Mapping) else {}
+        places = () if isinstance(X, Mapping) else X
+        if self._spread is None:
+            self._spread = _takes(self.module.forward, places, names)
+        before = [version(leaf) for leaf in leaves(X)]
+        output = self.module(*places, **names) if self._spread else self.module(X)
+        if [version(leaf) for leaf in leaves(X)] != before:
             raise ValueError(changes_inputs(_name(self.module)))
         return output
 
@@ -210,6 +237,15 @@ def check_module(module: nn.Module) -> None:
             )
         if not bool(torch.isfinite(p.detach()).all()):
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
+
+
+def _takes(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+    """Tell whether a function can be called with these arguments."""
+    try:
+        inspect.signature(forward).bind(*places, **names)
+    except TypeError:
+        return False
+    return True
 
 
 def version(t: Tensor) -> int:

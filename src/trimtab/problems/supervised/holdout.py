@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from trimtab.core.streams import SPLIT, stream
-from trimtab.problems.supervised.samples import as_tensor, check_dataset, is_pair, size
+from trimtab.problems.supervised.reading import size
+from trimtab.problems.supervised.samples import Data, check_dataset, columns, is_columns
+from trimtab.problems.supervised.trees import leaves, map_tree
 
 _ENOUGH = 5  # a client gives up rows if it has n_i >= 5
 
@@ -26,6 +28,8 @@ class Part:
     fraction: float
     seed: int
     held: bool  # whether these are the rows held out
+    loose: bool = False  # whether a client is a sequence of samples for a `collate`
+    on_batch: bool = False  # whether samples may be anything, for a loss of module and batch
 
     def __len__(self) -> int:
         return len(self.whole)
@@ -34,25 +38,27 @@ class Part:
         item, who = self.whole[i], f"client {i}"
         if isinstance(item, TensorDataset) and len(item.tensors) == 2:
             item = item.tensors
-        if not is_pair(item):
+        if isinstance(item, Data):
+            return item.take(self._rows(i, len(item)).to(item.device))
+        if self.loose or not is_columns(item, on_batch=self.on_batch):
             check_dataset(who, item)
             return Subset(item, self._rows(i, len(item)).tolist())
-        X = as_tensor(f"the inputs of {who}", item[0])
-        y = as_tensor(f"the targets of {who}", item[1])
-        if not X.dim() or not y.dim() or len(X) != len(y):
-            return X, y  # Whoever reads them says what is wrong.
-        rows = self._rows(i, len(y)).to(X.device)
-        return X[rows], y[rows.to(y.device)]
+        whole = Data(*columns(who, item, on_batch=self.on_batch))
+        sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
+        if len(sizes) > 1 or 0 in sizes:
+            return whole.batch  # Whoever reads them says what is wrong.
+        rows = self._rows(i, len(whole))
+        return map_tree(lambda leaf: leaf[rows.to(leaf.device)], whole.batch)
 
     def size(self, i: int) -> int:
         """Return how many rows client i has on this side."""
-        n = size(self.whole[i])
+        n = self.whole_size(i)
         out = held_out(n, self.fraction)
         return out if self.held else n - out
 
     def whole_size(self, i: int) -> int:
         """Return how many rows client i has on both sides."""
-        return size(self.whole[i])
+        return size(self.whole[i], loose=self.loose, on_batch=self.on_batch)
 
     def _rows(self, i: int, n: int) -> Tensor:
         order = torch.randperm(n, generator=stream(self.seed, SPLIT, i))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trimtab.problems.supervised.untouched import nothing_global, untouched
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 
 # These compare an output with a target of the same shape, number by number.
 _ELEMENTWISE = {
@@ -107,7 +107,9 @@ class TorchLoss:
         weight = self.arguments.get("weight")
         if self.name in _LABELS and not y.is_floating_point():
             counted = y[y != self.ignore_index]
-            return float(counted.numel() if weight is None else weight[counted].double().sum())
+            return float(
+                counted.numel() if weight is None else weight[counted].cpu().double().sum()
+            )
         tensors = [v for v in self.arguments.values() if isinstance(v, Tensor)]
         if self.elementwise and any(t.dim() >= y.dim() and t.numel() > 1 for t in tensors):
             return None  # There is a weight for each sample.

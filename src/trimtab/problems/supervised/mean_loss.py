@@ -14,12 +14,21 @@ from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import changes_targets, check_fit, check_mean, rowwise
+from trimtab.problems.supervised.checks import (
+    changes_batch,
+    changes_targets,
+    check_fit,
+    check_mean,
+    rowwise,
+)
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.flat import FlatModule, version
 from trimtab.problems.supervised.losses import Loss, shares
+from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import Tree, join, leaves
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
@@ -40,7 +49,7 @@ class MeanLoss:
         self.compiled = Compiled(model, loss, autocast, self.autograd) if compile else None
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
-        self._rowwise: bool | None = None  # whether the module treats each sample by itself
+        self._cuttable: bool | None = None  # whether large data may be computed in pieces
         self._threads = local()
 
     @property
@@ -80,42 +89,66 @@ class MeanLoss:
         """Return the context that outputs and losses are computed in."""
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
-    def outputs(self, x: Vector, data: Data, training: bool = False) -> Tensor:
+    def outputs(self, x: Vector, data: Data, training: bool = False) -> Tree:
         """Return the module's outputs for all samples."""
         model = self.thread_model
         model.mode(training)
         with _Naming(data.who):
-            return torch.cat([model(x, piece.X) for piece in self.pieces(data)])
+            return join([model(x, piece.X) for piece in self.output_pieces(data)])
 
-    def outputs_on_threads(self, x: Vector, data: Data) -> Tensor:
+    def outputs_on_threads(self, x: Vector, data: Data) -> Tree:
         """Return the outputs without dropout, piece by piece on all cores: the same bits on any."""
 
-        def of_piece(piece: Data) -> Tensor:
+        def of_piece(piece: Data) -> Tree:
             with torch.no_grad(), self.precision(x):
                 model = self.thread_model
                 model.mode(training=False)
                 return model(x, piece.X)
 
         with _Naming(data.who):
-            return torch.cat(list(pool(library.cores()).map(of_piece, self.pieces(data))))
+            pieces = self.output_pieces(data)
+            return join(list(pool(library.cores()).map(of_piece, pieces)))
 
-    def of_outputs(self, output: Tensor, data: Data) -> Tensor:
+    def of_outputs(self, output: Tree, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
         with _Naming(data.who):
             return self._of_outputs(output, data.y)
 
-    def _of_outputs(self, output: Tensor, y: Tensor) -> Tensor:
-        before = version(y)
+    def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
+        targets = [y] if isinstance(y, Tensor) else leaves(y)
+        before = [version(target) for target in targets]
         loss = self.loss(output, y)
-        if version(y) != before:
+        if [version(target) for target in targets] != before:
             raise ValueError(changes_targets("the loss"))
         return loss
+
+    def _on_batch(self, function: OnBatch, what: str, x: Vector, data: Data) -> Any:
+        """Return a function of module and batch, and refuse one that changes the batch."""
+        model, batch = self.thread_model, data.batch
+        before = [version(leaf) for leaf in leaves(batch)]
+        value = function(model.at(x), batch)
+        if [version(leaf) for leaf in leaves(batch)] != before:
+            raise ValueError(changes_batch(what))
+        return value
 
     @torch.no_grad()
     def value(self, x: Vector, data: Data) -> Tensor:
         """Return the mean loss, without dropout."""
         with self.precision(x):
-            return self.of_outputs(self.outputs(x, data), data)
+            if not isinstance(self.loss, OnBatch):
+                return self.of_outputs(self.outputs(x, data), data)
+            pieces = self.pieces(data)
+            each = zip(pieces, self._shares(pieces) or [1.0], strict=True)
+            losses = [s * self._recorded(self.thread_model, x, p, False) for p, s in each]
+            return torch.stack(losses).sum()
+
+    @torch.no_grad()
+    def measured(self, function: OnBatch, name: str, x: Vector, data: Data) -> Any:
+        """Return a metric of module and batch, without dropout, on all samples at once."""
+        model = self.thread_model
+        model.mode(training=False)
+        with self.precision(x), _Naming(data.who):
+            return self._on_batch(function, f"metric '{name}'", x, data)
 
     # -- derivatives
 
@@ -138,7 +171,7 @@ class MeanLoss:
         pieces = self.pieces(data)
         if len(pieces) == 1:
             return self.gradient(x, data, training)
-        parts = shares(self.loss, [piece.y for piece in pieces])
+        parts = self._shares(pieces)
         # A second pass would draw other random numbers.
         if parts is None and training and self.model.draws:
             return self.gradient(x, data, training)
@@ -153,7 +186,7 @@ class MeanLoss:
     def hessian_products(self, x: Vector, data: Data, V: Tensor) -> Tensor:
         """Return the Hessian times each row of V, without dropout."""
         pieces = self.pieces(data)
-        parts = shares(self.loss, [piece.y for piece in pieces]) if len(pieces) > 1 else None
+        parts = self._shares(pieces) if len(pieces) > 1 else None
         if parts is None:
             pieces, parts = [data], [1.0]
         model, total = self.thread_model, torch.zeros_like(V)
@@ -168,6 +201,9 @@ class MeanLoss:
         """Return the loss as autograd records it."""
         model.mode(training)
         with self.precision(x), _Naming(data.who):
+            if isinstance(self.loss, OnBatch):
+                loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
+                return loss
             return self._of_outputs(model(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
@@ -180,30 +216,62 @@ class MeanLoss:
             with torch.no_grad():
                 outputs = self.outputs(x, data, training)
             with torch.enable_grad():
-                outputs.requires_grad_()
-                (slope,) = torch.autograd.grad(self.of_outputs(outputs, data), outputs)
+                real = [leaf for leaf in leaves(outputs) if leaf.is_floating_point()]
+                for leaf in real:
+                    leaf.requires_grad_()
+                loss = self.of_outputs(outputs, data)
+                slopes = torch.autograd.grad(loss, real, materialize_grads=True)
                 for piece in pieces:
-                    output = model(x, piece.X)
-                    part = slope[start : start + len(output)]
-                    total += model.gradient((output * part).sum())
-                    start += len(output)
+                    found = [t for t in leaves(model(x, piece.X)) if t.is_floating_point()]
+                    part = [slope[start : start + len(piece)] for slope in slopes]
+                    both = zip(found, part, strict=True)
+                    total += model.gradient(torch.stack([(t * s).sum() for t, s in both]).sum())
+                    start += len(piece)
         return total
 
     # -- inside
 
     def pieces(self, data: Data) -> list[Data]:
-        """Cut large inputs, if the module treats each sample by itself."""
-        row = data.X[0].numel() * data.X.element_size()
-        rows = max(64, _CHUNK // max(1, row))
+        """Cut large inputs, if the module treats each sample by itself, or the loss is a mean."""
+        rows = max(64, _CHUNK // max(1, data.row_bytes))
         if len(data) <= rows:
             return [data]
-        if self._rowwise is None:
+        if self._cuttable is None:
+            few = data.cut(0, 64)
             with GENERATORS, seeded(0, self.model.device):
-                self._rowwise = rowwise(self.thread_model, data.X[:64])
-        if not self._rowwise:
+                by_losses = isinstance(self.loss, OnBatch) or isinstance(data, Loose)
+                model = self.thread_model
+                self._cuttable = self._adds_up(few) if by_losses else rowwise(model, few)
+        if not self._cuttable:
             return [data]
-        parts = zip(torch.split(data.X, rows), torch.split(data.y, rows), strict=True)
-        return [Data(X, y, data.who) for X, y in parts]
+        return [data.cut(start, start + rows) for start in range(0, len(data), rows)]
+
+    def output_pieces(self, data: Data) -> list[Data]:
+        """Cut large inputs, if outputs of the pieces have one shape and may be joined."""
+        return [data] if isinstance(data, Loose) else self.pieces(data)
+
+    def _shares(self, pieces: list[Data]) -> list[float] | None:
+        """Return by what the losses of pieces are weighed to make up the loss of the whole."""
+        by_losses = isinstance(self.loss, OnBatch) or isinstance(pieces[0], Loose)
+        known = shares(self.loss, [piece.y for piece in pieces])
+        n = sum(len(piece) for piece in pieces)
+        return [len(piece) / n for piece in pieces] if by_losses and known is None else known
+
+    @torch.no_grad()
+    def _adds_up(self, data: Data) -> bool:
+        """Tell whether the loss of samples is the mean of the losses of two parts of them."""
+        third = max(1, len(data) // 3)
+        pieces = [data.cut(0, third), data.cut(third, len(data))]
+        parts, model = self._shares(pieces) or [], self.thread_model
+        try:
+            whole, *each = (
+                float(self._recorded(model, model.start, part, training=False))
+                for part in (data, *pieces)
+            )
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        mean = sum(share * value for share, value in zip(parts, each, strict=True))
+        return abs(mean - whole) <= _TOLERANCE * abs(whole)
 
     @property
     def thread_model(self) -> FlatModule:

@@ -17,7 +17,9 @@ from trimtab.problems.problem import chosen, normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
+    check_collate,
     check_groups,
+    device_of,
     dtype_of,
     numbers_of,
 )
@@ -32,11 +34,16 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule, check_module
+from trimtab.problems.supervised.frames import Columns, from_frame
 from trimtab.problems.supervised.holdout import Part, check_fraction
+from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
+from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import describe
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 from trimtab.problems.supervised.vectorised import Vectorised
 
@@ -45,8 +52,11 @@ class Supervised:
     """Supervised learning over clients.
 
     module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
-    seed). loss(output, target) is a mean over samples. clients: a sequence of (X, y) tensors or
-    map-style Datasets, possibly lazy: a client is read, and checked, when it is first sampled.
+    seed). loss(output, target) is a mean over samples, or OnBatch(f) with f(module, batch).
+    clients: a sequence of (X, y) or map-style Datasets of such samples, possibly lazy: a client is
+    read, and checked, when it is first sampled. X and y are tensors or arrays, or tuples or dicts
+    of them, which the module's forward gets as its arguments if it has such, else as one. collate
+    makes a batch of a list of samples, where those have no common shape.
     batch: None is all local data, a whole number a size, a fraction a part of the local data.
     sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
     weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
@@ -57,6 +67,7 @@ class Supervised:
     it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
     also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
     compile: whether torch.compile compiles the gradient, where no kernel of ours computes it.
+    device: where the module, the data and all that is computed of them live, e.g. "cuda".
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -81,6 +92,8 @@ class Supervised:
         validation: Any = None,
         tests: Sequence[Any] | None = None,
         groups: Sequence[Any] | None = None,
+        collate: Collate | None = None,
+        device: str | torch.device | None = None,
         compile: bool = False,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
@@ -92,6 +105,7 @@ class Supervised:
         check_clients(clients)
         check_groups(groups, len(clients))
         check_loss(loss)
+        check_collate(collate)
         clients, tests = with_own_tests(clients, tests)
         self._arguments |= {"clients": clients, "tests": tests}
         if not callable(module):
@@ -99,22 +113,88 @@ class Supervised:
         self._build = None if isinstance(module, nn.Module) else module
         first = module if isinstance(module, nn.Module) else built(module, seed=0)
         check_module(first)
-        self.model = FlatModule(first, dtype_of(clients))
+        self.model = FlatModule(first, dtype_of(clients), device_of(device))
         self.batch, self.l2 = batch, float(l2)
         self.sampling: Sampling = sampling
         self.metrics, self.autocast = functions(metrics, loss), autocast
-        where = (self.model.dtype, self.model.device, self._check)
-        self.clients = ClientData(clients, *where)
-        self._unseen = Unseen(test, tests, validation, *where)
+        on_batch = isinstance(loss, OnBatch)
+        reader = Reader(self.model.dtype, self.model.device, collate, on_batch)
+        self.clients = ClientData(clients, reader, self._check)
+        self._unseen = Unseen(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
-        self._shape: torch.Size | None = None
+        self._form: tuple[Any, Data] | None = None  # of what was read first, and one such sample
         self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
         self._vectorised = Vectorised(self._mean_loss)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
+        self.columns: Columns | Fields | None = None  # what became of the columns of a table
+        self.names: list[Any] | None = None  # of the clients of a table, in the order of their i
         # These are hashed now: what a function captured may be the record of its own calls.
-        self._code = hashes_of_code(loss, self.metrics, self.model)
+        self._code = hashes_of_code(loss, self.metrics, self.model, collate)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str | Sequence[str],
+        module: nn.Module | Callable[..., nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        standardise: bool = True,
+        **settings: Any,
+    ) -> "Supervised":
+        """Return the problem of a table of pandas: a client for each value of the column `client`.
+
+        Numbers are standardised by mean and deviation over all rows of `frame`, unless that is
+        declined; text and categories become a column of 0 and 1 for each value. `columns` says so,
+        and `names` who the clients are. module: also a function of the number of inputs.
+        """
+        given, columns, names = from_frame(
+            frame,
+            client=client,
+            target=target,
+            module=module,
+            loss=loss,
+            standardise=standardise,
+            unseen={"test": test, "validation": validation},
+        )
+        return cls(**given, **settings)._of_table(columns, names)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        dataset: Any,
+        *,
+        client: str,
+        target: str | None = None,
+        inputs: str | Sequence[str] | None = None,
+        module: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        collate: Collate | None = None,
+        **settings: Any,
+    ) -> "Supervised":
+        """Return the problem of a Hugging Face data set: a client for each value of `client`.
+
+        inputs: one column, a tensor, or several, a dict by name; all others by default. collate
+        gets rows as dicts, and returns a dict with these columns. A loss of module and batch,
+        OnBatch(f), needs no target: its batch is a dict.
+        """
+        given, fields, names = from_datasets(
+            dataset,
+            client=client,
+            inputs=inputs,
+            target=target,
+            loss=loss,
+            collate=collate,
+            unseen={"test": test, "validation": validation},
+        )
+        return cls(module=module, **given, **settings)._of_table(fields, names)
 
     threads = True  # oracles of several clients may be called at once
 
@@ -164,7 +244,9 @@ class Supervised:
         check_fraction(fraction)
         if self._unseen.held_out is not None:
             return self
-        kept, held = (Part(self.clients.clients, fraction, seed, held) for held in (False, True))
+        given, reader = self.clients.clients, self.clients.reader
+        how = (reader.collate is not None, reader.on_batch)
+        kept, held = (Part(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         return parted if not self.clients.in_memory or parted.has_validation else self
 
@@ -328,7 +410,8 @@ class Supervised:
         """Return the same problem with other arguments, e.g. `problem.replace(batch=32)`."""
         other = Supervised(**{**self._arguments, **changes})
         other.metric = self.metric
-        return other
+        names = self.names if len(self.clients) == len(other.clients) else None
+        return other._of_table(self.columns, names)
 
     def with_metric(self, name: str) -> "Supervised":
         """Return the problem with a ready metric measured besides."""
@@ -344,6 +427,10 @@ class Supervised:
         return self._identity().old_fingerprint()
 
     # -- inside
+
+    def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> "Supervised":
+        self.columns, self.names = columns, names
+        return self
 
     @property
     def _oracles(self) -> Oracles:
@@ -367,11 +454,17 @@ class Supervised:
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
-        shape = data.X.shape[1:]
-        if self._shape is not None and shape != self._shape:
+        form = data.form
+        if self._form is not None and form != self._form[0]:
+            own, others = (describe(each.cut(0, 1).X) for each in (data, self._form[1]))
+            if own == others:
+                raise ValueError(
+                    f"{who} has samples {describe(data.cut(0, 1).batch)}, others "
+                    f"{describe(self._form[1].batch)}; give all clients samples of the same parts."
+                )
             raise ValueError(
-                f"{who} has inputs of shape {tuple(shape)}, others of {tuple(self._shape)}; "
-                "give all clients the same features."
+                f"{who} has inputs of shape {own}, others of {others}; give all clients the same "
+                "features."
             )
         self._mean_loss.check(who, data)
-        self._shape = shape
+        self._form = self._form or (form, data.cut(0, 1).copy())

@@ -1,15 +1,14 @@
 """Data that nobody learns from: a test set, clients' own test parts, and data for validation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from trimtab.problems.supervised.client_data import ClientData, check_data
 from trimtab.problems.supervised.holdout import Part
-from trimtab.problems.supervised.samples import Data, read
+from trimtab.problems.supervised.reading import Loose, Reader
+from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.trees import describe, leaves
 
 _OWN = "the test part of client"
 
@@ -22,13 +21,12 @@ class Unseen:
         test: Any,
         tests: Sequence[Any] | None,
         validation: Any,
-        dtype: torch.dtype,
-        device: torch.device,
+        reader: Reader,
         check: Callable[[str, Data], None],
     ) -> None:
         self.given, self.tests, self.held_out = test, tests, validation
-        self.dtype, self.device, self.check = dtype, device, check
-        self._own = None if tests is None else ClientData(tests, dtype, device, check, _OWN)
+        self.reader, self.check = reader, check
+        self._own = None if tests is None else ClientData(tests, reader, check, _OWN)
 
     @property
     def has_test(self) -> bool:
@@ -68,7 +66,7 @@ class Unseen:
         return self._own[i] if self._own is not None and self.has_own(i) else None
 
     def _read(self, who: str, item: Any) -> Data:
-        data = read(who, item, self.dtype, self.device)
+        data = self.reader.read(who, item)
         check_data(who, data)
         self.check(who, data)
         return data
@@ -78,13 +76,13 @@ class Unseen:
         parts: list[Data] = []
         for whose, item in items:
             if item is not None:
-                part = read(whose, item, self.dtype, self.device)
+                part = self.reader.read(whose, item)
                 check_data(whose, part)
                 if parts and _shapes(part) != _shapes(parts[0]):
                     self.check(parts[0].who, parts[0])
                     self.check(whose, part)
                 parts.append(part)
-        pooled = Data(_joined(who, [p.X for p in parts]), _joined(who, [p.y for p in parts]), who)
+        pooled = _joined(who, parts)
         self.check(who, pooled)
         return pooled
 
@@ -122,24 +120,42 @@ def with_own_tests(
 def is_triple(item: Any) -> bool:
     """Tell whether a client is (X, y, test): X and y are tensors or arrays, so it is no samples.
 
+    >>> import torch
     >>> is_triple((torch.zeros(2, 3), torch.zeros(2), (torch.zeros(1, 3), torch.zeros(1))))
     True
     >>> is_triple([([0.0, 1.0], 1), ([1.0, 1.0], 0), ([2.0, 0.0], 1)])
     False
     """
     three = isinstance(item, tuple | list) and len(item) == 3
-    return three and all(hasattr(part, "shape") for part in item[:2])
+    if not three or isinstance(item[2], Mapping) or hasattr(item[2], "shape"):
+        return False
+    parts = [part for given in item[:2] for part in _inside(given)]
+    if not any(isinstance(given, tuple) for given in item[:2]):
+        return bool(parts) and all(hasattr(part, "shape") for part in parts)
+    # Three samples (x, y) in a tuple look much the same.
+    rows = {len(part) if getattr(part, "shape", ()) else 0 for part in parts}
+    return isinstance(item, tuple) and len(rows) == 1 and 0 not in rows
 
 
-def _shapes(data: Data) -> tuple[Any, ...]:
-    return data.X.shape[1:], data.y.shape[1:], data.y.dtype
+def _inside(part: Any) -> list[Any]:
+    """Return the parts of inputs or targets; what is one tensor or array, as one."""
+    if isinstance(part, Mapping):
+        return list(part.values())
+    return list(part) if isinstance(part, tuple) else [part]
 
 
-def _joined(who: str, parts: Sequence[Tensor]) -> Tensor:
+def _shapes(data: Data) -> Any:
+    if isinstance(data, Loose):
+        return data.form
+    return data.form, [(y.shape[1:], y.dtype) for y in leaves(data.y)]
+
+
+def _joined(who: str, parts: Sequence[Data]) -> Data:
     try:
-        return torch.cat(list(parts))
-    except (RuntimeError, TypeError) as error:
-        shapes = sorted({str(tuple(part.shape[1:])) for part in parts})
+        return parts[0].joined(parts[1:], who)
+    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+        inputs, targets = {describe(part.X) for part in parts}, {describe(part.y) for part in parts}
+        shapes = sorted(inputs if len(inputs) > 1 else targets)
         raise ValueError(
             f"{who} come in shapes {' and '.join(shapes)}; give all clients the same."
         ) from error

@@ -21,6 +21,7 @@ from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.client_data import ClientData
 from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
+from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.rounding import distance, rounding
 from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.untouched import hooked
@@ -99,6 +100,8 @@ class Vectorised:
             data = clients[0]
         except (ValueError, OSError) as error:
             return f"client 0 cannot be read ({told(error)})"
+        if not data.plain or isinstance(self._loss, OnBatch):
+            return "its inputs and targets are not one tensor each"
         if self._mean_loss.model.draws:
             return "the module draws random numbers, as dropout does; call eval() on that layer"
         try:

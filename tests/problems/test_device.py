@@ -1,0 +1,48 @@
+"""device=…: one value that reaches module, data, mini-batches, oracles and every executor."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from learning import clients, net
+from torch.nn import functional as F
+
+from trimtab import Supervised
+
+EXECUTORS = ("loop", "batched", "threads", "auto")
+PROBLEMS = ("named", "on batch", "linear", "weighted", "collated", "numbers")
+
+
+def test_nothing_meets_a_tensor_of_the_cpu_on_a_device_written_in_python():
+    """As on a GPU, an operation on tensors of two devices fails there."""
+    script = Path(__file__).with_name("fake_device.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {f"{problem}, {each}" for problem in PROBLEMS for each in EXECUTORS}
+    for name, result in found.items():
+        assert result["device"] == "fake:0", name
+        assert result["apart"] < 1e-4, name
+
+
+def test_the_device_is_where_module_and_data_are():
+    problem = Supervised(net(), F.cross_entropy, clients(5, 6), device="cpu")
+    assert problem.model.device == problem.clients[0].X.device == torch.device("cpu")
+    assert problem.replace(batch=2).model.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("meta", ["device='meta'", "no numbers"]),
+        ("nowhere", ["device='nowhere'", "such as 'cpu'"]),
+        (3.5, ["device=3.5", "such as 'cpu'"]),
+        ("cuda:99", ["device='cuda:99'", "such as 'cpu'"]),
+    ],
+)
+def test_a_device_that_cannot_compute_is_refused(refused, device, words):
+    with refused(*words):
+        Supervised(net(), F.cross_entropy, clients(5), device=device)
