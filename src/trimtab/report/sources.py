@@ -41,7 +41,8 @@ class Source:
         folder = self.result.folder
         if folder is None or len(entry.runs) < 2:
             return []
-        found = [folder / entry.label / f"seed={run.seed}" / "rounds.jsonl" for run in entry.runs]
+        own = folder / entry.label
+        found = [own / (r.folder or f"seed={r.seed}") / "rounds.jsonl" for r in entry.runs]
         return [
             [RoundLine.from_json(line) for line in read_lines(path)]
             for path in found

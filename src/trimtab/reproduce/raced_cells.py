@@ -186,10 +186,12 @@ def _neighbours(s: Setting, start: Start, goal: Goal) -> Generator[Progress, Non
 
 def _run_on(winner: Trial, s: Setting) -> Generator[Progress, None, None]:
     """Let the winner run until it stays where it should, or to the limit."""
-    rounds = winner.advance(s.limit, Goal(ACCURACY))
-    while stays(_accuracy(winner), s.until) is None and next(rounds, None):
-        accuracy = _accuracy(winner)
-        yield Progress(f"round {len(accuracy)}, accuracy {accuracy[-1]:.3f}")
+    while stays(_accuracy(winner), s.until) is None:
+        before = len(winner.rounds)
+        for event in winner.advance(min(before + 1, s.limit), Goal(ACCURACY)):
+            yield Progress(f"round {event.line.r}, accuracy {event.line.metrics['accuracy']:.3f}")
+        if len(winner.rounds) == before:
+            return
 
 
 def _again(second: Trial, winner: Trial, goal: Goal) -> Generator[Progress, None, Again]:

@@ -203,6 +203,7 @@ class Course:
             chosen=None if best is None else best[0],
             test=dict(test),
             diverged_at=trial.diverged.r if trial.diverged else None,
+            folder=None if trial.record.folder is None else trial.record.folder.name,
         )
 
     def _per_client(self) -> dict[str, Any] | None:

@@ -38,6 +38,7 @@ class SeedRun:
     chosen: int | None  # the round of the best model
     test: dict[str, float | None]  # the metrics of that model on the test data
     diverged_at: int | None = None
+    folder: str | None = None  # the name of its own, in that of the algorithm
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "SeedRun":
