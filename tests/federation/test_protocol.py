@@ -319,13 +319,13 @@ def test_an_upload_that_is_unsound_makes_its_site_sit_out(make, caplog, change, 
     audited(federation)
 
 
-def test_telemetry_of_the_wrong_kind_is_not_told(make):
+def test_telemetry_of_the_wrong_kind_makes_its_site_sit_out(make):
     federation = make(R=2)
     odd = {"metrics": {"loss": "low", "accuracy": True}, "tested": -3, "seconds": "long"}
     wrong = changed(federation, "site1", lambda r: Message(r.header | odd, r.arrays))
     (done,) = advance(federation, 1, wrong)
-    assert len(done.cohort) == 3
-    assert done.sites["site1"].metrics == {}
+    assert done.cohort == ("site0", "site2")
+    assert "its loss is 'low', which is no number" in done.absent["site1"]
 
 
 def test_a_run_that_diverges_says_so_and_keeps_the_last_finite_x(make):

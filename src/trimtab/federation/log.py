@@ -12,7 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 Follow = Callable[[str], None]
+LONGEST = 2000  # a line has <= this many letters
 LOGGER = logging.getLogger("trimtab.federation")
+
+
+def printable(text: str, most: int = LONGEST) -> str:
+    """Return a text as one line of at most so many letters, with nothing in it that acts.
+
+    >>> printable("a" + chr(10) + "b"), printable("long", 2)
+    ('a\\\\nb', 'lo …')
+    """
+    cut = text if len(text) <= most else text[:most] + " …"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 class Lines(logging.Handler):
@@ -25,7 +36,7 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on."""
         level = "warning: " if record.levelno >= logging.WARNING else ""
-        self.follow(level + record.getMessage())
+        self.follow(level + printable(record.getMessage()))
 
 
 @contextmanager

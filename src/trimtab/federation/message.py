@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trimtab._version import RESULTS, __version__
 from trimtab.core import State, leaves, map_leaves
+from trimtab.federation.log import printable
 
 _HEADER = "trimtab"
 
@@ -116,9 +117,10 @@ def versions(header: dict[str, Any]) -> tuple[str, str]:
     >>> versions({"trimtab": "0.1.0"})[1]
     '0.1.0'
     """
-    ours, theirs = __version__, str(header.get("trimtab"))
+    ours, theirs = __version__, printable(str(header.get("trimtab")), 40)
     if ours == theirs:
-        return f"{ours} (results {RESULTS})", f"{theirs} (results {header.get('results', 1)})"
+        results = printable(str(header.get("results", 1)), 40)
+        return f"{ours} (results {RESULTS})", f"{theirs} (results {results})"
     return ours, theirs
 
 
@@ -138,7 +140,7 @@ class NotFinite(ValueError):
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return printable(", ".join(sorted(names)), 200) or "nothing"
 
 
 def _metadata(header: dict[str, Any]) -> dict[str, str]:

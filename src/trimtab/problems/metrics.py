@@ -6,7 +6,7 @@ each. Labels below 0 do not count. What is not defined, such as an auc where all
 equal, or anything of outputs that are not finite, is NaN.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, nan
 from typing import NamedTuple
 
@@ -145,6 +145,17 @@ _ALL = (
     Ready(Metric("perplexity", False, 1.0), perplexity),
 )
 READY = {each.metric.name: each for each in _ALL}
+
+
+def ranges_of(functions: Mapping[str, Function], metric: Metric | None) -> dict[str, Metric]:
+    """Return where the metrics of a problem end: ready ones, and the one that it is judged by.
+
+    A function of the user's may have the name of a ready one; where it ends is not known.
+    """
+    ready = (each for n, each in READY.items() if functions.get(n, each.function) is each.function)
+    ranges = {each.metric.name: each.metric for each in ready}
+    return ranges if metric is None else ranges | {metric.name: metric}
+
 
 # Of these, a mean over clients would say something else, or nothing.
 _POOLED = (balanced_accuracy, auc, f1, r2, perplexity)

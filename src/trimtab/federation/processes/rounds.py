@@ -40,6 +40,7 @@ from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.server import SuperLink
 from trimtab.problems.capabilities import capabilities
+from trimtab.problems.metrics import ranges_of
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -185,7 +186,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
     """Return the coordinator of the operator's folder."""
     state = federation.folder / job.state
     problem = federation.problem.server_problem()  # its file may register the algorithm
-    standing = read_standing(state)
+    standing, can = read_standing(state), capabilities(problem)
     known = federation.roster.staying
     if standing is not None:
         known = [member.name for member in standing.members]
@@ -198,7 +199,8 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         weights=federation.weights,  # type: ignore[arg-type]
         seed=job.seed,
         target=job.target,
-        metric=capabilities(problem).metric,
+        metric=can.metric,
+        ranges=ranges_of(can.metrics or {}, can.metric),
         min_sites=min(job.min_sites, len(known)),
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]

@@ -1,23 +1,26 @@
 """The sites of one round, as an algorithm sees them: `clients.run` over machines."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import nan
-from typing import Any, TypeGuard
+from typing import Any
 
-import torch
+from torch.linalg import vector_norm
 
 from trimtab.core import Program, leaves, nbytes
 from trimtab.core.oracle import ServerDraws, draws_of_server
 from trimtab.core.replies import Tally
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
+from trimtab.federation.protocol.claims import Report
 from trimtab.federation.protocol.inquiry import Attempt, Inquiry
+from trimtab.federation.protocol.measured import is_reached, mean_metrics, report_of
+from trimtab.federation.protocol.outliers import outliers
 from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
-from trimtab.studies.goal import Goal
+from trimtab.problems.metric import Metric
 
 
 class TooFew(Exception):
@@ -45,8 +48,8 @@ class Cohort(ServerDraws):
     ) -> None:
         self.standing, self.plan, self.inquiry, self.spool = standing, plan, inquiry, spool
         self.min_sites, self.target, self.metric = min_sites, target, metric
-        x = standing.server.x
-        self.limit = norm_limit * max(1.0, float(torch.linalg.vector_norm(x)))
+        self.scale = max(1.0, float(vector_norm(standing.server.x)))
+        self.limit = norm_limit * self.scale
         self.attempt = Attempt.fresh(inquiry.clock)
         self.r = standing.r + 1
         self.draws = draws_of_server(standing.seed, self.r)
@@ -67,13 +70,13 @@ class Cohort(ServerDraws):
         self.answered.append([member.name for member in self.alive])
         if len(self.alive) < self.min_sites:
             raise TooFew
-        if number == 0 and goal_for(self.metrics, self.target, self.metric).reached(self.metrics):
+        if number == 0 and is_reached(self.reports, self.target, self.metric):
             raise Reached
         return self._reduce(exchange)
 
     def _collect(self, number: int, exchange: Exchange, broadcast: Any) -> Sequence[Member]:
         """Spool the replies as they come; return who sent one, in the order of the sites."""
-        answered = set()
+        norms: dict[str, list[float]] = {}
         facts = {"exchange": number, "r": self.r, "seed": self.standing.seed}
         where, arrays = _with_x(arrays_of(broadcast), self.standing.server.x)
         replies = self.inquiry.replies(
@@ -82,14 +85,24 @@ class Cohort(ServerDraws):
         for member, reply in replies:
             if self._sound(member, reply, exchange):
                 self.spool.put(member.index, Message({}, reply.arrays))
-                self._note(member.name, reply)
-                answered.add(member.name)
-        return [member for member in self.alive if member.name in answered]
+                norms[member.name] = [float(vector_norm(leaf)) for leaf in reply.arrays.values()]
+        for name, why in outliers(norms, self.scale, self._unsettled(norms)).items():
+            self.reports.pop(name, None)
+            del norms[name]
+            self.inquiry.turn_away(name, why)
+        return [member for member in self.alive if member.name in norms]
 
-    def _sound(self, member: Member, reply: Message, exchange: Exchange) -> bool:
-        """Check an upload; the site sits out if it is not what was asked for."""
+    def _unsettled(self, names: Collection[str]) -> set[str]:
+        """Return the sites whose state is not that of the last round, so that they may move far."""
+        accepted = {m.name: m.accepted for m in self.alive if m.name in names}
+        usual = Counter(accepted.values()).most_common(1)
+        return {name for name, tag in accepted.items() if tag != usual[0][0]}
+
+    def _sound(self, member: Member, reply: Report, exchange: Exchange) -> bool:
+        """Check an upload, and note what is reported; the site sits out if either is not sound."""
         try:
             check_arrays("its upload", reply.arrays, leaves(exchange.upload), self.limit)
+            self._note(member, reply)
         except NotFinite as error:
             self.inquiry.diverged.add(member.name)
             self.inquiry.turn_away(member.name, str(error).rstrip("."))
@@ -99,14 +112,14 @@ class Cohort(ServerDraws):
             return False
         return True
 
-    def _note(self, name: str, reply: Message) -> None:
-        report = report_of(reply)
+    def _note(self, member: Member, reply: Report) -> None:
+        report = report_of(member, reply)
         self.bytes_up += report.bytes_up
-        first = self.reports.get(name)
+        first = self.reports.get(member.name)
         if first is not None:  # metrics come with the first exchange of a round
             seconds, bytes_up = first.seconds + report.seconds, first.bytes_up + report.bytes_up
             report = replace(first, seconds=seconds, bytes_up=bytes_up)
-        self.reports[name] = report
+        self.reports[member.name] = report
 
     def _reduce(self, exchange: Exchange) -> Tally:
         tally, p = Tally(), self.standing.p
@@ -122,38 +135,6 @@ class Cohort(ServerDraws):
         return mean_metrics(list(self.reports.values()))
 
 
-def report_of(reply: Message) -> SiteReport:
-    """Return what a reply tells; what is not of the right kind is left out."""
-    metrics, tested, seconds = (reply.header.get(k) for k in ("metrics", "tested", "seconds"))
-    named = metrics if isinstance(metrics, dict) else {}
-    return SiteReport(
-        {str(name): float(value) for name, value in named.items() if _is_number(value)},
-        tested if isinstance(tested, int) and tested > 0 else 0,
-        float(seconds) if _is_number(seconds) else 0.0,
-        nbytes(tuple(reply.arrays.values())),
-    )
-
-
-def goal_for(metrics: dict[str, float], target: float | None, metric: Metric | None) -> Goal:
-    """Return what is to be reached: the problem's metric, else accuracy or loss."""
-    return Goal(metric or (ACCURACY if "accuracy" in metrics else LOSS), target)
-
-
-def mean_metrics(reports: list[SiteReport]) -> dict[str, float]:
-    """Return the mean of each metric over those that have it, weighted by their test samples.
-
-    >>> mean_metrics([SiteReport({"loss": 1.0}, 1, 0, 0), SiteReport({"loss": 4.0}, 2, 0, 0)])
-    {'loss': 3.0}
-    """
-    means = {}
-    for name in dict.fromkeys(name for report in reports for name in report.metrics):
-        having = [report for report in reports if name in report.metrics and report.tested]
-        if having:
-            total = sum(report.tested * report.metrics[name] for report in having)
-            means[name] = total / sum(report.tested for report in having)
-    return means
-
-
 def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:
     """Return where among the arrays x is; add it if it is not there."""
     for name, leaf in arrays.items():
@@ -164,7 +145,3 @@ def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:
 
 def _name(program: Program) -> Any:
     return getattr(program, "__qualname__", None)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -60,7 +60,7 @@ def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]
     shown = ControlSum(torch.zeros_like(control(first), dtype=torch.float64), 0.0, set())
     for member, reply in inquiry.replies(standing, "control", members):
         c_i = control(first)
-        if not reply.header.get("start"):
+        if not reply.start:
             try:
                 check_arrays("its state", reply.arrays, leaves(first))
             except ValueError as error:

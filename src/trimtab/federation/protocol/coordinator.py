@@ -38,20 +38,16 @@ from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
+from trimtab.federation.events import SiteReport, metrics_text
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
-from trimtab.federation.protocol.cohort import (
-    Cohort,
-    Reached,
-    TooFew,
-    goal_for,
-    mean_metrics,
-    report_of,
-)
+from trimtab.federation.protocol.claims import NotBelieved, Ranges
+from trimtab.federation.protocol.cohort import Cohort, Reached, TooFew
 from trimtab.federation.protocol.commits import Commits
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.enrolment import enrol, hello
 from trimtab.federation.protocol.inquiry import Ask, Inquiry
+from trimtab.federation.protocol.measured import is_reached, mean_metrics, report_of
 from trimtab.federation.protocol.outcome import FederatedRound, Outcome
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage import files
@@ -88,6 +84,7 @@ class Coordinator:
         seed: int = 0,
         target: float | None = None,
         metric: Metric | None = None,
+        ranges: Ranges | None = None,
         min_sites: int = 1,
         round_timeout: float = 3600.0,
         on_lost_state: OnLostState = "restore",
@@ -107,6 +104,7 @@ class Coordinator:
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.metric = metric  # what the target is of; else accuracy, or loss
+        self.ranges = {} if ranges is None else ranges  # of the metrics that sites report
         self.outcome: Outcome | None = None
         self._lock = Lock(files.private_folder(folder))
         try:
@@ -203,7 +201,8 @@ class Coordinator:
         )
         facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
-        new = replace(standing, server=server, members=members, r=r)
+        sizes = {name: report.tested for name, report in cohort.reports.items()}
+        new = replace(standing, server=server, members=members, r=r).with_sizes(sizes)
         self._commits.commit(new, "round", **facts)
         return done
 
@@ -286,11 +285,15 @@ class Coordinator:
 
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x; without enough of them it is not the end yet."""
-        standing, reports = self.standing, []
+        standing, reports = self.standing, dict[str, SiteReport]()
         arrays, inquiry = arrays_of(standing.server.x), self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
-            reports.append(report_of(reply))
-            log.info("site %s: %s", member.name, reports[-1].metrics)
+            try:
+                reports[member.name] = report_of(member, reply)
+            except NotBelieved as error:
+                inquiry.turn_away(member.name, str(error))
+                continue
+            log.info("site %s: %s", member.name, metrics_text(reports[member.name].metrics))
         if len(reports) < self.min_sites:
             log.warning(
                 "%d sites measured the last x, fewer than min_sites=%d; they are asked again",
@@ -302,13 +305,13 @@ class Coordinator:
         if inquiry.absent:
             without = "; ".join(f"{name}: {why}" for name, why in inquiry.absent.items())
             log.warning("the last metrics are without some sites (%s)", without)
-        metrics = mean_metrics(reports)
-        reached = reached or goal_for(metrics, self.target, self.metric).reached(metrics)
+        metrics = mean_metrics(list(reports.values()))
+        reached = reached or is_reached(reports, self.target, self.metric)
         self._commits.commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)
 
     def _inquiry(self, ask: Ask) -> Inquiry:
-        return Inquiry(ask, self.round_timeout, self._commits.clock)
+        return Inquiry(ask, self.round_timeout, self._commits.clock, self.ranges)
 
 
 class LostState(ValueError):

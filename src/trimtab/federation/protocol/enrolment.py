@@ -17,9 +17,10 @@ _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch
 
 @dataclass(frozen=True)
 class Hello:
-    """What a site says of itself: its training samples, and what it computes in."""
+    """What a site says of itself: its samples, and what it computes in."""
 
     n: int
+    tested: int
     dtype: torch.dtype
 
 
@@ -27,18 +28,18 @@ def hello(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> di
     """Ask sites what they have; refuse one that cannot take part."""
     answers, d = {}, standing.server.x.numel()
     for member, reply in inquiry.replies(standing, "hello", members):
-        n, dtype = reply["n"], _DTYPES.get(str(reply["dtype"]))
-        if reply["d"] != d:
+        dtype = _DTYPES.get(reply.dtype)
+        if reply.d != d:
             raise ValueError(
-                f"site {member.name!r} has a model of d={reply['d']}, the server one of d={d}; "
+                f"site {member.name!r} has a model of d={reply.d}, the server one of d={d}; "
                 "give all the same problem file."
             )
-        if dtype is None or not isinstance(n, int) or n < 1:
+        if dtype is None or reply.n < 1:
             raise ValueError(
-                f"site {member.name!r} has n={n!r} samples in {reply['dtype']}; it needs at least "
-                f"one, in {', '.join(_DTYPES)}."
+                f"site {member.name!r} has n={reply.n} samples in {reply.dtype or 'no dtype'}; it "
+                f"needs at least one, in {', '.join(_DTYPES)}."
             )
-        answers[member.name] = Hello(n, dtype)
+        answers[member.name] = Hello(reply.n, reply.tested, dtype)
     return answers
 
 
@@ -61,7 +62,12 @@ def enrolled(standing: Standing, answers: dict[str, Hello]) -> Standing:
     if len(dtypes) > 1:
         shown = ", ".join(f"{name} in {answer.dtype}" for name, answer in answers.items())
         raise ValueError(f"the sites compute in several dtypes ({shown}); give all the same.")
-    members = standing.members
+    members = tuple(
+        replace(m, tested=answers[m.name].tested) if m.name in answers else m
+        for m in standing.members
+    )
+    for name, answer in answers.items():
+        log.info("site %s enrols with %d samples, %d to test on", name, answer.n, answer.tested)
     if standing.weights == "samples":
         members = tuple(replace(m, weight=float(answers[m.name].n)) for m in members)
     x = standing.server.x.detach().to(dtypes.pop())

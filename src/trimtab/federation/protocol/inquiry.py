@@ -10,12 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.algorithms.registry import encode
+from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
     ReplyStatus,
     same_results,
     this_trimtab,
     versions,
+)
+from trimtab.federation.protocol.claims import (
+    NotBelieved,
+    Ranges,
+    Report,
+    read_report,
+    shown,
+    whole,
 )
 from trimtab.federation.storage.ledger import Member, Standing
 
@@ -27,19 +36,28 @@ Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 
 @dataclass
 class RequestClock:
-    """Numbers that only grow, also beyond a restart from an older checkpoint."""
+    """Numbers that only grow, also beyond a restart from an older checkpoint.
+
+    What a site has seen moves the numbers of its own requests alone: it cannot spoil the others'.
+    """
 
     last: int
+    ahead: dict[str, int] = field(default_factory=dict)  # of sites that have seen later requests
 
     def tick(self) -> int:
         """Return a number above all before."""
         self.last = max(time_ns(), self.last + 1)
         return self.last
 
-    def pass_by(self, seen: Any) -> None:
-        """Go beyond a number that a site has seen, unless it is absurd."""
-        if isinstance(seen, int) and seen < _END_OF_TIME:
-            self.last = max(self.last, seen)
+    def of_site(self, name: str, clock: int) -> int:
+        """Return the number of a request to a site: above all that it has seen."""
+        if name in self.ahead:
+            clock = self.ahead[name] = max(clock, self.ahead[name] + 1)
+        return clock
+
+    def pass_by(self, name: str, seen: int) -> None:
+        """Go beyond a number that a site has seen."""
+        self.ahead[name] = max(self.ahead.get(name, 0), seen)
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,7 @@ class Inquiry:
     ask: Ask
     timeout: float
     clock: RequestClock
+    ranges: Ranges = field(default_factory=dict)  # of the metrics that sites report
     absent: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # those whose state is gone
     diverged: set[str] = field(default_factory=set)
@@ -74,16 +93,16 @@ class Inquiry:
         arrays: dict[str, Tensor] | None = None,
         attempt: Attempt | None = None,
         **facts: Any,
-    ) -> Iterator[tuple[Member, Message]]:
+    ) -> Iterator[tuple[Member, Report]]:
         """Ask some sites, and go through their answers as they arrive, one for each at most.
 
-        Late, doubled and foreign replies are dropped.
+        Late, doubled and foreign replies are dropped; who says what cannot be sits out.
         """
         attempt = attempt or Attempt.fresh(self.clock)
-        common = {"kind": kind, "tag": attempt.tag, "clock": attempt.clock}
+        common = {"kind": kind, "tag": attempt.tag}
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
         common |= this_trimtab() | facts
-        requests = {m.name: Message(common | _own(m), arrays or {}) for m in members}
+        requests = {m.name: Message(common | self._own(m, attempt), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
         self.absent |= dict.fromkeys(waiting, silent)
@@ -92,20 +111,29 @@ class Inquiry:
             if name not in waiting or reply.header.get("tag") != attempt.tag:
                 log.info("site %s: a late or doubled reply is dropped", name)
                 continue
-            why = self._trouble(waiting[name], reply)
+            try:
+                why = self._trouble(waiting[name], reply)
+                report = read_report(reply, self.ranges) if why is None else None
+            except NotBelieved as error:
+                why, report = str(error), None
             if why == _STALE:
                 continue  # perhaps a request was doubled, and the reply to the first is on its way
             member = waiting.pop(name)
-            if why is None:
+            if report is not None:
                 del self.absent[name]
-                yield member, reply
+                yield member, report
             else:
-                self.turn_away(name, why)
+                self.turn_away(name, str(why))
             if not waiting:
                 break
         if monotonic() < until:  # nothing more can come before the time is over
             gone = [name for name in waiting if self.absent[name] == silent]
             self.absent |= dict.fromkeys(gone, "it is not connected, or its reply was lost")
+
+    def _own(self, member: Member, attempt: Attempt) -> dict[str, Any]:
+        """Return what only this site is told."""
+        facts = {"site": member.name, "index": member.index, "accepted": member.accepted}
+        return facts | {"clock": self.clock.of_site(member.name, attempt.clock)}
 
     def turn_away(self, name: str, why: str) -> None:
         """Let a site sit out, and say so."""
@@ -117,12 +145,12 @@ class Inquiry:
         header = reply.header
         status = header.get("status")
         if header.get("site") != member.name:
-            return f"it claims the name {header.get('site')!r}"
+            return f"it claims the name {shown(header.get('site'))}"
         if not same_results(header):
             ours, theirs = versions(header)
             return f"it has trimtab {theirs}, the server {ours}; install the same"
         if status == ReplyStatus.STALE:
-            self.clock.pass_by(header.get("seen"))
+            self.clock.pass_by(member.name, whole("seen", header.get("seen"), 0, _END_OF_TIME))
             self.absent[member.name] = "it has seen later requests; the next one will be later"
             return _STALE
         if status == ReplyStatus.MISMATCH:
@@ -130,20 +158,16 @@ class Inquiry:
         if status == ReplyStatus.DIVERGED:
             self.diverged.add(member.name)
         if status != ReplyStatus.DONE:
-            return _line(header.get("why", f"it replies {status!r}"))
+            return _line(header.get("why", f"it replies {shown(status)}"))
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
         return None
 
 
 _STALE = "stale"
-_END_OF_TIME = 1 << 62  # a clock is < this: nanoseconds since 1970, in the year 2116
-
-
-def _own(member: Member) -> dict[str, Any]:
-    return {"site": member.name, "index": member.index, "accepted": member.accepted}
+_END_OF_TIME = 1 << 62  # a clock is <= this: nanoseconds since 1970, in the year 2116
 
 
 def _line(text: Any) -> str:
     """Return what a site says as one line that a log can hold."""
-    return " ".join(str(text).split())[:400].rstrip(".")
+    return printable(" ".join(str(text).split()), 400).rstrip(".")

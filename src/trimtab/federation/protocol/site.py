@@ -32,6 +32,7 @@ from trimtab.federation.message import (
     this_trimtab,
     versions,
 )
+from trimtab.federation.protocol.claims import shown
 from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.states import START, StateFile, States
@@ -44,6 +45,8 @@ from trimtab.simulation.executors.executor import pace_of
 log = logging.getLogger("trimtab.federation.protocol")
 
 _WORD = re.compile(r"[0-9a-z]{1,40}")
+_MOST = 1 << 63  # whole numbers of a request are <= this,
+_OF_WORK = {"exchange": 16, "r": 1 << 53, "seed": 1 << 64}  # and these, of a request for work
 
 
 class Site:
@@ -197,15 +200,20 @@ class Site:
             ours, theirs = versions(request.header)
             raise _Refusal(f"it has trimtab {ours}, the server {theirs}; install the same on both.")
         if request["site"] != self.name:
-            raise _Refusal(f"it got a request for {request['site']!r}; check the names of sites.")
-        if request["kind"] not in self._kinds:
-            raise _Refusal(f"it knows no request of kind {request['kind']!r}.")
+            got = shown(request["site"])
+            raise _Refusal(f"it got a request for {got}; check the names of sites.")
+        if not isinstance(request["kind"], str) or request["kind"] not in self._kinds:
+            raise _Refusal(f"it knows no request of kind {shown(request['kind'])}.")
         for name in ("experiment", "tag", "accepted"):
             if not isinstance(request[name], str) or not _WORD.fullmatch(request[name]):
-                raise _Refusal(f"a request has the {name} {request[name]!r}, which is no name.")
-        for name in ("clock", "index"):
-            if not isinstance(request[name], int) or request[name] < 0:
-                raise _Refusal(f"a request has the {name} {request[name]!r}, which is no number.")
+                raise _Refusal(
+                    f"a request has the {name} {shown(request[name])}, which is no name."
+                )
+        numbers = {"clock": _MOST, "index": _MOST} | (_OF_WORK if request["kind"] == "work" else {})
+        for name, most in numbers.items():
+            value, least = request[name], -most if name == "seed" else 0
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise _Refusal(f"a request has the {name} {shown(value)}, which is no number.")
         if request["index"] >= self.problem.N:
             raise _Refusal(
                 f"it is client {request['index']}, but its problem has N={self.problem.N}."

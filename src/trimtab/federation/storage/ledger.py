@@ -6,6 +6,7 @@ journal.jsonl           one line for each commit: rounds with their cohorts, joi
 A line is written before its checkpoint; a line beyond the checkpoint never happened.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Member:
     index: int
     weight: float
     accepted: str = START
+    tested: int | None = None  # test samples, as it said first; None: it has not said yet
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,13 @@ class Standing:
                 return member
         known = ", ".join(member.name for member in self.members)
         raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+
+    def with_sizes(self, tested: Mapping[str, int]) -> "Standing":
+        """Return the standing with the test samples of sites that had not said them before."""
+        members = (
+            replace(m, tested=tested.get(m.name)) if m.tested is None else m for m in self.members
+        )
+        return replace(self, members=tuple(members))
 
     def accepting(self, tag: str, names: list[str]) -> tuple[Member, ...]:
         """Return the members, with this tag accepted from those of these names."""

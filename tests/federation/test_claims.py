@@ -1,0 +1,252 @@
+"""The server believes nobody: what a site says is data with a type, a range and a length."""
+
+import json
+import logging
+import time
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inprocess import Federation, quadratic, unsynced  # noqa: F401
+
+from trimtab import Scaffold
+from trimtab.federation.events import SiteReport
+from trimtab.federation.log import Lines, printable
+from trimtab.federation.message import Message, ReplyStatus
+from trimtab.federation.protocol.claims import NotBelieved, read_report, shown
+from trimtab.federation.protocol.measured import is_reached
+from trimtab.federation.protocol.outliers import outliers
+from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import READY, ranges_of
+
+SCAFFOLD = Scaffold(eta_l=0.1, K=3)
+RANGES = ranges_of({}, None)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = Federation(tmp_path, SCAFFOLD, quadratic(N=4), R=3, ranges=RANGES)
+    yield made
+    made.close()
+
+
+def saying(federation, name, kinds=("work", "evaluate"), **claims):
+    """Return a transport on which one site's replies of some kinds say this."""
+
+    def ask(requests, timeout):
+        for sender, reply in federation.ask(requests, timeout):
+            lies = claims if sender == name and reply["kind"] in kinds else {}
+            yield sender, Message(reply.header | lies, reply.arrays)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"tested": 10**400}, "its tested is a number of more than 60 digits"),
+        ({"tested": -1}, "its tested is -1, outside 0"),
+        ({"tested": True}, "its tested is True, which is no whole number"),
+        ({"tested": "10"}, "its tested is '10', which is no whole number"),
+        ({"n": 1 << 60}, "its n is"),
+        ({"seconds": 1e300}, "its seconds is 1e+300, outside"),
+        ({"seconds": None}, "its seconds is None, which is no number"),
+        ({"dtype": ["float64"]}, "its dtype is ['float64'], which is no name"),
+        ({"dtype": "float\n64"}, "which is no name"),
+        ({"metrics": [1.0]}, "its metrics are [1.0], which is no table of numbers"),
+        ({"metrics": {"loss": 10**400}}, "its loss is a number of more than 60 digits"),
+        ({"metrics": {"accuracy": 1.5}}, "its accuracy is 1.5, outside"),
+        ({"metrics": {"auc": -0.5}}, "its auc is -0.5, outside"),
+        ({"metrics": {"a" * 65: 1.0}}, "which is no name"),
+        ({"metrics": {"a\x1b[31m": 1.0}}, "which is no name"),
+        ({"metrics": {str(i): 1.0 for i in range(65)}}, "it has 65 metrics, more than 64"),
+    ],
+)
+def test_what_cannot_be_is_not_believed_and_the_site_sits_out(federation, claims, words):
+    with pytest.raises(NotBelieved) as error:
+        read_report(Message(claims), RANGES)
+    assert words in str(error.value)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 200
+    first = next(federation.server.run(saying(federation, "site2", **claims)))
+    assert "site2" not in first.cohort
+    assert words in first.absent["site2"]
+
+
+def test_what_can_be_is_believed():
+    header = {"tested": 5, "n": 7, "d": 3, "dtype": "float64", "seconds": 0.5, "start": True}
+    header |= {"metrics": {"loss": 2, "accuracy": 1.0 + 1e-9, "undefined": None}}
+    report = read_report(Message(header), RANGES)
+    assert (report.tested, report.n, report.d, report.dtype) == (5, 7, 3, "float64")
+    assert report.metrics == {"loss": 2.0, "accuracy": 1.0 + 1e-9}
+    assert report.start
+
+
+def test_a_function_of_the_users_ends_where_it_likes():
+    assert ranges_of({}, None)["accuracy"] is ACCURACY
+    assert "accuracy" not in ranges_of({"accuracy": lambda outputs, targets: 95.0}, None)
+    assert ranges_of({"auc": READY["auc"].function}, LOSS)["auc"].high == 1.0
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**30, max_value=10**320)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=80), inner),
+    max_leaves=8,
+)
+NAMES = ("status", "site", "tag", "base", "why", "seen", "metrics", "tested", "seconds", "start")
+NAMES += ("results", "trimtab", "n", "d", "dtype", "kind", "experiment")
+QUIET = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@QUIET
+@given(header=st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=9), JSON, max_size=6))
+def test_whatever_a_site_says_it_takes_part_or_sits_out(tmp_path_factory, header):
+    folder = tmp_path_factory.mktemp("said")
+    federation = Federation(folder, SCAFFOLD, quadratic(N=4), R=1, ranges=RANGES)
+    try:
+        (done,) = federation.run(saying(federation, "site1", **header))
+        assert set(done.cohort) >= {"site0", "site2", "site3"}
+        why = done.absent.get("site1", "")
+        assert why.isprintable()
+        assert len(why) < 500
+        assert torch.isfinite(done.x).all()
+        json.dumps(federation.server.journal, allow_nan=False)
+        assert federation.server.standing.clock < time.time_ns() + 2 * 86_400 * 10**9
+    finally:
+        federation.close()
+
+
+REQUEST = ("kind", "tag", "clock", "experiment", "algorithm", "exchange", "r", "seed", "x", "site")
+REQUEST += ("index", "accepted", "results", "trimtab")
+
+
+@QUIET
+@given(header=st.dictionaries(st.sampled_from(REQUEST), JSON, min_size=1, max_size=4))
+def test_whatever_a_request_says_a_site_answers(tmp_path_factory, header):
+    federation = Federation(tmp_path_factory.mktemp("asked"), SCAFFOLD, quadratic(), R=1)
+    try:
+        requests = {}
+
+        def noting(sent, timeout):
+            requests.update({r["kind"]: r for r in sent.values()})
+            return federation.ask(sent, timeout)
+
+        federation.run(noting)
+        for honest in requests.values():
+            site = federation.sites[honest["site"]]
+            reply = site.answer(Message(honest.header | header, honest.arrays))
+            assert reply["status"] in set(ReplyStatus)
+            assert len(str(reply.header.get("why", ""))) < 2000
+    finally:
+        federation.close()
+
+
+def test_a_site_that_tests_on_more_than_it_enrolled_with_sits_out(federation, caplog):
+    next(federation.server.run(federation.ask))
+    assert federation.server.standing.member("site1").tested == 1
+    second = next(federation.server.run(saying(federation, "site1", tested=2)))
+    assert "it tests on 2 samples, but enrolled with 1" in second.absent["site1"]
+
+
+def test_no_single_site_declares_victory(federation, caplog):
+    federation.restart_server(target=-1e6, metric=LOSS)
+    lie = {"metrics": {"loss": -1e99}}
+    rounds = list(federation.server.run(saying(federation, "site3", **lie)))
+    assert len(rounds) == 3
+    assert not federation.server.outcome.reached
+    assert "would be met by the numbers of site3 alone" in caplog.text
+
+
+def test_with_few_witnesses_the_log_says_whose_numbers_decide(caplog):
+    good, silent = SiteReport({"accuracy": 0.9}, 10, 0, 0), SiteReport({}, 10, 0, 0)
+    with caplog.at_level(logging.WARNING):
+        assert is_reached({"a": good, "b": good, "c": silent}, 0.8, None)
+    assert "met by the numbers of a and b alone" in caplog.text
+    caplog.clear()
+    assert is_reached({"a": good, "b": good, "c": good}, 0.8, None)
+    assert not caplog.text
+    bad = SiteReport({"accuracy": 0.2}, 1, 0, 0)
+    assert not is_reached({"a": good, "b": bad, "c": bad}, 0.8, None)
+    assert not is_reached({"a": good, "b": bad, "c": bad}, None, None)
+
+
+def test_updates_out_of_all_proportion_are_not_taken(federation, caplog):
+    next(federation.server.run(federation.ask))
+
+    def louder(factor):
+        def ask(requests, timeout):
+            for name, reply in federation.ask(requests, timeout):
+                loud = factor if name == "site0" and reply["kind"] == "work" else 1.0
+                yield name, Message(reply.header, {k: loud * v for k, v in reply.arrays.items()})
+
+        return ask
+
+    with caplog.at_level(logging.WARNING):
+        second = next(federation.server.run(louder(1e4)))
+    assert "site0" not in second.cohort
+    assert "times that of most sites" in second.absent["site0"]
+    assert "site0" not in second.sites
+    third = next(federation.server.run(federation.ask))
+    assert len(third.cohort) == 4
+    audit = federation.server.audit(federation.ask)
+    assert audit.deviation <= 1e-12 * max(1.0, audit.largest)
+
+
+def test_rounding_and_newcomers_are_no_outliers(caplog):
+    calm = {"a": [1e-12], "b": [1e-13], "c": [1e-9]}
+    assert outliers(calm, 1.0, ()) == {}
+    moving = calm | {"c": [0.05]}
+    assert set(outliers(moving, 1.0, ())) == {"c"}
+    assert outliers(moving, 1.0, {"c"}) == {}
+    assert set(outliers(calm | {"c": [1e3]}, 1.0, {"c"})) == {"c"}
+    with caplog.at_level(logging.WARNING):
+        assert outliers({"a": [1.0], "b": [1.0], "c": [50.0]}, 1.0, ()) == {}
+    assert "site c: array 0 has norm 50, 50 times that of most sites" in caplog.text
+    assert outliers({"a": [1.0], "b": [1e9]}, 1.0, ()) == {}
+
+
+def test_a_clock_of_the_far_future_moves_the_requests_of_its_site_alone(federation):
+    next(federation.server.run(federation.ask))
+    lie = {"status": "stale", "seen": (1 << 62) - 9}
+    second = next(federation.server.run(saying(federation, "site1", **lie)))
+    assert "the next one will be later" in second.absent["site1"]
+    assert federation.server.standing.clock < time.time_ns() + 10**9
+    clocks = {}
+
+    def noting(requests, timeout):
+        clocks.update({name: request["clock"] for name, request in requests.items()})
+        return federation.ask(requests, timeout)
+
+    third = next(federation.server.run(noting))
+    assert len(third.cohort) == 4
+    assert clocks["site1"] == (1 << 62) - 8
+    assert max(clock for name, clock in clocks.items() if name != "site1") < time.time_ns()
+    assert federation.server.standing.clock < time.time_ns()
+
+
+def test_a_clock_that_is_none_makes_its_site_sit_out(federation):
+    lie = {"status": "stale", "seen": 1 << 63}
+    first = next(federation.server.run(saying(federation, "site1", **lie)))
+    assert "its seen is 9223372036854775808, outside 0" in first.absent["site1"]
+
+
+def test_a_line_of_the_log_is_one_line():
+    lines = []
+    handler = Lines(lines.append)
+    text = "a\n2026-01-01T00:00:00Z site b has left.\x1b[2K" + "x" * 5000
+    handler.emit(logging.LogRecord("a", logging.INFO, "", 0, "%s", (text,), None))
+    assert len(lines) == 1
+    assert lines[0].isprintable()
+    assert len(lines[0]) < 2100
+    assert printable("schön …") == "schön …"
+    assert shown("\x00") == "'\\x00'"
