@@ -87,18 +87,19 @@ def shown(value: Any) -> str:
     """Return whatever was said as a few letters of one line.
 
     >>> shown(10**70), shown([[]] * 1000)
-    ('a number of more than 60 digits', '[[], [], [], [], [], [], [], [], [], [],  …')
+    ('a number of more than 60 digits', '[[], [], [], [], [], [], [], [], [], [], …')
     """
     if isinstance(value, int) and abs(value) > 10**60:
         return "a number of more than 60 digits"
     return printable(repr(value), 40)
 
 
-def _number(name: str, value: Any, least: float, most: float) -> float:
+def _number(name: str, value: Any, least: float, most: float, slack: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise NotBelieved(f"its {name} is {shown(value)}, which is no number")
-    if not least <= value <= most:  # Python compares whole numbers of any length with floats.
-        raise NotBelieved(f"its {name} is {shown(value)}, outside {least:.3g} … {most:.3g}")
+    # Python compares whole numbers of any length with floats.
+    if not least - slack <= value <= most + slack:
+        raise NotBelieved(f"its {name} is {shown(value)}, outside {least:g} … {most:g}")
     return float(value)
 
 
@@ -115,7 +116,7 @@ def _metrics(named: Any, ranges: Ranges) -> dict[str, float]:
         word("metric", name)
         known = ranges.get(name)
         low, high = (known.low, known.high) if known else (-MOST_NUMBER, MOST_NUMBER)
-        least, most = max(low - SLACK, -MOST_NUMBER), min(high + SLACK, MOST_NUMBER)
-        found[name] = _number(name, value, least, most)
+        least, most = max(low, -MOST_NUMBER), min(high, MOST_NUMBER)
+        found[name] = _number(name, value, least, most, SLACK)
     assert all(map(isfinite, found.values()))
     return found
