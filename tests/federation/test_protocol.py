@@ -763,13 +763,20 @@ def test_wrong_options_are_refused(tmp_path, refused, wrong, words):
 def test_what_a_site_says_of_itself_is_checked(make, refused):
     federation = make(R=2)
 
-    def ask(requests, timeout):
-        for name, reply in federation.ask(requests, timeout):
-            yield name, Message(reply.header | wrong, reply.arrays)
+    def saying(wrong, *liars):
+        def ask(requests, timeout):
+            for name, reply in federation.ask(requests, timeout):
+                lie = wrong if name in liars else {}
+                yield name, Message(reply.header | lie, reply.arrays)
 
-    for wrong in ({"n": 0}, {"n": "many"}, {"dtype": "save"}):
-        with refused("site0", *(repr(value) for value in wrong.values() if value != "save")):
-            federation.run(ask)
+        return ask
+
+    for wrong in ({"n": 0}, {"dtype": "save"}):
+        with refused("site0", *map(str, wrong.values())):
+            federation.run(saying(wrong, "site0"))
+    (*_, last) = federation.run(saying({"n": "many"}, "site0"))  # the others begin without it
+    assert last.cohort == ("site1", "site2")
+    assert "its n is 'many', which is no whole number" in last.absent["site0"]
 
 
 def test_a_clock_of_an_absurd_number_is_not_believed(make):
