@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inprocess import Federation, quadratic, unsynced  # noqa: F401
 
-from trimtab import Scaffold
+from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
 from trimtab.federation.log import Lines, printable
 from trimtab.federation.message import Message, ReplyStatus
@@ -200,6 +200,19 @@ def test_updates_out_of_all_proportion_are_not_taken(federation, caplog):
     assert len(third.cohort) == 4
     audit = federation.server.audit(federation.ask)
     assert audit.deviation <= 1e-12 * max(1.0, audit.largest)
+
+
+def test_arrays_are_compared_by_their_names_and_numbers_not_at_all(tmp_path):
+    algorithm = FedNova(eta_l=0.05, K=300)  # its uploads hold a number far above the vectors' norms
+    made = Federation(tmp_path, algorithm, quadratic(N=3), R=3, ranges=RANGES)
+
+    def shuffled(requests, timeout):
+        for j, (name, reply) in enumerate(made.ask(requests, timeout)):
+            order = sorted(reply.arrays, reverse=bool(j % 2))
+            yield name, Message(reply.header, {key: reply.arrays[key] for key in order})
+
+    assert [len(done.cohort) for done in made.run(shuffled)] == [3, 3, 3]
+    made.close()
 
 
 def test_rounding_and_newcomers_are_no_outliers(caplog):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import nan
 from typing import Any
 
+from torch import Tensor
 from torch.linalg import vector_norm
 
 from trimtab.core import Program, leaves, nbytes
@@ -85,7 +86,7 @@ class Cohort(ServerDraws):
         for member, reply in replies:
             if self._sound(member, reply, exchange):
                 self.spool.put(member.index, Message({}, reply.arrays))
-                norms[member.name] = [float(vector_norm(leaf)) for leaf in reply.arrays.values()]
+                norms[member.name] = [_norm(a) for _, a in sorted(reply.arrays.items())]
         for name, why in outliers(norms, self.scale, self._unsettled(norms)).items():
             self.reports.pop(name, None)
             del norms[name]
@@ -141,6 +142,11 @@ def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:
         if leaf.data_ptr() == x.data_ptr() and leaf.shape == x.shape:
             return name, arrays
     return "x", {**arrays, "x": x}
+
+
+def _norm(array: Tensor) -> float:
+    """Return the norm of a vector; a number, as that of a client's steps, is compared with none."""
+    return float(vector_norm(array)) if array.dim() else 0.0
 
 
 def _name(program: Program) -> Any:
