@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trimtab import Quadratic
+from trimtab.federation.log import LOGGER
 from trimtab.federation.message import decode, encode
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.site import Site
@@ -25,8 +26,12 @@ def names(N):
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch):
-    """Spare the disk where no power failure is looked at; import it for a whole file."""
+    """Spare the disk where no power failure is looked at; import it for a whole file.
+
+    What is logged reaches pytest, whatever a process of the rounds has done to its logger before.
+    """
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(LOGGER, "propagate", True)
 
 
 class Federation:
