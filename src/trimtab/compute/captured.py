@@ -1,7 +1,7 @@
 """A function of tensors, captured once as a graph of PyTorch's operators, and replayed.
 
 The replay knows no module, no autograd and no functorch: what those decide in Python was decided
-when it was captured. `make_fx` makes the same graph, but takes 5 to 10 times as long for it.
+when it was captured. `make_fx` makes the same graph, but takes several times as long for it.
 """
 
 import warnings
