@@ -101,6 +101,9 @@ def draw(
     the samples have an order in each pass, seeded by its number. None among the batches stands for
     all samples.
     """
+    if not batches:
+        none = torch.empty((len(clients), 0), dtype=torch.int64)
+        return Drawn(none, none, none)
     below = any(k is not None and k < 0 for k in batches)  # which is "all of them" to the kernel
     if not draws_work() or max(lengths) > _MOST or below:
         return None

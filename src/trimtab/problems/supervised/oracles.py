@@ -137,7 +137,7 @@ class Oracles:
 
     def play(
         self,
-        layers: kernel.Layers | None,
+        layers: kernel.Layers,
         tape: Tape,
         clients: Sequence[int],
         weights: Sequence[float],
@@ -149,7 +149,7 @@ class Oracles:
         """Run a tape for some clients through the kernel, if vectors and data suit it."""
         dtype = self.mean_loss.model.dtype
         vectors = {id(vector): vector for row in inputs for vector in row}.values()
-        if layers is None or not all(kernel.readable(vector, dtype) for vector in vectors):
+        if not all(kernel.readable(vector, dtype) for vector in vectors):
             return None
         data = [self.clients[i] for i in clients]
         samples = list[kernel.Samples]()
