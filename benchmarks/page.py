@@ -77,6 +77,7 @@ def page(found: dict[str, Any]) -> str:
         comparisons=_comparisons(found["comparisons"]["cases"]),
         profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
         bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
+        floor=_floor(found["details"].get("floor")),
         scale=_table(SCALE, _scale(found["scale"]["cases"])),
     )
 
@@ -179,6 +180,12 @@ def _profile(parts: dict[str, float]) -> Iterable[list[str]]:
     for name, ms in parts.items():
         if not name.startswith("bare"):
             yield [name, f"{ms:.2f}", f"{100 * ms / whole:.0f} %"]
+
+
+def _floor(microseconds: dict[str, float] | None) -> str:
+    if microseconds is None:
+        return "not measured yet"
+    return ", ".join(f"{us:.0f} us ({name})" for name, us in microseconds.items())
 
 
 def _scale(cases: list[dict[str, Any]]) -> Iterable[list[str]]:
