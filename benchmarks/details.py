@@ -1,20 +1,24 @@
-"""Where the time of a round of W1 goes, and how it grows with S, K and d.
+"""Where the time of a round of W1 goes, how it grows with S, K and d, and the floor of a round.
 
     python benchmarks/details.py [--out results/bench/details.json]
 
-Both on the workload W1 with SCAFFOLD; the minimum of several rounds, since others use the machine.
+The first two on the workload W1 with SCAFFOLD; the minimum of several rounds, since others use the
+machine. The floor is a round of one client whose program does nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-from trimtab import Scaffold
+from trimtab import Quadratic, Scaffold, Supervised, simulate
 from trimtab._files import write_json
 from trimtab.bench import WORKLOADS, Workload, bare_round, machine, problem_of, simulated
 from trimtab.bench.data import images
@@ -25,6 +29,13 @@ from trimtab.problems.supervised import oracles
 from trimtab.simulation import Simulation
 
 REPEATS = 7
+ROUNDS = 300  # of the floor, in each repetition
+
+
+class Server(NamedTuple):
+    """What the server of `Idle` keeps."""
+
+    x: Any
 
 
 class Clock:
@@ -115,6 +126,49 @@ def growth(work: Workload) -> dict[str, list[tuple[float, float]]]:
     }
 
 
+@dataclass(frozen=True)
+class Idle:
+    """An algorithm whose clients send back what they get."""
+
+    def init_server(self, x: Any) -> Any:
+        """Keep x."""
+        return Server(x)
+
+    def init_client(self, x: Any) -> Any:
+        """Keep nothing."""
+        return ()
+
+    def round(self, server: Any, clients: Any) -> Any:
+        """Send x, and take the mean of what comes back."""
+        (x,) = clients.run(self.local, server.x).mean()
+        return Server(x)
+
+    def local(self, g: Any, state: Any, x: Any) -> Any:
+        """Send x back."""
+        return (x,), ()
+
+
+def floor() -> dict[str, float]:
+    """Return the microseconds of a round in which nothing is computed."""
+    X, y = torch.randn(30, 9), torch.randint(2, (30, 1)).float()
+    problems = {
+        "kernel": Supervised(nn.Linear(9, 1), F.binary_cross_entropy_with_logits, [(X, y)]),
+        "quadratic": Quadratic(A=torch.tensor([2.0]), b=torch.tensor([-1.0])),
+    }
+    found = {}
+    for name, problem in problems.items():
+        sim = simulate(Idle(), problem)
+        next(sim)
+        some = partial(_some_rounds, sim, ROUNDS)
+        found[name] = 1e6 * min(_seconds(some) for _ in range(REPEATS)) / ROUNDS
+    return found
+
+
+def _some_rounds(sim: Simulation, count: int) -> None:
+    for _ in range(count):
+        next(sim)
+
+
 def _round(work: Workload) -> float:
     sim = _simulation(work)
     return min(_seconds(lambda: next(sim)) for _ in range(REPEATS))
@@ -131,13 +185,18 @@ def _seconds(run: Callable[[], Any]) -> float:
 def main(out: Path) -> None:
     """Measure, print and write the record."""
     work = WORKLOADS["W1"]
-    record = {"machine": machine(), "profile": profile(work), "growth": growth(work)}
+    record = {
+        **{"machine": machine(), "profile": profile(work), "growth": growth(work)},
+        "floor": floor(),
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, record)
     for name, milliseconds in record["profile"].items():
         click.echo(f"{name:45} {milliseconds:8.2f} ms")
     for name, points in record["growth"].items():
         click.echo(f"{name}: " + ", ".join(f"{value:g}: {ms:.1f} ms" for value, ms in points))
+    for name, microseconds in record["floor"].items():
+        click.echo(f"a round in which nothing is computed, {name}: {microseconds:.0f} us")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NAMES = {peer: name for peer, (name, _) in PEERS.items()}
 SUMMARY = ("", "model and round", "path", "SCAFFOLD ms", "× bare", "plain loop", "best peer")
 SCALE = (
-    *("algorithm", "executor", "N", "S", "rounds"),
-    *("limit of states", "peak MB", "MB on disk", "ms a round"),
+    *("algorithm", "executor", "d", "N", "S", "rounds"),
+    *("limit of states", "peak MB", "vectors", "MB on disk", "ms a round"),
 )
 
 PATHS = (
@@ -77,6 +77,7 @@ def page(found: dict[str, Any]) -> str:
         comparisons=_comparisons(found["comparisons"]["cases"]),
         profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
         bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
+        floor=_floor(found["details"].get("floor")),
         scale=_table(SCALE, _scale(found["scale"]["cases"])),
     )
 
@@ -181,11 +182,18 @@ def _profile(parts: dict[str, float]) -> Iterable[list[str]]:
             yield [name, f"{ms:.2f}", f"{100 * ms / whole:.0f} %"]
 
 
+def _floor(microseconds: dict[str, float] | None) -> str:
+    if microseconds is None:
+        return "not measured yet"
+    return ", ".join(f"{us:.0f} us ({name})" for name, us in microseconds.items())
+
+
 def _scale(cases: list[dict[str, Any]]) -> Iterable[list[str]]:
     for c in cases:
         limit = "none" if c["memory"] is None else f"{c['memory'] / 1e6:.0f} MB"
-        numbers = [f"{c[name]:,}" for name in ("N", "S", "R")]
-        sizes = [f"{c[name]:,.0f}" for name in ("peak MB", "MB on disk", "ms per round")]
+        numbers = [f"{c[name]:,}" for name in ("d", "N", "S", "R")]
+        measured = ("peak MB", "vectors", "MB on disk", "ms per round")
+        sizes = [f"{c[name]:,.0f}" for name in measured]
         yield [c["algorithm"], c["executor"], *numbers, limit, *sizes]
 
 

@@ -3,7 +3,7 @@
     python benchmarks/scale.py          # about two minutes; a table, and results/bench/scale.json
 
 Each case runs in a process of its own, whose peak memory is its own. Clients are made from their
-numbers when they are sampled; the model is a logistic regression of d = 37,000.
+numbers when they are sampled; the model is a logistic regression of d = 37,000 or d = 1,000,000.
 """
 
 import json
@@ -44,9 +44,17 @@ class Case:
     R: int = 15
     memory: int | None = None
     executor: str = "batched"
+    sizes: tuple[int, int] = (739, 50)  # of inputs and outputs
+
+    @property
+    def d(self) -> int:
+        """How many parameters the model has."""
+        inputs, outputs = self.sizes
+        return (inputs + 1) * outputs
 
 
 _COHORT = Case("FedAvg", N=100_000, S=100, R=4)
+_LARGE = Case("Scaffold", N=1000, S=1000, R=2, memory=0, sizes=(999, 1000))
 CASES = (
     *(
         Case(name, N, S=100)
@@ -56,21 +64,24 @@ CASES = (
     *(replace(_COHORT, S=S, executor=e) for e in ("batched", "threads") for S in (100, 1000)),
     *(replace(_COHORT, algorithm="Scaffold", S=S, memory=50 * MB) for S in (100, 1000)),
     Case("Scaffold", N=100_000, S=100, R=300, memory=500 * MB),
+    *(replace(_LARGE, executor=executor) for executor in ("batched", "threads", "fused")),
+    replace(_LARGE, algorithm="FedAvg"),
 )
 
 
 class Lazy(Sequence[Any]):
     """N clients, each a function of its number."""
 
-    def __init__(self, N: int) -> None:
-        self.N = N
+    def __init__(self, N: int, sizes: tuple[int, int]) -> None:
+        self.N, (self.inputs, self.outputs) = N, sizes
 
     def __len__(self) -> int:
         return self.N
 
     def __getitem__(self, i: Any) -> Any:
         draw = torch.Generator().manual_seed(i)
-        return torch.randn(20, 739, generator=draw), torch.randint(50, (20,), generator=draw)
+        X = torch.randn(20, self.inputs, generator=draw)
+        return X, torch.randint(self.outputs, (20,), generator=draw)
 
 
 def peak() -> int:
@@ -81,14 +92,18 @@ def peak() -> int:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run a case in this process."""
-    problem = Supervised(lambda: nn.Linear(739, 50), F.cross_entropy, Lazy(case.N), batch=10)
-    assert problem.d == 37_000
+    clients = Lazy(case.N, case.sizes)
+    problem = Supervised(lambda: nn.Linear(*case.sizes), F.cross_entropy, clients, batch=10)
+    assert problem.d == case.d
     options = {"S": case.S, "memory": case.memory, "executor": case.executor}
     sim = simulate(ALGORITHMS[case.algorithm], problem, **options)
+    before = peak()
     times = [next(sim).seconds for _ in range(case.R)]
     return {
         **asdict(case),
+        "d": case.d,
         "peak MB": peak() / MB,
+        "vectors": (peak() - before - sim.states.in_memory) / (4 * case.d),
         "ms per round": 1000 * median(times),
         "clients with a state": len(sim.states),
         "MB on disk": sim.states.on_disk / MB,
@@ -97,13 +112,14 @@ def measure(case: Case) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """Return the results for a terminal."""
-    made = Table("algorithm", "executor", caption="d = 37,000; limit: of client states in memory")
-    for name in ("N", "S", "rounds", "limit MB", "peak MB", "MB on disk", "ms per round"):
+    made = Table("algorithm", "executor", caption="limit: of client states in memory")
+    for name in ("d", "N", "S", "rounds", "limit MB", "peak MB", "vectors", "MB on disk", "ms"):
         made.add_column(name, justify="right")
     for row in rows:
         limit = "" if row["memory"] is None else f"{row['memory'] / MB:.0f}"
-        numbers = (f"{row[name]:,}" for name in ("N", "S", "R"))
-        found = (f"{row[name]:,.0f}" for name in ("peak MB", "MB on disk", "ms per round"))
+        numbers = (f"{row[name]:,}" for name in ("d", "N", "S", "R"))
+        measured = ("peak MB", "vectors", "MB on disk", "ms per round")
+        found = (f"{row[name]:,.0f}" for name in measured)
         made.add_row(row["algorithm"], row["executor"], *numbers, limit, *found)
     return made
 
@@ -117,7 +133,7 @@ def main(out: Path, as_json: bool, case: int | None) -> None:
     if case is not None:
         print(json.dumps(measure(CASES[case])))
         return
-    record: dict[str, Any] = {"machine": machine(), "d": 37_000, "cases": []}
+    record: dict[str, Any] = {"machine": machine(), "cases": []}
     for number in range(len(CASES)):
         command = [sys.executable, __file__, "--case", str(number)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -209,9 +209,9 @@ def test_the_kernel_plays_a_tape_for_each_number_of_steps(monkeypatch):
     played = []
     play = Supervised.play
 
-    def noted(self, tape, clients, *rest):
+    def noted(self, layers, tape, clients, *rest):
         played.append((len(tape.batches), tuple(clients)))
-        return play(self, tape, clients, *rest)
+        return play(self, layers, tape, clients, *rest)
 
     monkeypatch.setattr(Supervised, "play", noted)
     sim = simulate(FedAvg(eta_l=0.1, K=Epochs(1)), problem, executor="batched")

@@ -94,7 +94,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Record one operator."""
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in operator.tags:
+        if _draws(operator, args, kwargs):
             raise NotCapturedError(f"{operator} draws random numbers")
         nodes = tree_map_only(Tensor, self.node_of, (tuple(args), dict(kwargs)))
         self._refuse_writing(operator, args, kwargs)
@@ -138,11 +138,27 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Refuse an operator that would change an input or a constant at every replay."""
         if not operator._schema.is_mutable:
             return
-        for j, argument in enumerate(operator._schema.arguments):
-            given = args[j] if j < len(args) else kwargs.get(argument.name)
+        for argument, given in _arguments(operator, args, kwargs):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(given, Tensor) and _memory(given) in self._given:
                 raise NotCapturedError(f"{operator} writes into what it is given")
+
+
+def _draws(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Tell whether an operator draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    given = {argument.name: value for argument, value in _arguments(operator, args, kwargs)}
+    return given.get("dropout_p") != 0
+
+
+def _arguments(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Go through an operator's arguments, each as its schema has it, and what is given for it."""
+    for j, argument in enumerate(operator._schema.arguments):
+        by_name = kwargs.get(argument.name, argument.default_value)
+        yield argument, args[j] if j < len(args) else by_name
 
 
 def _memory(tensor: Tensor) -> int:

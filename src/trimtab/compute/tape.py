@@ -66,6 +66,11 @@ class Tape:
         """How many gradients it takes on each of its mini-batches."""
         return Counter(self.batches[step[2]] for step in self.code.steps if len(step) == 3)
 
+    @cached_property
+    def costs(self) -> dict[Any, int]:
+        """What its gradients cost clients, by their sizes; kept from round to round."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Traced:

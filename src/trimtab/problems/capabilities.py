@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, Generic, TypeVar
 
@@ -98,8 +98,9 @@ class Capabilities:
 
     @property
     def play(self) -> Callable[..., Any] | None:
-        """What runs a tape for several clients, by a kernel."""
-        return self._has("play") if self._has("kernel") is not None else None
+        """What runs a tape for several clients, by the kernel that the problem has now."""
+        layers = self._has("kernel")
+        return None if layers is None else partial(self.problem.play, layers)
 
     @property
     def threads(self) -> bool:

@@ -1,4 +1,7 @@
-"""Ready metrics by name: functions of all outputs and targets, by PyTorch or scikit-learn.
+"""Ready metrics by name: functions of all outputs and targets.
+
+The numbers are scikit-learn's (tested); written in PyTorch, since a search asks for them every few
+milliseconds, and the checks of scikit-learn alone take that long.
 
 Outputs are what a module returns: for labels 0 … C - 1 a score for each class, (n, C) or
 (n, C, length); for targets 0 and 1 of the outputs' own shape a logit each; for numbers a number
@@ -38,14 +41,12 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
     NaN if there is one class only. Of several logits a sample, the mean over their columns.
     """
-    from sklearn.metrics import recall_score
 
     def of(scores: Tensor, y: Tensor) -> float:
-        found = _classes(scores, y)
-        seen = _seen(y)
-        if len(seen) < 2:
-            return nan
-        return float(recall_score(y.numpy(), found.numpy(), labels=seen, average="macro"))
+        there = y.bincount()
+        found = y[_classes(scores, y) == y].bincount(minlength=len(there))
+        seen = there > 0
+        return nan if int(seen.sum()) < 2 else float((found[seen].double() / there[seen]).mean())
 
     return _mean(of(*each) for each in _problems(outputs, targets))
 
@@ -56,7 +57,6 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     Of several classes: each against the rest, and the mean (macro) over those that are among the
     targets but are not all of them. Of several logits a sample, the mean over their columns.
     """
-    from sklearn.metrics import roc_auc_score
 
     def of(scores: Tensor, y: Tensor) -> Iterator[float]:
         binary = scores.dim() == 1 or scores.shape[1] == 2
@@ -64,10 +64,19 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
         p = scores if binary else F.softmax(scores, 1)
         parts = [(y == 1, margin)] if binary else [(y == c, p[:, c]) for c in _seen(y)]
         for positive, score in parts:
-            both = bool(positive.any()) and not bool(positive.all())
-            yield float(roc_auc_score(positive.numpy(), score.numpy())) if both else nan
+            yield _pairs_in_order(score[positive], score[~positive])
 
     return _mean(value for each in _problems(outputs, targets) for value in of(*each))
+
+
+def _pairs_in_order(positive: Tensor, negative: Tensor) -> float:
+    """Return the share of pairs in which the positive has the higher score; ties count half."""
+    if not len(positive) or not len(negative):
+        return nan
+    order = negative.sort().values
+    below = torch.searchsorted(order, positive).sum()
+    not_above = torch.searchsorted(order, positive, right=True).sum()
+    return int(below + not_above) / (2 * len(positive) * len(negative))
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
@@ -76,15 +85,14 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
     The mean is over classes that are among the targets or predictions. NaN where class 1 is
     neither. Of several logits a sample, the mean over their columns.
     """
-    from sklearn.metrics import f1_score
 
     def of(scores: Tensor, y: Tensor) -> float:
         predicted = _classes(scores, y)
+        either = torch.cat([y, predicted]).bincount(minlength=2)  # 2 TP + FP + FN of each class
+        right = y[predicted == y].bincount(minlength=len(either))
+        each = 2 * right.double() / either
         binary = scores.dim() == 1 or scores.shape[1] == 2
-        seen = [1] if binary else _seen(torch.cat([y, predicted]))
-        if not bool(((y == seen[0]) | (predicted == seen[0])).any()):
-            return nan
-        return float(f1_score(y.numpy(), predicted.numpy(), labels=seen, average="macro"))
+        return float(each[1] if binary else each[either > 0].mean())
 
     return _mean(of(*each) for each in _problems(outputs, targets))
 
@@ -121,8 +129,6 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
     Columns in which all targets are equal do not count; NaN if there is no other.
     """
-    from sklearn.metrics import r2_score
-
     predicted, y = _numbers(outputs, targets)
     if not _usable(predicted, y):
         return nan
@@ -130,7 +136,9 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
     vary = (y != y[0]).any(0)
     if not bool(vary.any()):
         return nan
-    return float(r2_score(y[:, vary].numpy(), predicted[:, vary].numpy()))
+    predicted, y = predicted[:, vary], y[:, vary]
+    left, all_of_it = (y - predicted).square().sum(0), (y - y.mean(0)).square().sum(0)
+    return float((1 - left / all_of_it).mean())
 
 
 _ALL = (

@@ -56,9 +56,9 @@ class Work:
 
     def played(self, tape: Tape, clients: Sequence[int]) -> None:
         """Count a tape that was played for clients: clients of the same size cost the same."""
-        costs: dict[tuple[int, int], int] = {}
+        costs, samples, how = tape.costs, self._samples, self._reshuffles
         for i in clients:
-            key = (1, 1) if self._samples is None else self._samples(i)
+            key = how, None if samples is None else samples(i)
             if key not in costs:
                 size = self._size(i)
                 costs[key] = sum(times * size(k) for k, times in tape.gradients.items())

@@ -33,14 +33,16 @@ class Taped(Quadratic):
 
     def play(
         self,
+        layers: Any,
         tape: Any,
         clients: Sequence[int],
+        weights: Sequence[float],
         seed: int,
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
     ) -> tuple[Tensor, list[list[float]]]:
-        """Return the sum of p_i times each output, (outputs, d), and each client's |output|^2."""
+        """Return the weighted sum of each output, (outputs, d), and each client's |output|^2."""
         oracles = (self.oracle(i, seed, r) for i in clients)
         results = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
         for places, vectors in zip(outputs, results, strict=True):
@@ -48,8 +50,8 @@ class Taped(Quadratic):
                 if place is not None:
                     place.copy_(vector)
         stacked = torch.stack([torch.stack(vectors) for vectors in results])
-        weights = self.weights[list(clients)].to(stacked)
-        return torch.tensordot(weights, stacked, dims=1), stacked.square().sum(-1).tolist()
+        p = torch.tensor(weights, dtype=stacked.dtype)
+        return torch.tensordot(p, stacked, dims=1), stacked.square().sum(-1).tolist()
 
 
 def _played(tape: Any, g: Gradient, given: Sequence[Vector]) -> list[Vector]:

@@ -13,9 +13,10 @@ Imports core.streams and core.threads alone.
 
 from trimtab.compute.kernel.calls import combine, gradients, outputs, outputs_of_each, run
 from trimtab.compute.kernel.draws import Drawn, draw
-from trimtab.compute.kernel.errors import BadDataError
+from trimtab.compute.kernel.errors import BadDataError, readable
 from trimtab.compute.kernel.library import LEVELS, cores, level
 from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
+from trimtab.compute.kernel.samples import Samples
 from trimtab.compute.kernel.self_check import works
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Code",
     "Drawn",
     "Layers",
+    "Samples",
     "Terms",
     "combine",
     "cores",
@@ -35,6 +37,7 @@ __all__ = [
     "level",
     "outputs",
     "outputs_of_each",
+    "readable",
     "run",
     "works",
 ]

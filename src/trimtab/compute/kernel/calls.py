@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.compute.kernel import library
 from trimtab.compute.kernel.draws import Drawn
-from trimtab.compute.kernel.errors import check_data, check_rows, check_vectors, raise_trouble
+from trimtab.compute.kernel.errors import check_rows, check_vectors, raise_trouble
 from trimtab.compute.kernel.program import (
     Batch,
     Clients,
@@ -26,9 +26,11 @@ from trimtab.compute.kernel.program import (
     encoded_model,
     longs,
 )
+from trimtab.compute.kernel.samples import Samples
 
 _LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
 _WORTH_A_THREAD = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
+_SUMS = 1 << 26  # the sums of blocks take <= 64 MB, unless there are fewer than threads
 _LANES = 16  # a layer of fewer outputs takes as long as one of 16
 _ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
 
@@ -37,37 +39,40 @@ def run(
     layers: Layers,
     l2: float,
     code: Code,
-    data: Sequence[tuple[Tensor, Tensor]],
+    data: Sequence[Samples | tuple[Tensor, Tensor]],
     rows: Sequence[Sequence[Tensor | None]] | Drawn,
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor | None]],
     weights: Sequence[float] | None = None,
     block: int = 1,
     threads: int | None = None,
+    slots: int | None = None,
 ) -> tuple[Tensor, list[list[float]]]:
     """Run a program for each client, on all cores where that pays.
 
     rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by
     `draw`. Outputs are written where outputs[i] says (None: nowhere). With weights, returns the
     sums over the clients of weights[i] times output j, (outputs, d), and the |output|^2 of each
-    client. Clients are added up in blocks of `block`, so that the number of threads changes no bit.
+    client. Clients are added up in blocks of `block`, and blocks in their order, so that the number
+    of threads changes no bit; nor does that of `slots`, in which the sums of blocks wait.
     """
     dtype, d = inputs[0][0].dtype, layers.d
     s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
     check_vectors(layers, dtype, inputs, s, code.inputs)
     check_vectors(layers, dtype, outputs, s, m)
-    lengths = check_data(layers, dtype, data)
-    drawn = rows if isinstance(rows, Drawn) else _given(data, rows)
+    samples = [_samples(layers, dtype, each, place) for place, each in enumerate(data)]
+    lengths = [each.n for each in samples]
+    drawn = rows if isinstance(rows, Drawn) else _given(lengths, rows)
     drawn.check(s)
     steps, numbers, ends = code.encoded
     arrays: list[array[Any]] = [
         steps,
         numbers,
-        addresses(X for X, _ in data),
-        addresses(y for _, y in data),
+        array("Q", [each.X_at for each in samples]),
+        array("Q", [each.y_at for each in samples]),
         longs(lengths),
-        addresses(vector for row in inputs for vector in row),
-        addresses(vector for row in outputs for vector in row),
+        addresses([vector for row in inputs for vector in row]),
+        addresses([vector for row in outputs for vector in row]),
         array("d", weights or ()),
     ]
     at = [part.buffer_info()[0] for part in arrays]
@@ -75,21 +80,26 @@ def run(
     program = Program(code.inputs, code.registers, m, *ends, *at[:2])
     trouble = Trouble()
     batches = drawn.rows.data_ptr(), drawn.sizes.data_ptr()
-    clients = Clients(s, drawn.rows.shape[1], *at[2:5], *batches, *at[5:])
-    sums = torch.empty((blocks, m, d) if weights else 0, dtype=dtype)
+    if threads is None:
+        pays = s > 1 and _pays(layers, code, drawn, s)
+        threads = min(blocks, library.cores()) if pays else 1
+    if slots is None:
+        fit = _SUMS // max(1, m * d * dtype.itemsize)
+        slots = min(blocks, max(fit, threads + 1)) if weights else blocks
+    clients = Clients(s, drawn.rows.shape[1], block, slots, *at[2:5], *batches, *at[5:])
+    sums = torch.empty((slots, m, d) if weights else 0, dtype=dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
         ctypes.byref(model),
         ctypes.byref(program),
         ctypes.byref(clients),
         d,
-        block,
         sums.data_ptr() if weights else None,
         squares.data_ptr(),
-        threads or (min(blocks, library.cores()) if s > 1 and _pays(layers, code, drawn, s) else 1),
+        threads,
         ctypes.byref(trouble),
     )
-    raise_trouble(trouble, layers, data)
+    raise_trouble(trouble, layers, lengths)
     return (sums[0], squares.tolist()) if weights else (sums, [])
 
 
@@ -106,12 +116,19 @@ def _model(layers: Layers, l2: float) -> tuple[Model, Any]:
     return encoded_model(layers, l2)
 
 
-def _given(data: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[Tensor | None]]) -> Drawn:
+def _samples(
+    layers: Layers, dtype: torch.dtype, given: Samples | tuple[Tensor, Tensor], place: int
+) -> Samples:
+    """Return the samples of a client, checked."""
+    return given if isinstance(given, Samples) else Samples(layers, dtype, *given, place)
+
+
+def _given(lengths: Sequence[int], rows: Sequence[Sequence[Tensor | None]]) -> Drawn:
     """Return mini-batches that were drawn elsewhere, as kernels read them."""
-    check_rows(data, rows)
+    check_rows(lengths, rows)
     sizes = [
-        len(y) if indices is None else len(indices)
-        for (_, y), row in zip(data, rows, strict=True)
+        length if indices is None else len(indices)
+        for length, row in zip(lengths, rows, strict=True)
         for indices in row
     ]
     shape = len(rows), len(rows[0])
@@ -181,7 +198,7 @@ def combine(terms: Terms) -> Tensor:
             total = total + a * tensor
         return total
     out = torch.empty_like(first)
-    numbers, tensors = array("d", (a for a, _ in terms)), addresses(t for _, t in terms)
+    numbers, tensors = array("d", (a for a, _ in terms)), addresses([t for _, t in terms])
     places = numbers.buffer_info()[0], tensors.buffer_info()[0]
     threads = torch.get_num_threads() if first.numel() >= _LONG_VECTOR else 1
     function(*places, len(terms), first.numel(), out.data_ptr(), threads)

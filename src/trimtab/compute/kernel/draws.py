@@ -2,9 +2,11 @@
 
 import ctypes
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from trimtab.compute.kernel.program import Draws, longs
 from trimtab.core.streams import mix
 
 _MOST = 1 << 27  # of <= 2^27 samples; PyTorch draws orders of >= 2^32 / 20 otherwise
+_KEPT = 1 << 25  # <= 32 MB of mini-batches are kept
 _WORD = (1 << 64) - 1
 # The generator makes 624 numbers at a time; at 2^15 and 2^16 a narrower type would end.
 _TRIED = (*((n, seed) for n in (1, 2, 3, 50, 300, 624, 625, 1249) for seed in (0, -1, 1 << 40)),
@@ -33,6 +36,11 @@ class Drawn:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return self.memory.nbytes + self.rows.nbytes + self.sizes.nbytes
+
     def check(self, clients: int) -> None:
         """Refuse mini-batches of other clients, and empty ones."""
         if len(self) != clients:
@@ -46,6 +54,36 @@ class Drawn:
         address, size = int(self.rows[client, batch]), int(self.sizes[client, batch])
         start = (address - self.memory.data_ptr()) // 8
         return self.memory[start : start + size] if address else None
+
+
+class _Kept:
+    """The last mini-batches: a search runs many candidates on the same ones."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.nbytes = most, 0
+        self._drawn: OrderedDict[Any, Drawn] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, what: Any) -> Drawn | None:
+        with self._lock:
+            found = self._drawn.get(what)
+            if found is not None:
+                self._drawn.move_to_end(what)
+            return found
+
+    def keep(self, what: Any, drawn: Drawn) -> None:
+        """Keep these, and drop the oldest while all together are too large."""
+        with self._lock:
+            if what in self._drawn:  # Another thread has drawn the same.
+                return
+            self._drawn[what] = drawn
+            self.nbytes += drawn.nbytes
+            while self.nbytes > self.most:
+                _, oldest = self._drawn.popitem(last=False)
+                self.nbytes -= oldest.nbytes
+
+
+_DRAWN = _Kept(_KEPT)
 
 
 def draw(
@@ -63,10 +101,18 @@ def draw(
     the samples have an order in each pass, seeded by its number. None among the batches stands for
     all samples.
     """
+    if not batches:
+        none = torch.empty((len(clients), 0), dtype=torch.int64)
+        return Drawn(none, none, none)
     below = any(k is not None and k < 0 for k in batches)  # which is "all of them" to the kernel
     if not draws_work() or max(lengths) > _MOST or below:
         return None
-    return _drawn(key, clients, lengths, sizes, batches, independent)
+    what = (key, *map(tuple, (clients, lengths, sizes, batches)), independent)
+    found = _DRAWN.get(what)
+    if found is None:
+        found = _drawn(key, clients, lengths, sizes, batches, independent)
+        _DRAWN.keep(what, found)
+    return found
 
 
 def _drawn(

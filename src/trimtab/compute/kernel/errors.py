@@ -17,13 +17,17 @@ class BadDataError(ValueError):
         super().__init__(f"{who} has {what}; make a new problem of data that were changed.")
         self.place, self.what = place, what
 
+    def at(self, place: int) -> "BadDataError":
+        """Return the same error of another client among those of a call."""
+        return BadDataError(place, self.what)
+
     def of(self, client: int) -> "BadDataError":
         """Return the same error with the client's number."""
         return BadDataError(self.place, self.what, f"client {client}")
 
 
-def raise_trouble(trouble: Trouble, layers: Layers, data: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Raise what a kernel complains of, if it does."""
+def raise_trouble(trouble: Trouble, layers: Layers, lengths: Sequence[int]) -> None:
+    """Raise what a kernel complains of, if it does; `lengths`: how many samples clients have."""
     if trouble.what == _NO_MEMORY:
         raise MemoryError("there is no memory left for the clients' vectors.")
     if trouble.what == _BAD_CODE:
@@ -32,10 +36,15 @@ def raise_trouble(trouble: Trouble, layers: Layers, data: Sequence[tuple[Tensor,
         what = f"label {trouble.value} in sample {trouble.sample}, of {layers.sizes[-1]} classes"
         raise BadDataError(trouble.client, what)
     if trouble.what == _BAD_ROW:
-        count = len(data[trouble.client][1])
+        count = lengths[trouble.client]
         raise BadDataError(
             trouble.client, f"no sample {trouble.value} for a mini-batch, but {count}"
         )
+
+
+def readable(vector: Tensor, dtype: torch.dtype) -> bool:
+    """Tell whether a kernel can read a vector as it lies in memory."""
+    return vector.dtype == dtype and vector.is_contiguous() and vector.is_cpu
 
 
 def check_vectors(
@@ -54,44 +63,20 @@ def check_vectors(
             continue
         if vector.shape != shape:
             layers.check(vector)
-        if vector.dtype != dtype or not vector.is_contiguous() or not vector.is_cpu:
+        if not readable(vector, dtype):
             raise ValueError(
                 f"a kernel was given a vector of {vector.dtype} on {vector.device}; "
                 f"pass contiguous ones of {dtype} in the processor's memory."
             )
 
 
-def check_data(
-    layers: Layers, dtype: torch.dtype, data: Sequence[tuple[Tensor, Tensor]]
-) -> list[int]:
-    """Return how many samples clients have; refuse data that have changed their shape or type."""
-    labels, lengths = layers.loss == "cross_entropy", []
-    for place, (X, y) in enumerate(data):
-        n = y.shape[0] if y.dim() else -1
-        shape, kind = ((n,), torch.int64) if labels else (layers.output_shape(n), dtype)
-        if not (
-            X.shape[:1] == (n,) and layers.takes(X) and X.dtype == dtype and X.is_contiguous()
-            and X.is_cpu and y.shape == shape and y.dtype == kind and y.is_contiguous()
-            and y.is_cpu
-        ):  # fmt: skip
-            raise BadDataError(
-                place,
-                f"inputs of shape {tuple(X.shape)} and targets of shape {tuple(y.shape)}, "
-                f"{X.dtype} and {y.dtype}",
-            )
-        lengths.append(n)
-    return lengths
-
-
-def check_rows(
-    data: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[Tensor | None]]
-) -> None:
+def check_rows(lengths: Sequence[int], rows: Sequence[Sequence[Tensor | None]]) -> None:
     """Refuse mini-batches that are no indices, or as many as others have."""
-    for place, ((_, y), row) in enumerate(zip(data, rows, strict=True)):
+    for place, (length, row) in enumerate(zip(lengths, rows, strict=True)):
         if len(row) != len(rows[0]):
             raise BadDataError(place, f"{len(row)} mini-batches, others {len(rows[0])}")
         for indices in row:
-            if not (len(y) if indices is None else len(indices)):
+            if not (length if indices is None else len(indices)):
                 raise BadDataError(place, "no samples for a mini-batch")
             if indices is not None and (
                 indices.dtype != torch.int64 or not indices.is_contiguous()

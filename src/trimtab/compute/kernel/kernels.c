@@ -47,6 +47,7 @@ typedef struct {
 
 typedef struct {
   long count, batches;
+  long block, slots;  // how they are added up: in blocks of so many, so many blocks at a time
   const void *const *X;
   const void *const *y;        // labels, or REAL (length, outputs)
   const long *lengths;         // (count): how many samples X and y have

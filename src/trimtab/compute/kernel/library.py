@@ -27,7 +27,7 @@ SHARE = "TRIMTAB_CORES"
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _ARGUMENTS = {
-    "run": [*[_POINTER] * 3, _LONG, _LONG, _POINTER, _POINTER, _INT, _POINTER],
+    "run": [*[_POINTER] * 3, _LONG, _POINTER, _POINTER, _INT, _POINTER],
     "outputs": [*[_POINTER] * 3, _LONG, _POINTER, _INT],
     "combination": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _INT],
     "numbers_to_draw": [_POINTER],

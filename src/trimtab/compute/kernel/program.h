@@ -114,13 +114,16 @@ static int NAME(run_block)(const Model *model, const Program *program, const Cli
   return FINE;
 }
 
+// A run goes through its blocks in turns: as many as there are slots for their sums run at a time, and are added to
+// slot 0 in their order, which keeps the total of those before. So the number of slots changes no bit.
 typedef struct {
   Pieces blocks, parts;
   const Model *model;
   const Program *program;
   const Clients *clients;
-  long d, block, most;  // most samples in a batch
-  REAL *sums;
+  long d, most;       // most samples in a batch
+  long before, slot;  // how many blocks ran in earlier turns, and the slot of the first one of this turn
+  REAL *sums;         // (slots, outputs, d)
   double *squares;
   Trouble *trouble;
 } NAME(Run);
@@ -131,10 +134,11 @@ static void *NAME(some_blocks)(void *job) {
   WORKSPACE w = NAME(workspace)(r->model, r->most, r->program->registers, r->d);
   Trouble trouble = {0};
   if (w.failed) fail(&r->blocks, r->trouble, (Trouble){.what = NO_MEMORY});
-  for (long b; !w.failed && (b = next_piece(&r->blocks)) >= 0;) {
-    long to = (b + 1) * r->block < s ? (b + 1) * r->block : s;
-    trouble.what = NAME(run_block)(r->model, r->program, r->clients, r->d, b * r->block, to,
-                                   r->sums ? r->sums + b * outputs * r->d : 0, r->squares, &w, &trouble);
+  for (long p; !w.failed && (p = next_piece(&r->blocks)) >= 0;) {
+    const long from = (r->before + p) * r->clients->block, to = from + r->clients->block;
+    REAL *sums = r->sums ? r->sums + (r->slot + p) * outputs * r->d : 0;
+    trouble.what = NAME(run_block)(r->model, r->program, r->clients, r->d, from, to < s ? to : s, sums, r->squares, &w,
+                                   &trouble);
     if (trouble.what) fail(&r->blocks, r->trouble, trouble);
   }
   NAME(release)(&w);
@@ -146,26 +150,33 @@ static void *NAME(some_sums)(void *job) {
   const long all = r->program->outputs * r->d;
   for (long p; (p = next_piece(&r->parts)) >= 0;) {
     long stop = (p + 1) * PART < all ? (p + 1) * PART : all;
-    for (long b = 1; b < r->blocks.pieces; b++)
-      for (long t = p * PART; t < stop; t++) r->sums[t] += r->sums[b * all + t];
+    for (long j = 1; j < r->slot + r->blocks.pieces; j++)
+      for (long t = p * PART; t < stop; t++) r->sums[t] += r->sums[j * all + t];
   }
   return 0;
 }
 
 // Run a program for all clients, block by block, on several threads; which thread runs what changes no bit.
-// sums is (blocks, outputs, d), and its first block gets the total; squares is (clients, outputs): |output|^2.
+// sums is (slots, outputs, d), and its first slot gets the total; squares is (clients, outputs): |output|^2.
 // Both may be 0. What is wrong goes to `trouble`; then nothing that was written means anything.
-void NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, long block, REAL *sums,
-               double *squares, int threads, Trouble *trouble) {
-  NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .block = block, .trouble = trouble};
+void NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, REAL *sums, double *squares,
+               int threads, Trouble *trouble) {
+  NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .trouble = trouble};
+  const long blocks = (clients->count + clients->block - 1) / clients->block, slots = clients->slots;
   *trouble = (Trouble){.what = is_program(program, clients->batches) ? FINE : BAD_CODE};
+  if (slots < 1 || (slots < 2 && blocks > 1)) trouble->what = NO_MEMORY;  // no turn would come to an end
   if (trouble->what) return;
   job.sums = sums, job.squares = squares;
-  job.blocks.pieces = (clients->count + block - 1) / block;
-  job.parts.pieces = sums ? (program->outputs * d + PART - 1) / PART : 0;
   for (long j = 0; j < clients->count * clients->batches; j++)
     if (clients->sizes[j] > job.most) job.most = clients->sizes[j];
-  on_threads(threads, NAME(some_blocks), &job, job.blocks.pieces);
-  if (!trouble->what) on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
+  while (job.before < blocks && !trouble->what) {
+    const long left = blocks - job.before, room = slots - job.slot;
+    job.blocks = (Pieces){.pieces = left < room ? left : room};
+    job.parts = (Pieces){.pieces = sums ? (program->outputs * d + PART - 1) / PART : 0};
+    on_threads(threads, NAME(some_blocks), &job, job.blocks.pieces);
+    if (!trouble->what) on_threads(threads, NAME(some_sums), &job, job.parts.pieces / 8);
+    job.before += job.blocks.pieces;
+    job.slot = 1;
+  }
 }
 #undef LONG_PART

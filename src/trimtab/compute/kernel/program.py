@@ -132,6 +132,8 @@ class Clients(ctypes.Structure):
     _fields_ = (
         ("count", _LONG),
         ("batches", _LONG),
+        ("block", _LONG),
+        ("slots", _LONG),
         ("X", _POINTER),
         ("y", _POINTER),
         ("lengths", _POINTER),
@@ -180,6 +182,6 @@ def longs(numbers: Iterable[int]) -> "array[int]":
     return array("l", numbers)
 
 
-def addresses(tensors: Iterable[Tensor | None]) -> "array[int]":
+def addresses(tensors: Sequence[Tensor | None]) -> "array[int]":
     """Return where tensors lie in memory; 0 for None."""
-    return array("Q", (0 if tensor is None else tensor.data_ptr() for tensor in tensors))
+    return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])

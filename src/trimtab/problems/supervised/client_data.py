@@ -56,6 +56,8 @@ class ClientData:
         return self.size(i) if self._part is None else self._part.whole_size(i)
 
     def __getitem__(self, i: int) -> Data:
+        if self.in_memory and i in self._read:
+            return self._read[i]  # It is never dropped.
         who = f"{self.name} {i}"
         with self._lock:
             if i in self._read:

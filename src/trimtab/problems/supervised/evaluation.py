@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
@@ -82,41 +81,30 @@ class Evaluation:
     def _at_once(
         self, group: Sequence[Data], x: Vector, layers: kernel.Layers
     ) -> list[dict[str, float]] | None:
-        """Return loss and accuracy of several clients, with the bits of each by itself.
+        """Return loss and accuracy of several clients, computed in one pass over all samples.
 
         None where some data need a closer look.
         """
-        if not all(data.suits(layers) for data in group):
+        known = recognise(self.mean_loss.loss)
+        if known is None or not known.plain or not all(data.suits(layers) for data in group):
             return None
-        sizes = [len(data) for data in group]
+        sizes = torch.tensor([len(data) for data in group])
         with one_thread():
             point = x.to(group[0].X.dtype)
             output = kernel.outputs_of_each(layers, point, [data.X for data in group])
-            each = self._losses(output, sizes, group)
-            right = correct(self.mean_loss.loss, output, torch.cat([data.y for data in group]))
-        if each is None or (right is not None and len(right) < len(output)):
-            return None
-        rows = [{"loss": value} for value in each]
-        if right is not None:
-            counts = (
-                int(part.count_nonzero()) / part.numel() for part in torch.split(right, sizes)
-            )
-            rows = [row | {"accuracy": share} for row, share in zip(rows, counts, strict=True)]
-        return rows
-
-    def _losses(
-        self, output: Tensor, sizes: Sequence[int], group: Sequence[Data]
-    ) -> list[float] | None:
-        """Return the loss of each client; None where a label is none."""
-        known = recognise(self.mean_loss.loss)
-        if known is None or known.name != "cross_entropy":
-            parts = zip(torch.split(output, list(sizes)), group, strict=True)
-            return [float(self.mean_loss.of_outputs(part, data)) for part, data in parts]
-        try:  # The logarithms of all clients come in one call.
-            logs = torch.split(F.log_softmax(output, 1), list(sizes))
-            return [float(F.nll_loss(log, d.y)) for log, d in zip(logs, group, strict=True)]
-        except (IndexError, RuntimeError):
-            return None
+            y = torch.cat([data.y for data in group])
+            right = correct(self.mean_loss.loss, output, y)
+            try:
+                losses = _means(known.each(output, y), sizes)
+            except (IndexError, RuntimeError):
+                return None  # A label is none; a closer look says whose.
+            if right is None:
+                return [{"loss": loss} for loss in losses]
+            if len(right) < len(output):
+                return None
+            shares = _means(right, sizes)
+        both = zip(losses, shares, strict=True)
+        return [{"loss": loss, "accuracy": share} for loss, share in both]
 
     def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tree:
         """Return the module's outputs; None where the loss is of module and batch."""
@@ -170,6 +158,13 @@ class Evaluation:
             else:
                 measured[name] = _number(name, metric, output, y)
         return measured
+
+
+def _means(numbers: Tensor, sizes: Tensor) -> list[float]:
+    """Return the mean of the numbers of each client, whose samples follow one another."""
+    rows = numbers.reshape(len(numbers), -1).double().mean(1)
+    means: list[float] = torch.segment_reduce(rows, "mean", lengths=sizes).tolist()
+    return means
 
 
 def _groups(clients: Iterable[Data]) -> Iterator[list[Data]]:

@@ -95,6 +95,12 @@ class TorchLoss:
         bend = self.arguments.get(_BENDS.get(self.name, ""), 1.0)
         return float(bend) if isinstance(bend, int | float) else 0.0
 
+    def each(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the losses of samples, or of their numbers, of which a `plain` one is the mean."""
+        bend = {_BENDS[self.name]: self.bend} if self.name in _BENDS else {}
+        losses: Tensor = getattr(F, self.name)(output, y, reduction="none", **bend)
+        return losses
+
     def count(self, y: Tensor) -> float | None:
         """Return how much these targets count in a mean over them and others; None: not known.
 

@@ -137,7 +137,7 @@ class Oracles:
 
     def play(
         self,
-        layers: kernel.Layers | None,
+        layers: kernel.Layers,
         tape: Tape,
         clients: Sequence[int],
         weights: Sequence[float],
@@ -147,18 +147,26 @@ class Oracles:
         outputs: Sequence[Sequence[Vector | None]],
     ) -> tuple[Vector, list[list[float]]] | None:
         """Run a tape for some clients through the kernel, if vectors and data suit it."""
-        data = [self.clients[i] for i in clients]
         dtype = self.mean_loss.model.dtype
         vectors = {id(vector): vector for row in inputs for vector in row}.values()
-        plain = all(v.dtype == dtype and v.is_contiguous() and v.is_cpu for v in vectors)
-        if layers is None or not plain or not all(each.suits(layers) for each in data):
+        if not all(kernel.readable(vector, dtype) for vector in vectors):
             return None
+        data = [self.clients[i] for i in clients]
+        samples = list[kernel.Samples]()
+        for place, each in enumerate(data):
+            try:
+                known = each.for_kernel(layers, dtype)
+            except kernel.BadDataError as error:
+                raise error.at(place) from None
+            if known is None:
+                return None
+            samples.append(known)
         rows = drawn(clients, data, self.batch, self.sampling, seed, r, tape.batches)
         return kernel.run(
             layers,
             self.l2,
             tape.code,
-            [(each.X, each.y) for each in data],
+            samples,
             rows,
             inputs,
             outputs,

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.compute import kernel
+from trimtab.compute.kernel import Layers
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
 from trimtab.problems.paths import path_of
-from trimtab.problems.problem import chosen, normalised, side_by_side
+from trimtab.problems.problem import normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -275,7 +275,7 @@ class Supervised:
         return at_once or side_by_side([self.oracle(i, seed, r) for i in clients])
 
     @property
-    def kernel(self) -> kernel.Layers | None:
+    def kernel(self) -> Layers | None:
         """What a compiled kernel needs to know of the module; None if it cannot run it."""
         return self._oracles.layers()
 
@@ -293,19 +293,21 @@ class Supervised:
 
     def play(
         self,
+        layers: Layers,
         tape: Tape,
         clients: Sequence[int],
+        weights: Sequence[float],
         seed: int,
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
     ) -> tuple[Vector, list[list[float]]] | None:
-        """Run a tape for some clients through the kernel, if there is one and their data suit it.
+        """Run a tape for some clients through the kernel, if their data suit it.
 
-        Returns the sum of p_i times each output, (outputs, d), and their |.|^2 for each client.
+        `layers` are what `kernel` says in this round. Returns the sum of the clients' weights times
+        each output, (outputs, d), and their |.|^2 for each client.
         """
-        p = chosen(self.weights, clients)
-        return self._oracles.play(self.kernel, tape, clients, p, seed, r, inputs, outputs)
+        return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 
     @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:

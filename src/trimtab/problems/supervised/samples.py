@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from trimtab.compute.kernel import Layers
+from trimtab.compute.kernel import Layers, Samples
 from trimtab.problems.supervised.flat import first_line
 from trimtab.problems.supervised.trees import Tree, describe, form, join, leaves, map_tree
 
@@ -47,6 +47,19 @@ class Data:
         if layers.loss == "cross_entropy":
             return self.labelled
         return bool(y.dtype == X.dtype and y.dim() == (1 if layers.single else 2))
+
+    def for_kernel(self, layers: Layers, dtype: torch.dtype) -> Samples | None:
+        """Return these as a kernel reads them; None if it cannot."""
+        kept: tuple[Any, ...] | None = self.__dict__.get("_for_kernel")
+        if kept is not None and kept[0] is layers and kept[1] == dtype:
+            samples: Samples = kept[2]
+            if samples.hold(self.X, self.y):
+                return samples
+        if not self.suits(layers):
+            return None
+        samples = Samples(layers, dtype, self.X, self.y)
+        self.__dict__["_for_kernel"] = layers, dtype, samples
+        return samples
 
     @property
     def plain(self) -> bool:

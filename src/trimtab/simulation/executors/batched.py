@@ -78,10 +78,12 @@ def _played(
     new = _rooms(e, tape, sent[0], len(clients))
     nowhere = [None for _ in tape.uploads]
     places = [[*nowhere, *leaves(state)] for state in new] if new else [nowhere] * len(clients)
+    weights = e.weights(clients)
     try:
         played = play(
             tape,
             clients,
+            weights,
             e.seed,
             e.r,
             [[*leaves(state), *sent] for state in e.states(clients)],
@@ -94,7 +96,7 @@ def _played(
     e.work.played(tape, clients)
     sums, squares = played
     tally.add_sums(
-        e.weights(clients),
+        weights,
         filled(tape.upload, sums),
         filled(tape.state, sums),
         _squares_of(tape.moves, squares),

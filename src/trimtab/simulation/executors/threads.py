@@ -11,7 +11,8 @@ from trimtab.core.threads import pool
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import Block, run_block
 
-AHEAD = 4  # <= 4 blocks for each thread are under way
+AHEAD = 4  # <= 4 blocks for each thread are under way,
+ROOM = 4_000_000  # and fewer if the vectors of so many clients have > 4,000,000 numbers
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,23 @@ class Threads(Executor):
         """Run blocks of clients in threads, and count them in order."""
         size = min(4, max(1, len(clients) // 10))  # at least ten blocks to share out, if possible
         blocks = [clients[j : j + size] for j in range(0, len(clients), size)]
-        tally = Tally()
-        for part, new in _in_order(exchange, blocks, self.count or cores()):
+        tally, count = Tally(), self.count or cores()
+        ahead = max(1, min(AHEAD, ROOM // (size * exchange.problem.d)))
+        for part, new in _in_order(exchange, blocks, count, ahead * count):
             tally.merge(part)
             for i, state in new.items():
                 exchange.keep(i, state)
         return tally
 
 
-def _in_order(exchange: Exchange, blocks: Sequence[Sequence[int]], count: int) -> Iterator[Block]:
+def _in_order(
+    exchange: Exchange, blocks: Sequence[Sequence[int]], count: int, most: int
+) -> Iterator[Block]:
     """Go through the results; of blocks that wait for a slow one there are a few, not all."""
     running: deque[Future[Block]] = deque()
     for block in blocks:
         running.append(pool(count).submit(run_block, exchange, block))
-        if len(running) > AHEAD * count:
+        if len(running) > most:
             yield running.popleft().result()
     while running:
         yield running.popleft().result()
