@@ -55,7 +55,22 @@ class AuditDone:
     deviation: float | None  # |c - sum p_i c_i|; None if a site did not show its c_i
     largest: float  # max |c_i|
     missing: dict[str, str]  # who did not, and why
+    ok: bool = True  # whether all did, and the deviation is rounding
+    tolerance: float = 0.0  # what rounding explains
+    suspects: dict[str, str] = field(default_factory=dict)  # whose c_i is out of proportion
     wire: Traffic = Traffic()
+
+    @property
+    def sentence(self) -> str:
+        """What it means."""
+        if self.missing:
+            without = ", ".join(f"{name} ({why})" for name, why in self.missing.items())
+            return f"no audit without {without}; start those sites and repeat it."
+        said = f"|c - sum p_i c_i| = {self.deviation:.3g}, max |c_i| = {self.largest:.3g}"
+        if self.ok:
+            return f"{said}: rounding."
+        whose = "; ".join(f"site {name}: {why}" for name, why in self.suspects.items())
+        return f"{said}: that is not rounding ({whose or 'no site stands out'})."
 
 
 @dataclass(frozen=True)

@@ -216,4 +216,4 @@ def round_committed(done: FederatedRound) -> RoundCommitted:
 
 def audit_done(audit: Audit) -> AuditDone:
     """Return what is told of an audit."""
-    return AuditDone(**asdict(audit))
+    return AuditDone(ok=audit.ok, **asdict(audit))
