@@ -35,7 +35,7 @@ _LOST = click.Choice(["restore", "restart", "refuse"])
 
 @click.command()
 @folder_argument
-@click.option("--sites", required=True, help="Their names, with commas between.")
+@click.option("--sites", default="", help="Sites whose keys are made here, for demonstrations.")
 @click.option("--problem", required=True, type=path_type, help="file.py with model and silo.")
 @click.option("--weights", type=click.Choice(["uniform", "samples"]), default="uniform")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all; else all.")
@@ -50,14 +50,14 @@ def init(
     host: str,
     port: int,
 ) -> None:
-    """Make keys, certificates, the operator's folder DIR, and an archive for each site."""
+    """Make the operator's folder DIR: an authority, the server's certificate, the problem."""
     from trimtab.federation.setup.operator_folder import create
     from trimtab.problems.supervised.batches import check_batch
 
     check_batch(batch)
     federation = create(
         folder,
-        [name.strip() for name in sites.split(",")],
+        [name.strip() for name in sites.split(",")] if sites else [],
         problem,
         weights=weights,
         batch=batch,
@@ -65,7 +65,13 @@ def init(
         port=port,
     )
     click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
-    say_what_to_send(federation, list(federation.sites))
+    if federation.sites:
+        say_what_to_send(federation, list(federation.sites))
+    else:
+        click.echo(
+            "Each site makes its key with `trimtab federate enroll NAME` and sends you the "
+            f"request; let it in with `trimtab federate register {folder} REQUEST`."
+        )
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
         "--K … -R 50"
@@ -154,13 +160,9 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     job = replace(resume_job(Federation.read(folder)), kind="audit")
     done = _serve(folder, job, bind).audit
     assert done is not None
-    if as_json:
-        click.echo(json.dumps(to_json(done), indent=2))
-    elif done.missing:
-        missing = ", ".join(f"{name} ({why})" for name, why in done.missing.items())
-        raise ValueError(f"no audit without {missing}; start those sites and repeat it.")
-    else:
-        click.echo(f"|c - sum p_i c_i| = {done.deviation:.3g}, max |c_i| = {done.largest:.3g}")
+    click.echo(json.dumps(to_json(done), indent=2) if as_json else done.sentence)
+    if not done.ok:
+        click.get_current_context().exit(1)
 
 
 @dataclass

@@ -30,6 +30,10 @@ def say_what_to_send(federation: "Federation", names: list[str]) -> None:
     """Say which archive goes to whom, and what is to be done with it there."""
     from trimtab.federation.storage.keys import fingerprint
 
+    click.echo(
+        "The private keys of these sites were made here: whoever reads this folder, or an archive, "
+        "can be them. Sites in earnest make their own: trimtab federate enroll."
+    )
     for name in names:
         click.echo(
             f"Send {federation.archive(name)} to {name}, on a way that nobody reads, then delete "

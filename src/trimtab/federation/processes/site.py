@@ -18,6 +18,7 @@ from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import free_port, probe
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
+from trimtab.federation.setup.approval import policy_of
 from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
@@ -50,6 +51,7 @@ class SiteProcess:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.site_folder = SiteFolder.read(folder)
+        policy_of(self.site_folder)  # written and shown if there is none; the worker holds to it
         self.stop = threading.Event()
         self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"

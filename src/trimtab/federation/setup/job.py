@@ -115,6 +115,8 @@ def check_job(job: Job, sites: int) -> None:
     """Refuse numbers that make no sense."""
     if job.R < 1:
         raise BadArgument("R", "R={rounds}; pass a number of rounds R >= 1.", rounds=job.R)
+    if not sites:
+        raise ValueError("the federation has no sites yet; let one in with `federate register`.")
     if not 1 <= job.min_sites <= sites:
         raise BadArgument(
             "min_sites",
