@@ -34,7 +34,7 @@ def test_two_processes_that_write_at_once_lose_nothing(folder):
         "import sys; from pathlib import Path\n"
         "from trimtab.federation.storage.roster import RosterFile\n"
         "roster = RosterFile(Path(sys.argv[1]))\n"
-        "for i in range(20): roster.admit(f'{sys.argv[2]}{i}', 'key')\n"
+        "for i in range(20): roster.admit(f'{sys.argv[2]}{i}', f'{sys.argv[2]}{i}')\n"
     )
     command = [sys.executable, "-c", code, str(folder)]
     processes = [subprocess.Popen([*command, name]) for name in "ab"]

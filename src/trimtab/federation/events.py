@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trimtab._files import plain
+from trimtab.core.human import human_bytes
 from trimtab.errors import BadArgument
 
 Metrics = Mapping[str, float | None]  # None where the number was not finite
@@ -145,6 +146,17 @@ def from_json(content: Mapping[str, Any]) -> Event | Line | Failed:
         facts["wire"] = Traffic(**facts["wire"])
     event: Event | Line | Failed = _KINDS[content["event"]](**facts)
     return event
+
+
+def round_text(event: RoundCommitted) -> str:
+    """Return a round as one line."""
+    asked = len(event.cohort) + len(event.absent)
+    return (
+        f"round {event.r}: {len(event.cohort)} of {asked} sites, "
+        f"{human_bytes(event.bytes_up)} up, {human_bytes(event.bytes_down)} down, "
+        f"drift {number_text(event.drift)}, {metrics_text(event.metrics)}, "
+        f"{event.seconds:.1f} s"
+    )
 
 
 def metrics_text(metrics: Metrics) -> str:

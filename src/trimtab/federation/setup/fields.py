@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 Fields = Mapping[str, Any]  # by name, what `isinstance` takes: a type, or several with | between
-MISSING = object()
 
 
 def check_fields(path: Path, content: Any, fields: Fields, optional: Fields) -> dict[str, Any]:
@@ -15,20 +14,20 @@ def check_fields(path: Path, content: Any, fields: Fields, optional: Fields) -> 
     Traceback (most recent call last):
     ValueError: a.json cannot be read (its port is a str); restore or remove it.
     """
-    why = ""
     if not isinstance(content, dict):
-        raise ValueError(f"{path} cannot be read (it is no JSON object); restore or remove it.")
+        raise _unreadable(path, "it is no JSON object")
     for name, kind in (*fields.items(), *optional.items()):
-        value = content.get(name, MISSING)
-        if value is MISSING and name in fields:
-            why = f"it has no {name}"
-        elif value is not MISSING and not _is(value, kind):
-            why = f"its {name} is a {type(value).__name__}"
+        if name not in content and name in fields:
+            raise _unreadable(path, f"it has no {name!r}")
+        if name in content and not _is(content[name], kind):
+            raise _unreadable(path, f"its {name} is a {type(content[name]).__name__}")
     for name in content.keys() - fields.keys() - optional.keys():
-        why = f"its entry {name[:40]!r} is unknown to this trimtab"
-    if why:
-        raise ValueError(f"{path} cannot be read ({why}); restore or remove it.")
+        raise _unreadable(path, f"its entry {name[:40]!r} is unknown to this trimtab")
     return dict(content)
+
+
+def _unreadable(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} cannot be read ({why}); restore or remove it.")
 
 
 def _is(value: Any, kind: Any) -> bool:

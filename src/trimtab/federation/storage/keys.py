@@ -155,6 +155,11 @@ def authority_fingerprint(certificate: bytes) -> str:
     return f"SHA256:{known.fingerprint(hashes.SHA256()).hex()[:32]}"
 
 
+def expires(path: Path) -> datetime:
+    """Return until when a certificate is valid."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+
+
 def check_certificate(path: Path, host: str | None = None) -> datetime:
     """Return until when a certificate is valid; refuse one that is not, or that names no host."""
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
