@@ -78,11 +78,16 @@ def test_options_are_what_they_were():
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
     run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
+    watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
+        "approve": ["--problem", "--yes"],
+        "enroll": ["--name", "--rotate"],
+        "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
-        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split()]),
-        "resume": sorted(run.split()),
-        "site": ["--data"],
+        "register": ["--replace"],
+        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
+        "resume": sorted([*run.split(), *watched]),
+        "site": sorted(["--data", *watched]),
         "status": ["--json"],
         "audit": ["--bind", "--json"],
         "model": [],
@@ -129,7 +134,11 @@ BAD = {
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
     "federate init fed --sites a --problem raises.py": "KeyError: 'x'); mend it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
-    "federate init fed --problem good.py": "Missing option '--sites'.",
+    "federate register made no.json": "no.json: there is no such file; pass the request of a site.",
+    "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
+    "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",
+    "federate enroll Oslo": "'Oslo' is no name for a site; use small letters, digits",
+    "federate enroll oslo --rotate": "oslo has no key yet; drop --rotate.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is no algorithm; pass one of sgd, fedavg",
     f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
     f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from trimtab._files import Lock, read_json
+from trimtab._files import Lock
 from trimtab.errors import InUse
 from trimtab.federation.storage import roster
 from trimtab.federation.storage.roster import Roster, RosterFile
+from trimtab.federation.storage.seal import read_sealed
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def test_two_processes_that_write_at_once_lose_nothing(folder):
 
 
 def test_all_else_in_the_file_stays_as_it_is(folder):
-    before = read_json(folder / "federation.json")
+    before = read_sealed(folder / "federation.json")
     RosterFile(folder).admit("cairo", "C")
-    after = read_json(folder / "federation.json")
+    after = read_sealed(folder / "federation.json")
     assert after == before | {"sites": {**before["sites"], "cairo": "C"}}
 
 

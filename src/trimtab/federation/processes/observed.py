@@ -15,6 +15,7 @@ from trimtab.federation.processes.metrics_page import Sample
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import AnsweredRequest, SiteProcess
 from trimtab.federation.setup.status import CONTACTS
+from trimtab.federation.storage.keys import expires
 
 _LOOK = 1.0  # a contact is noticed <= this many seconds later
 _WRITE = 5.0  # and written down <= this many seconds later

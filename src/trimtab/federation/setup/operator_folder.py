@@ -130,14 +130,14 @@ def admit(federation: Federation, name: str) -> Federation:
 def register(federation: Federation, request: KeyRequest, replace: bool = False) -> Federation:
     """Let in a site that made its key itself, or its new key; write the archive that it gets.
 
-    Where the site is known, the request is signed with the key that it has, or `replace` says that
+    Where the site has a key, the request is signed with the key that it has, or `replace` says that
     the operator knows the new one to be the site's: its fingerprint was compared.
     """
     roster, name = RosterFile(federation.folder), request.name
     known = roster.read().sites.get(name)
     if known is None:
         roster.admit(name, request.public_key)
-    else:
+    elif known != request.public_key:  # else it is but the archive that is written anew
         if not replace and not request.is_vouched_for_by(known):
             raise ValueError(
                 f"the request is not signed with the key of {name}, {keys.fingerprint(known)}; if "

@@ -48,6 +48,8 @@ def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
             raise _damaged(folder, torn)  # what a crash tears is written again: there is no gap
         sealed, torn = sealed or whole is True, 0
         lines.append(line)
+    if torn and commit > (lines[-1]["commit"] if lines else 0):
+        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
     return [line for line in lines if line["commit"] <= commit]
 
 
