@@ -1,6 +1,7 @@
 """Commands that make a federation, and that run its server."""
 
 import json
+import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,7 +182,7 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     assert done is not None
     click.echo(json.dumps(to_json(done), indent=2) if as_json else done.sentence)
     if not done.ok:
-        click.get_current_context().exit(1)
+        sys.exit(1)
 
 
 @dataclass
