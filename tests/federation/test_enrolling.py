@@ -125,7 +125,7 @@ def test_a_key_is_rotated_under_the_same_name(oslo, operator):
 def test_nobody_else_rotates_a_key_or_takes_one_that_was_let_in(oslo, operator, refused):
     stranger = enrol(Path("elsewhere"), "oslo")
     request = read_request(Path("elsewhere/request.json"))
-    with refused("not signed with the key of oslo", "compare", "--replace"):
+    with refused("not signed with the key of oslo", "compare", "pass replace"):
         register(operator, request)
     federation = register(operator, request, replace=True)  # the operator has telephoned
     assert federation.roster.fingerprints == {"oslo": stranger.fingerprint}

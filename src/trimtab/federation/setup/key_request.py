@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trimtab._files import write_json
+from trimtab.errors import BadArgument
 from trimtab.federation.setup.fields import check_fields
 from trimtab.federation.setup.site_folder import check_name
 from trimtab.federation.storage import keys
@@ -43,9 +44,13 @@ def enrol(folder: Path, name: str, rotate: bool = False) -> KeyRequest:
     check_name(name)
     there = (folder / KEY).exists()
     if there and not rotate:
-        raise ValueError(f"{folder} has a key already; pass --rotate to make its next one.")
+        raise BadArgument(
+            "rotate",
+            "{_folder} has a key already; pass {rotate} to make its next one.",
+            _folder=folder,
+        )
     if rotate and not there:
-        raise ValueError(f"{folder} has no key yet; drop --rotate.")
+        raise BadArgument("rotate", "{_folder} has no key yet; drop {rotate}.", _folder=folder)
     private, public = keys.make_site_key()
     said = _said(name, public)
     vouched = keys.sign((folder / KEY).read_bytes(), said) if rotate else ""

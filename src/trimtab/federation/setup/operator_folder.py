@@ -139,10 +139,13 @@ def register(federation: Federation, request: KeyRequest, replace: bool = False)
         roster.admit(name, request.public_key)
     elif known != request.public_key:  # else it is but the archive that is written anew
         if not replace and not request.is_vouched_for_by(known):
-            raise ValueError(
-                f"the request is not signed with the key of {name}, {keys.fingerprint(known)}; if "
-                f"that is lost, compare {keys.fingerprint(request.public_key)} over the telephone, "
-                "then pass --replace."
+            raise BadArgument(
+                "replace",
+                "the request is not signed with the key of {name}, {_known}; if that is lost, "
+                "compare {_new} over the telephone, then pass {replace}.",
+                name=name,
+                _known=keys.fingerprint(known),
+                _new=request.fingerprint,
             )
         roster.replace_key(name, request.public_key)
     _write_archive(federation, name, request.public_key, None)
