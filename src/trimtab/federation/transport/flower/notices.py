@@ -23,6 +23,7 @@ from trimtab.federation.storage.roster import Roster
 PATH = "/v1/fleet/standing"
 _KEY, _COPY, _SIGNATURE = "flwr-public-key", "trimtab-copy", "trimtab-signature"
 _COPIES = 8  # the last <= 8 copies of a site are remembered
+_FRESH = 2.0  # the roster is read again after >= 2 seconds
 _ANSWER = 4096  # an answer has <= this many bytes
 
 
@@ -47,7 +48,7 @@ class Notices:
     """The server's side: answers sites that ask how they stand."""
 
     def __init__(self, roster: Callable[[], Roster]) -> None:
-        self._roster = roster
+        self._read, self._read_at = roster, -_FRESH
         self._copies: dict[str, dict[str, _Copy]] = {}
         self._lock = threading.Lock()
 
@@ -76,6 +77,13 @@ class Notices:
                 "in: end it."
             )
         return ""
+
+    def _roster(self) -> Roster:
+        """Return the roster of some seconds ago at most: strangers make nobody read it at will."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= _FRESH:
+                self._known, self._read_at = self._read(), time.monotonic()
+            return self._known
 
     def _other_copy(self, name: str, copy: str, address: str) -> _Copy | None:
         """Return a copy that was heard of since this one is: one that ended before is none."""
