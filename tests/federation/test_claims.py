@@ -13,7 +13,7 @@ from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
 from trimtab.federation.log import Lines, printable
-from trimtab.federation.message import Message, ReplyStatus
+from trimtab.federation.message import Message, ReplyStatus, decode, encode
 from trimtab.federation.protocol.claims import NotBelieved, read_report, shown
 from trimtab.federation.protocol.measured import is_reached
 from trimtab.federation.protocol.outliers import outliers
@@ -263,3 +263,115 @@ def test_a_line_of_the_log_is_one_line():
     assert len(lines[0]) < 2100
     assert printable("schön …") == "schön …"
     assert shown("\x00") == "'\\x00'"
+
+
+# -- one site among several: nothing that it says decides for all
+
+
+def test_a_header_that_is_too_deep_to_be_shown_is_no_message(federation):
+    """Python reads JSON of 950 levels, and cannot show it: that ended the run."""
+    deep = []
+    for _ in range(950):
+        deep = [deep]
+    for name in ("status", "why", "trimtab", "results", "tested"):
+        with pytest.raises(ValueError, match="levels deep"):
+            decode(encode(Message({name: deep})))
+    assert decode(encode(Message({"metrics": {"a": [[1]]}}))).header
+
+
+def test_a_metric_that_nobody_else_has_is_no_victory(federation, caplog):
+    federation.restart_server(target=-1e9)  # of the loss: out of reach
+    lie = {"metrics": {"accuracy": 1.0, "loss": 1.0}}
+    assert len(list(federation.server.run(saying(federation, "site3", **lie)))) == 3
+    assert not federation.server.outcome.reached
+
+
+def test_a_site_that_is_alone_in_a_round_does_not_end_the_run():
+    lone = {"a": SiteReport({"loss": -1e9}, 10, 0, 0)}
+    assert is_reached(lone, 0.1, LOSS, witnesses=2)
+    assert not is_reached(lone, 0.1, LOSS, witnesses=3)  # the others test, but are away
+    silent = SiteReport({}, 10, 0, 0)
+    assert not is_reached(lone | {"b": silent, "c": silent}, 0.1, LOSS, witnesses=3)
+
+
+def test_a_site_that_says_it_diverged_does_not_end_the_run_while_others_are_away(federation):
+    asked = []
+
+    def ask(requests, timeout):
+        asked.append(len(requests))
+        for name, reply in federation.ask(requests, timeout):
+            if reply["kind"] == "work" and len(asked) < 5:
+                if name == "site2":
+                    yield name, Message(reply.header | {"status": "diverged", "why": "NaN"})
+            else:
+                yield name, reply
+
+    assert [done.r for done in federation.server.run(ask)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("claims", "arrays"),
+    [({"start": True}, {}), ({}, {"0": torch.full((2,), 1e9, dtype=torch.float64)})],
+    ids=["start", "absurd"],
+)
+def test_a_control_that_cannot_be_the_accepted_one_is_not_added(federation, claims, arrays):
+    next(federation.server.run(federation.ask))
+
+    def ask(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            lie = name == "site1" and reply["kind"] == "control"
+            yield name, Message(reply.header | claims, arrays) if lie else reply
+
+    audit = federation.server.audit(ask)
+    assert not audit.ok
+    assert set(audit.missing) == {"site1"}
+    federation.server.leave(ask, "site1")  # so that the others are asked for theirs instead
+    assert federation.server.audit(federation.ask).ok
+
+
+def test_an_audit_names_the_site_whose_control_is_out_of_proportion(federation):
+    next(federation.server.run(federation.ask))
+
+    def ask(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            lie = name == "site1" and reply["kind"] == "control"
+            loud = {k: 1e4 * v for k, v in reply.arrays.items()} if lie else reply.arrays
+            yield name, Message(reply.header, loud)
+
+    audit = federation.server.audit(ask)
+    assert not audit.ok
+    assert set(audit.suspects) == {"site1"}
+    assert federation.server.audit(federation.ask).suspects == {}
+
+
+def test_a_site_that_loses_its_state_all_the_time_is_not_served_for_ever(tmp_path):
+    made = Federation(tmp_path, SCAFFOLD, quadratic(N=3), R=12, on_lost_state="restart")
+    lie = {"status": "mismatch", "why": "gone"}
+    rounds = list(made.server.run(saying(made, "site1", kinds=("work",), **lie)))
+    assert len(rounds) == 12
+    assert made.server.standing.epoch == 0  # it never had a state that could be gone
+    assert "the server counts on none" in rounds[-1].absent["site1"]
+    made.close()
+
+
+def test_who_forgets_now_and_then_is_helped_and_who_always_does_is_not(tmp_path):
+    made = Federation(tmp_path, SCAFFOLD, quadratic(N=3), R=40, on_lost_state="restart")
+
+    def ask(requests, timeout):
+        for name, reply in made.ask(requests, timeout):
+            old = requests[name]["accepted"] != "start"
+            lie = name == "site1" and reply["kind"] == "work" and old
+            yield name, Message({**reply.header, "status": "mismatch"}) if lie else reply
+
+    rounds = list(made.server.run(ask))
+    assert len(rounds) == 40
+    assert 4 <= made.server.standing.epoch <= 12
+    made.close()
+
+
+def test_the_log_says_who_outweighs_all_others(tmp_path, caplog):
+    problem = quadratic(N=3)
+    made = Federation(tmp_path, SCAFFOLD, problem, R=1, weights="samples")
+    made.run(saying(made, "site1", kinds=("hello",), n=1 << 40))
+    assert "site site1 has 100 % of the weight: its updates decide" in caplog.text
+    made.close()

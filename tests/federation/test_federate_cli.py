@@ -1,9 +1,11 @@
 """`trimtab federate` as its users meet it, as far as no process is needed."""
 
+import json
 import re
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,15 +13,17 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trimtab import Scaffold
-from trimtab._files import read_json, write_json
+from trimtab._files import write_json
 from trimtab._version import RESULTS
 from trimtab.cli import main
 from trimtab.cli.federate import COMMANDS, federate
+from trimtab.federation.events import AuditDone
 from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
+from trimtab.federation.storage.seal import read_sealed
 
 GOOD = """
 import torch
@@ -78,11 +82,16 @@ def test_options_are_what_they_were():
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
     run = "--bind --json --min-sites --on-lost-state --round-timeout --target -R"
+    watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
+        "approve": ["--problem", "--yes"],
+        "enroll": ["--name", "--rotate"],
+        "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
-        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split()]),
-        "resume": sorted(run.split()),
-        "site": ["--data"],
+        "register": ["--replace"],
+        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
+        "resume": sorted([*run.split(), *watched]),
+        "site": sorted(["--data", *watched]),
         "status": ["--json"],
         "audit": ["--bind", "--json"],
         "model": [],
@@ -129,7 +138,11 @@ BAD = {
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
     "federate init fed --sites a --problem raises.py": "KeyError: 'x'); mend it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
-    "federate init fed --problem good.py": "Missing option '--sites'.",
+    "federate register made no.json": "no.json: there is no such file; pass the request of a site.",
+    "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
+    "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",
+    "federate enroll Oslo": "'Oslo' is no name for a site; use small letters, digits",
+    "federate enroll oslo --rotate": "oslo has no key yet; drop --rotate.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is no algorithm; pass one of sgd, fedavg",
     f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
     f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",
@@ -166,6 +179,36 @@ def test_without_flower_one_sentence_says_what_to_install(capsys, monkeypatch):
     code, out, err = trimtab(capsys, "federate", "status", "made")
     assert (code, out) == (2, "")
     assert "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`." in err
+
+
+@pytest.mark.parametrize(
+    ("audit", "code", "says"),
+    [
+        (AuditDone(1e-17, 0.5, {}, True, 1e-9), 0, "|c - sum p_i c_i| = 1e-17, max |c_i| = 0.5: r"),
+        (AuditDone(9e5, 0.5, {}, False, 1e-9), 1, "that is not rounding (no site stands out)."),
+        (
+            AuditDone(9e5, 9e5, {}, False, 1e-9, {"b": "array 0 has norm 9e+05"}),
+            1,
+            "that is not rounding (site b: array 0 has norm 9e+05).",
+        ),
+        (
+            AuditDone(None, 0.5, {"a": "its state is not here"}, False),
+            1,
+            "no audit without a (its s",
+        ),
+    ],
+)
+def test_an_audit_judges(capsys, made, monkeypatch, audit, code, says):
+    start_job(made, Scaffold(eta_l=0.1, K=2), R=9)
+    monkeypatch.setattr(
+        "trimtab.cli.federate.operator._serve", lambda *_: SimpleNamespace(audit=audit)
+    )
+    got, out, err = trimtab(capsys, "federate", "audit", "made")
+    assert (got, err) == (code, "")
+    assert says in out
+    got, out, _ = trimtab(capsys, "federate", "audit", "made", "--json")
+    found = json.loads(out)
+    assert (got, found["ok"], found["missing"]) == (code, audit.ok, audit.missing)
 
 
 # -- the problem file
@@ -215,7 +258,7 @@ def test_the_file_of_the_documentation_works():
 def test_a_site_without_its_data_ends_with_one_sentence_and_no_process(capsys, made):
     site = unpack(made.archive("a"), Path("there"))
     code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")
-    assert (code, err.count("\n")) == (2, 1)
+    assert (code, err.count("trimtab: ")) == (2, 1)  # after the policy that is written and shown
     assert "nosuch: there is no such file or folder; pass --data PATH." in err
     code, _, err = trimtab(capsys, "federate", "site", site, "--data", "nosuch")  # not locked
     assert "there is no such file" in err
@@ -247,7 +290,7 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
         start_job(made, algorithm, R=9)
     assert resume_job(made, R=12) == replace(job, R=12)
-    old = {k: v for k, v in read_json(made.folder / "run.json").items() if k != "results"}
+    old = {k: v for k, v in read_sealed(made.folder / "run.json").items() if k != "results"}
     write_json(made.folder / "run.json", old | {"trimtab": "0.1.0"})  # it wrote no results
     with pytest.raises(ValueError, match=r"begun with trimtab 0.1.0, this is .*; go on with that"):
         resume_job(made)

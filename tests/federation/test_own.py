@@ -79,7 +79,7 @@ def test_sites_run_the_algorithm_that_their_own_problem_file_registers(tmp_path,
 
 
 @pytest.mark.federation
-def test_a_site_whose_own_file_does_not_admit_it_sits_out(tmp_path, monkeypatch):
+def test_a_site_that_approved_another_file_sits_out(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_own", {})
     whole = Whole(tmp_path, ["a", "b"], problem=OWN)
     (tmp_path / "sites" / "b" / "problem.py").write_text(OWN.replace("@register\n", ""))
@@ -87,7 +87,8 @@ def test_a_site_whose_own_file_does_not_admit_it_sits_out(tmp_path, monkeypatch)
         for name in whole.names:
             whole.start_site(name)
         whole.start_server("server", str(whole.operator), *COMMAND, "-R", "2", "--min-sites", "1")
-        whole.wait_for("there is no algorithm 'clipped'")
+        whole.wait_for("site b sits out: policy.toml, line 5: problem = ")
+        whole.wait_for("the server's problem file is", "b")
         whole.stop(whole.server)
     finally:
         whole.close()

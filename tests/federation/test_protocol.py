@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass, replace
 
@@ -760,7 +761,7 @@ def test_wrong_options_are_refused(tmp_path, refused, wrong, words):
         Coordinator(tmp_path, SCAFFOLD, ["a", "a"], x=torch.zeros(2), R=3)
 
 
-def test_what_a_site_says_of_itself_is_checked(make, refused):
+def test_what_a_site_says_of_itself_is_checked(make, caplog):
     federation = make(R=2)
 
     def saying(wrong, *liars):
@@ -771,12 +772,14 @@ def test_what_a_site_says_of_itself_is_checked(make, refused):
 
         return ask
 
-    for wrong in ({"n": 0}, {"dtype": "save"}):
-        with refused("site0", *map(str, wrong.values())):
-            federation.run(saying(wrong, "site0"))
     (*_, last) = federation.run(saying({"n": "many"}, "site0"))  # the others begin without it
     assert last.cohort == ("site1", "site2")
     assert "its n is 'many', which is no whole number" in last.absent["site0"]
+    for wrong in ({"n": 0}, {"dtype": "save"}, {"d": 7}):  # no site keeps the others from a start
+        federation = make(R=2)
+        assert len(federation.run(saying(wrong, "site0"))) == 2
+        assert re.search(f"site0 sits out: .*{next(iter(wrong.values()))}", caplog.text)
+        caplog.clear()
 
 
 def test_a_clock_of_an_absurd_number_is_not_believed(make):
@@ -790,15 +793,15 @@ def test_a_clock_of_an_absurd_number_is_not_believed(make):
     assert federation.server.standing.clock < 10**19
 
 
-def test_sites_of_another_model_are_refused_at_the_start(make, refused):
+def test_sites_of_another_model_sit_out_from_the_start(make, refused, caplog):
     federation = make(R=2, x=torch.zeros(5))
-    with refused("site0", "d=2", "d=5"):
+    with refused("no site has the server's model", "d=2", "d=5"):
         federation.run()
     federation = make(R=2)
     federation.sites["site1"].problem = quadratic(dtype=torch.float32)
     federation.sites["site1"]._dtype = torch.float32
-    with refused("site1 in torch.float32", "site0 in torch.float64"):
-        federation.run()
+    assert [done.cohort for done in federation.run()] == [("site0", "site2")] * 2
+    assert "site1 sits out: it computes in torch.float32, not in torch.float64" in caplog.text
 
 
 def test_the_journal_tells_what_happened(make):
@@ -806,6 +809,7 @@ def test_the_journal_tells_what_happened(make):
     federation.run()
     text = (federation.folder / "server" / "journal.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
+    assert all(len(line.pop("sha256")) == 64 for line in lines)
     assert lines == federation.server.journal
     assert [line["kind"] for line in lines] == ["begin", "round", "round", "end"]
     assert lines[0]["weights"] == {"site0": 1 / 3, "site1": 1 / 3, "site2": 1 / 3}

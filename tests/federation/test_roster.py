@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from trimtab._files import Lock, read_json
+from trimtab._files import Lock
 from trimtab.errors import InUse
 from trimtab.federation.storage import roster
 from trimtab.federation.storage.roster import Roster, RosterFile
+from trimtab.federation.storage.seal import read_sealed
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_two_processes_that_write_at_once_lose_nothing(folder):
         "import sys; from pathlib import Path\n"
         "from trimtab.federation.storage.roster import RosterFile\n"
         "roster = RosterFile(Path(sys.argv[1]))\n"
-        "for i in range(20): roster.admit(f'{sys.argv[2]}{i}', 'key')\n"
+        "for i in range(20): roster.admit(f'{sys.argv[2]}{i}', f'{sys.argv[2]}{i}')\n"
     )
     command = [sys.executable, "-c", code, str(folder)]
     processes = [subprocess.Popen([*command, name]) for name in "ab"]
@@ -44,9 +45,9 @@ def test_two_processes_that_write_at_once_lose_nothing(folder):
 
 
 def test_all_else_in_the_file_stays_as_it_is(folder):
-    before = read_json(folder / "federation.json")
+    before = read_sealed(folder / "federation.json")
     RosterFile(folder).admit("cairo", "C")
-    after = read_json(folder / "federation.json")
+    after = read_sealed(folder / "federation.json")
     assert after == before | {"sites": {**before["sites"], "cairo": "C"}}
 
 

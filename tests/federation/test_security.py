@@ -1,6 +1,7 @@
 """Who is refused, and how the log says it: a whole federation, over real sockets."""
 
 import http.client
+import json
 import shutil
 import socket
 import ssl
@@ -58,6 +59,9 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         # an unknown key, and a second node under a registered name
         whole.wait_for("an unknown key (SHA256:")
         whole.wait_for("refused a node under the name a at 127.0.0.1: that site is connected")
+        whole.wait_for("another copy of this site is running, at 127.0.0.1", "a")
+        stranger = whole.folder / "elsewhere" / "stranger" / "logs" / "site.log"
+        assert "the server does not know the key SHA256:" in stranger.read_text()
 
         # Control: not through the front, and not from outside at all
         trust = ssl.create_default_context(cafile=whole.federation.keys / "ca.crt")
@@ -104,6 +108,9 @@ def twin(whole, name, called, key=None):
     shutil.copytree(whole.folder / "sites" / name, folder, ignore=lambda *_: ["run", "state"])
     if key is not None:
         (folder / "site.key").write_bytes(key)
+        about = json.loads((folder / "site.json").read_text())
+        own = {k: v for k, v in about.items() if k not in ("key", "sha256")}
+        (folder / "site.json").write_text(json.dumps(own))
     return folder
 
 

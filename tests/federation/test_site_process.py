@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from trimtab import FedAvg
+from trimtab.algorithms.registry import encode
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message, this_trimtab
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import Ready
 from trimtab.federation.setup.operator_folder import create
 from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.states import START
 
 PROBLEM = """
@@ -39,7 +42,7 @@ def model():
 
 
 def silo(data):
-    X, y = torch.ones(4, 3), torch.tensor([0, 1, 0, 1])
+    X, y = torch.ones(8, 3), torch.arange(8) % 2
     return (X, y), (X, y)
 """
 
@@ -60,15 +63,17 @@ def site(tmp_path):
     folder = unpack(made.archive("rome"), tmp_path)
     process = SiteProcess(folder, tmp_path)
     process.lines = lines
-    assert process.start() == Ready(n=4, tested=4)
+    assert process.start() == Ready(n=8, tested=8)
     with attached(follow=lines.append):
         yield process
     (tmp_path / "slow").unlink(missing_ok=True)
     process.close()
 
 
-def evaluate():
+def evaluate(folder):
     header = this_trimtab() | {"kind": "evaluate", "site": "rome", "experiment": "e"}
+    header |= {"problem": digest_of((folder / "problem.py").read_bytes())}
+    header |= {"algorithm": encode(FedAvg(eta_l=0.1, K=1))}
     header |= {"tag": "t", "accepted": START, "clock": 1, "index": 0}
     return Message(header, {"0": torch.zeros(8)})
 
@@ -78,7 +83,7 @@ def make_busy(site, folder):
     (folder / "busy").unlink()
     (folder / "slow").touch()
     found = []
-    thread = threading.Thread(target=lambda: found.append(site._answer(evaluate())))
+    thread = threading.Thread(target=lambda: found.append(site._answer(evaluate(folder))))
     thread.start()
     until = time.monotonic() + 30
     while not (folder / "busy").exists():

@@ -44,7 +44,7 @@ def silo(data):
     y = (X[:, 0] + slant * X[:, 1] > 0).long()
     return (X[:30], y[:30]), (X[30:], y[30:])
 '''
-BATCH = 7
+BATCH = 8
 QUIET = {"OMP_NUM_THREADS": "1", "TRIMTAB_OFFLINE": "1"}
 
 

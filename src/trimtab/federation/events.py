@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trimtab._files import plain
+from trimtab.core.human import human_bytes
 from trimtab.errors import BadArgument
 
 Metrics = Mapping[str, float | None]  # None where the number was not finite
@@ -55,7 +56,22 @@ class AuditDone:
     deviation: float | None  # |c - sum p_i c_i|; None if a site did not show its c_i
     largest: float  # max |c_i|
     missing: dict[str, str]  # who did not, and why
+    ok: bool = True  # whether all did, and the deviation is rounding
+    tolerance: float = 0.0  # what rounding explains
+    suspects: dict[str, str] = field(default_factory=dict)  # whose c_i is out of proportion
     wire: Traffic = Traffic()
+
+    @property
+    def sentence(self) -> str:
+        """What it means."""
+        if self.missing:
+            without = ", ".join(f"{name} ({why})" for name, why in self.missing.items())
+            return f"no audit without {without}; start those sites and repeat it."
+        said = f"|c - sum p_i c_i| = {self.deviation:.3g}, max |c_i| = {self.largest:.3g}"
+        if self.ok:
+            return f"{said}: rounding."
+        whose = "; ".join(f"site {name}: {why}" for name, why in self.suspects.items())
+        return f"{said}: that is not rounding ({whose or 'no site stands out'})."
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,17 @@ def from_json(content: Mapping[str, Any]) -> Event | Line | Failed:
         facts["wire"] = Traffic(**facts["wire"])
     event: Event | Line | Failed = _KINDS[content["event"]](**facts)
     return event
+
+
+def round_text(event: RoundCommitted) -> str:
+    """Return a round as one line."""
+    asked = len(event.cohort) + len(event.absent)
+    return (
+        f"round {event.r}: {len(event.cohort)} of {asked} sites, "
+        f"{human_bytes(event.bytes_up)} up, {human_bytes(event.bytes_down)} down, "
+        f"drift {number_text(event.drift)}, {metrics_text(event.metrics)}, "
+        f"{event.seconds:.1f} s"
+    )
 
 
 def metrics_text(metrics: Metrics) -> str:

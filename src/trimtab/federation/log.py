@@ -4,15 +4,22 @@ Rooms log to `trimtab.federation.<room>`, as any library does. What a process sa
 `attached`; the root logger is the user's, and stays as it is.
 """
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from trimtab._files import plain
 
 Follow = Callable[[str], None]
 LONGEST = 2000  # a line has <= this many letters
+_FACTS = "facts"  # the attribute of a record that is for files alone
 LOGGER = logging.getLogger("trimtab.federation")
 
 
@@ -34,9 +41,9 @@ class Lines(logging.Handler):
         self.follow = follow
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record on."""
-        level = "warning: " if record.levelno >= logging.WARNING else ""
-        self.follow(level + printable(record.getMessage()))
+        """Pass a record on, unless it is for files alone."""
+        if not hasattr(record, _FACTS):
+            self.follow(_line(record))
 
 
 @contextmanager
@@ -53,28 +60,69 @@ def handled(handler: logging.Handler) -> Iterator[None]:
         LOGGER.setLevel(before)
 
 
+@dataclass(frozen=True)
+class LogStyle:
+    """How a log is kept: as lines or as JSON, and in how many files of which size."""
+
+    as_json: bool = False
+    most: int | None = None  # bytes of a file, above which a new one is begun; None: one file
+    kept: int = 5  # older files that are kept: server.log.1 is the last of them
+
+
+def log_facts(line: str, **facts: Any) -> None:
+    """Say what happened in the files of the log alone: whoever follows shows it in its own way."""
+    LOGGER.info("%s", line, extra={_FACTS: facts})
+
+
 @contextmanager
-def attached(path: Path | None = None, follow: Follow | None = None) -> Iterator[None]:
+def attached(
+    path: Path | None = None, follow: Follow | None = None, style: LogStyle | None = None
+) -> Iterator[None]:
     """Append what is said meanwhile to a file, with its time; `follow` gets each line as well."""
     with ExitStack() as stack:
         if path is not None:
-            stack.enter_context(handled(Lines(_Appender(path))))
+            stack.enter_context(handled(LogFile(path, style or LogStyle())))
         if follow is not None:
             stack.enter_context(handled(Lines(follow)))
         yield
 
 
-class _Appender:
-    """Writes lines to a file that is opened anew for each, so that it may be moved away."""
+class LogFile(logging.Handler):
+    """Writes records to a file that is opened anew for each, so that it may be moved away."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, style: LogStyle) -> None:
+        super().__init__()
+        self.path, self.style = path, style
 
-    def __call__(self, line: str) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, in a new file if this one is full."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._rotate()
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(f"{now} {line}\n")
+                file.write(self._text(record) + "\n")
         except OSError as error:
             print(f"{self.path} cannot be written ({error})", file=sys.stderr)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        if not self.style.as_json:
+            return f"{now} {_line(record)}"
+        level = "warning" if record.levelno >= logging.WARNING else "info"
+        said = {"time": now, "level": level, "line": printable(record.getMessage())}
+        return json.dumps(said | plain(getattr(record, _FACTS, {})))
+
+    def _rotate(self) -> None:
+        most = self.style.most
+        if most is None or not self.path.exists() or self.path.stat().st_size < most:
+            return
+        for number in range(self.style.kept - 1, 0, -1):
+            older = self.path.with_name(f"{self.path.name}.{number}")
+            if older.exists():
+                os.replace(older, self.path.with_name(f"{self.path.name}.{number + 1}"))
+        os.replace(self.path, self.path.with_name(f"{self.path.name}.1"))
+
+
+def _line(record: logging.LogRecord) -> str:
+    level = "warning: " if record.levelno >= logging.WARNING else ""
+    return level + printable(record.getMessage())

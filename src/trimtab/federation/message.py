@@ -4,10 +4,11 @@ On the wire a message is one safetensors file whose metadata hold the header as 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from trimtab.core import State, leaves, map_leaves
 from trimtab.federation.log import printable
 
 _HEADER = "trimtab"
+_DEEPEST = 32  # a header has <= this many levels: what is deeper could not even be shown
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,13 @@ class Message:
             raise ValueError(f"a message has no {name!r}; is its sender a trimtab?") from None
 
 
-def encode(message: Message) -> bytes:
-    """Return a message as bytes.
+def encode(message: Message, beside: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Return a message as bytes, with further words beside its header if there are any.
 
     >>> decode(encode(Message({"kind": "work"}, {"0": torch.ones(2)}))).arrays
     {'0': tensor([1., 1.])}
     """
-    return bytes(save(_apart(message.arrays), _metadata(message.header)))
+    return bytes(save(_apart(message.arrays), _metadata(message.header) | dict(beside)))
 
 
 def decode(data: bytes) -> Message:
@@ -55,6 +57,8 @@ def decode(data: bytes) -> Message:
         raise ValueError(f"a message cannot be read ({_first_line(error)}).") from None
     if not isinstance(header, dict):
         raise ValueError("a message cannot be read (its header is no JSON object).")
+    if _depth(header) > _DEEPEST:
+        raise ValueError(f"a message cannot be read (its header is > {_DEEPEST} levels deep).")
     return Message(header, arrays)
 
 
@@ -155,6 +159,16 @@ def _apart(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         apart[name] = leaf.clone() if leaf.data_ptr() in seen else leaf.contiguous()
         seen.add(leaf.data_ptr())
     return apart
+
+
+def _depth(value: Any) -> int:
+    """Return how many levels a value of JSON has, without a call for each of them."""
+    deep, level = 0, [value]
+    while level:
+        deep += 1
+        nested = [v for v in level if isinstance(v, dict | list)]
+        level = [w for v in nested for w in (v.values() if isinstance(v, dict) else v)]
+    return deep
 
 
 def _first_line(error: Exception) -> str:

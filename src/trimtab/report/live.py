@@ -15,6 +15,7 @@ from trimtab.federation.events import (
     Traffic,
     metrics_text,
     number_text,
+    round_text,
 )
 
 _ROUNDS, _LINES = 10, 6  # the last <= 10 rounds and <= 6 lines are shown
@@ -59,7 +60,7 @@ class Watch:
         if self.console.is_terminal:
             self._show()
         else:
-            self.console.print(round_line(event), markup=False, highlight=False, soft_wrap=True)
+            self.console.print(round_text(event), markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         rounds = Table(title=self.title, title_justify="left", pad_edge=False)
@@ -82,17 +83,6 @@ class Watch:
             up, down = (human_bytes(way.get(name, 0)) for way in (self.wire.up, self.wire.down))
             sites.add_row(name, up, down, *_last(report))
         self._live.update(Group(rounds, sites, *(Text(line) for line in self.lines)))
-
-
-def round_line(event: RoundCommitted) -> str:
-    """Return a round as one line."""
-    asked = len(event.cohort) + len(event.absent)
-    return (
-        f"round {event.r}: {len(event.cohort)} of {asked} sites, "
-        f"{human_bytes(event.bytes_up)} up, {human_bytes(event.bytes_down)} down, "
-        f"drift {number_text(event.drift)}, {metrics_text(event.metrics)}, "
-        f"{event.seconds:.1f} s"
-    )
 
 
 def _last(report: SiteReport | str) -> tuple[str, str]:

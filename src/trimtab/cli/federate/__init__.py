@@ -12,13 +12,18 @@ import click
 from trimtab.cli.group import LazyGroup
 
 COMMANDS = {
+    "approve": "Look at what the operator sent, what has changed in it, and take it in.",
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
     "not.",
     "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.",
-    "init": "Make keys, certificates, the operator's folder DIR, and an archive for each site.",
+    "enroll": "Make the key of a site in DIR, and the request that its operator needs.",
+    "fingerprint": "Show the fingerprints of keys, authority and problem file, to compare over the "
+    "telephone.",
+    "init": "Make the operator's folder DIR: an authority, the server's certificate, the problem.",
     "join": "Admit one more site; it takes part as soon as it connects, between two rounds.",
     "leave": "Let a site go, between two rounds; its key is no longer let in after that.",
     "model": "Write the model of the last committed round to OUT, a state_dict as safetensors.",
+    "register": "Let in the site of a REQUEST, or its new key, and write the archive that it gets.",
     "renew": "Write a new server certificate; sites need nothing new. Then restart the server.",
     "resume": "Go on with the experiment in DIR, from its last committed round.",
     "server": "Run an algorithm over the sites of the federation in DIR.",
@@ -29,6 +34,7 @@ _HOMES = {
     **dict.fromkeys(("init", "server", "resume", "audit"), "operator"),
     **dict.fromkeys(("status", "model", "join", "leave", "renew"), "folder"),
     **dict.fromkeys(("site", "demo"), "site"),
+    **dict.fromkeys(("enroll", "register", "approve", "fingerprint"), "keys"),
 }
 
 

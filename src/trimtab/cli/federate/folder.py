@@ -26,7 +26,8 @@ def status(folder: Path, as_json: bool) -> None:
     click.echo(f"certificate {now.certificate}")
     for name, site in now.sites.items():
         last = f"last in round {site.last}" if site.last else "in no round yet"
-        click.echo(f"  {name}: weight {site.weight:.4g}, {last}, key {site.key}")
+        heard = f"last contact {site.contact}" if site.contact else "never heard of"
+        click.echo(f"  {name}: weight {site.weight:.4g}, {last}, {heard}, key {site.key}")
 
 
 @click.command()

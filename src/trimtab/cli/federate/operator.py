@@ -1,6 +1,8 @@
 """Commands that make a federation, and that run its server."""
 
 import json
+import sys
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,11 @@ from trimtab.algorithms.registry import NAMES
 from trimtab.cli.federate.shown import (
     folder_argument,
     json_option,
+    log_style,
     path_type,
     say_what_to_send,
     until_stopped,
+    watching_options,
 )
 from trimtab.cli.options import (
     OWN,
@@ -28,6 +32,7 @@ from trimtab.report.live import Watch
 
 if TYPE_CHECKING:
     from trimtab.federation.events import AuditDone, Ended
+    from trimtab.federation.log import LogStyle
     from trimtab.federation.setup.job import Job
 
 _LOST = click.Choice(["restore", "restart", "refuse"])
@@ -35,7 +40,7 @@ _LOST = click.Choice(["restore", "restart", "refuse"])
 
 @click.command()
 @folder_argument
-@click.option("--sites", required=True, help="Their names, with commas between.")
+@click.option("--sites", default="", help="Sites whose keys are made here, for demonstrations.")
 @click.option("--problem", required=True, type=path_type, help="file.py with model and silo.")
 @click.option("--weights", type=click.Choice(["uniform", "samples"]), default="uniform")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all; else all.")
@@ -50,14 +55,14 @@ def init(
     host: str,
     port: int,
 ) -> None:
-    """Make keys, certificates, the operator's folder DIR, and an archive for each site."""
+    """Make the operator's folder DIR: an authority, the server's certificate, the problem."""
     from trimtab.federation.setup.operator_folder import create
     from trimtab.problems.supervised.batches import check_batch
 
     check_batch(batch)
     federation = create(
         folder,
-        [name.strip() for name in sites.split(",")],
+        [name.strip() for name in sites.split(",")] if sites else [],
         problem,
         weights=weights,
         batch=batch,
@@ -65,7 +70,13 @@ def init(
         port=port,
     )
     click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
-    say_what_to_send(federation, list(federation.sites))
+    if federation.sites:
+        say_what_to_send(federation, list(federation.sites))
+    else:
+        click.echo(
+            "Each site makes its key with `trimtab federate enroll NAME` and sends you the "
+            f"request; let it in with `trimtab federate register {folder} REQUEST`."
+        )
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
         "--K … -R 50"
@@ -89,6 +100,7 @@ def init(
     help="What to do when a site has lost its control.",
 )
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
+@watching_options
 @json_option
 def server(
     folder: Path,
@@ -100,6 +112,9 @@ def server(
     seed: int,
     on_lost_state: str,
     bind: str | None,
+    log_json: bool,
+    log_size: float | None,
+    metrics_port: int | None,
     as_json: bool,
     **hyper: Any,
 ) -> None:
@@ -120,7 +135,8 @@ def server(
         seed=seed,
         on_lost_state=on_lost_state,
     )
-    _show_summary(folder, job, _serve(folder, job, bind), as_json)
+    outcome = _serve(folder, job, bind, log_style(log_json, log_size), metrics_port)
+    _show_summary(folder, job, outcome, as_json)
 
 
 @click.command()
@@ -131,14 +147,24 @@ def server(
 @click.option("--round-timeout", type=float)
 @click.option("--on-lost-state", type=_LOST)
 @click.option("--bind")
+@watching_options
 @json_option
-def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> None:
+def resume(
+    folder: Path,
+    bind: str | None,
+    log_json: bool,
+    log_size: float | None,
+    metrics_port: int | None,
+    as_json: bool,
+    **changes: Any,
+) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
     from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
     job = resume_job(Federation.read(folder), **changes)
-    _show_summary(folder, job, _serve(folder, job, bind), as_json)
+    outcome = _serve(folder, job, bind, log_style(log_json, log_size), metrics_port)
+    _show_summary(folder, job, outcome, as_json)
 
 
 @click.command()
@@ -154,13 +180,9 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     job = replace(resume_job(Federation.read(folder)), kind="audit")
     done = _serve(folder, job, bind).audit
     assert done is not None
-    if as_json:
-        click.echo(json.dumps(to_json(done), indent=2))
-    elif done.missing:
-        missing = ", ".join(f"{name} ({why})" for name, why in done.missing.items())
-        raise ValueError(f"no audit without {missing}; start those sites and repeat it.")
-    else:
-        click.echo(f"|c - sum p_i c_i| = {done.deviation:.3g}, max |c_i| = {done.largest:.3g}")
+    click.echo(json.dumps(to_json(done), indent=2) if as_json else done.sentence)
+    if not done.ok:
+        sys.exit(1)
 
 
 @dataclass
@@ -171,10 +193,18 @@ class _Outcome:
     audit: "AuditDone | None" = None
 
 
-def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
+def _serve(
+    folder: Path,
+    job: "Job",
+    bind: str | None,
+    style: "LogStyle | None" = None,
+    metrics_port: int | None = None,
+) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
     from trimtab.federation.events import AuditDone, RoundCommitted
     from trimtab.federation.log import LOGGER, attached
+    from trimtab.federation.processes.metrics_page import MetricsPage
+    from trimtab.federation.processes.observed import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
 
     console = Console(stderr=True, emoji=False)
@@ -182,14 +212,21 @@ def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
     process, outcome = OperatorProcess(folder, bind), _Outcome()
     with (
         users_output(),
-        attached(folder / "logs" / "server.log"),
+        attached(folder / "logs" / "server.log", style=style),
         until_stopped(process.stop, process.close),
         Watch(console, title, job.R, list(process.federation.sites)) as watch,
         attached(follow=watch.line),
+        closing(OperatorView(process, job.R)) as view,
+        ExitStack() as stack,
     ):
+        if metrics_port is not None:
+            page = MetricsPage(metrics_port, view.samples, view.troubles)
+            stack.callback(page.close)
+            LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
         process.start()
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
         for event in process.events(job):
+            view.note(event)
             if isinstance(event, RoundCommitted):
                 watch.round(event)
             elif isinstance(event, AuditDone):

@@ -7,18 +7,44 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from trimtab.federation.log import LogStyle
     from trimtab.federation.setup.operator_folder import Federation
 
 path_type = click.Path(path_type=Path)
 folder_argument = click.argument("folder", type=path_type, metavar="DIR")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def watching_options(command: Any) -> Any:
+    """Add the options of logs and metrics."""
+    options = (
+        click.option("--log-json", is_flag=True, help="Write the log as JSON, one a line."),
+        click.option(
+            "--log-size", type=click.FloatRange(min=0.001), help="MB, then a new file; 5 are kept."
+        ),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Serve /healthz and /metrics on 127.0.0.1 at this port.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def log_style(log_json: bool, log_size: float | None) -> "LogStyle":
+    """Return how the log is to be kept."""
+    from trimtab.federation.log import LogStyle
+
+    return LogStyle(log_json, None if log_size is None else int(log_size * 1e6))
 
 
 def print_line(console: "Console", line: str) -> None:
@@ -30,6 +56,10 @@ def say_what_to_send(federation: "Federation", names: list[str]) -> None:
     """Say which archive goes to whom, and what is to be done with it there."""
     from trimtab.federation.storage.keys import fingerprint
 
+    click.echo(
+        "The private keys of these sites were made here: whoever reads this folder, or an archive, "
+        "can be them. Sites in earnest make their own: trimtab federate enroll."
+    )
     for name in names:
         click.echo(
             f"Send {federation.archive(name)} to {name}, on a way that nobody reads, then delete "

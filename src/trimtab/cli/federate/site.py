@@ -2,7 +2,7 @@
 
 import json
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import click
@@ -11,9 +11,11 @@ from rich.console import Console
 from trimtab.cli.federate.shown import (
     folder_argument,
     json_option,
+    log_style,
     path_type,
     print_line,
     until_stopped,
+    watching_options,
 )
 from trimtab.cli.output import users_output
 
@@ -21,16 +23,26 @@ from trimtab.cli.output import users_output
 @click.command()
 @folder_argument
 @click.option("--data", required=True, type=path_type, help="What `silo` in problem.py is given.")
-def site(folder: Path, data: Path) -> None:
+@watching_options
+def site(
+    folder: Path, data: Path, log_json: bool, log_size: float | None, metrics_port: int | None
+) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
+    from trimtab.federation.processes.metrics_page import MetricsPage
+    from trimtab.federation.processes.observed import SiteView
     from trimtab.federation.processes.site import SiteProcess, serve
 
-    console = Console(stderr=True, emoji=False)
-    with attached(folder / "logs" / "site.log", lambda line: print_line(console, line)):
+    console, style = Console(stderr=True, emoji=False), log_style(log_json, log_size)
+    with attached(folder / "logs" / "site.log", lambda line: print_line(console, line), style):
         process = SiteProcess(folder, data)
-        with until_stopped(process.stop, process.close):
-            serve(process)
+        with until_stopped(process.stop, process.close), ExitStack() as stack:
+            view = SiteView(process)
+            if metrics_port is not None:
+                page = MetricsPage(metrics_port, view.samples, view.troubles)
+                stack.callback(page.close)
+                LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+            serve(process, view.note)
         LOGGER.info(f"site {process.site_folder.name} has stopped.")
 
 

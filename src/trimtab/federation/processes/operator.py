@@ -15,7 +15,17 @@ import httpx
 
 from trimtab._files import Lock, write_json
 from trimtab.errors import BadArgument
-from trimtab.federation.events import Ended, Event, Failed, Line, from_json
+from trimtab.federation.events import (
+    Ended,
+    Event,
+    Failed,
+    Line,
+    RoundCommitted,
+    from_json,
+    round_text,
+    to_json,
+)
+from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.pipe import send
@@ -26,8 +36,10 @@ from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.site_folder import secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
+from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.front import Front
+from trimtab.federation.transport.flower.notices import Notices
 from trimtab.federation.transport.flower.server import SuperLink, superlink_arguments
 
 log = logging.getLogger("trimtab.federation.processes")
@@ -71,6 +83,7 @@ class OperatorProcess:
         self._lock = Lock(private_folder(folder / "run"))
         try:
             self.front = self._front(bind)
+            self.front.notices = Notices(RosterFile(folder).read)
         except BaseException:
             self._lock.release()
             raise
@@ -133,6 +146,8 @@ class OperatorProcess:
                 raise event.error()
             else:
                 died = 0
+                if isinstance(event, RoundCommitted):
+                    log_facts(round_text(event), **to_json(event))
                 yield (
                     event if isinstance(event, Ended) else replace(event, wire=self.front.traffic())
                 )

@@ -30,6 +30,7 @@ from trimtab.federation.events import (
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.pipe import receive
+from trimtab.federation.processes.roll import KeyChanges, terms_of
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.outcome import FederatedRound
@@ -121,7 +122,10 @@ def _do(assignment: Assignment, events: _Events) -> None:
 def _run(
     coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job, events: _Events
 ) -> None:
+    keys = KeyChanges(roster, transport)
+
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
+        keys.follow()
         if any(request["kind"] == "evaluate" for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
@@ -205,6 +209,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
+        terms=terms_of(federation),
     )
 
 
@@ -216,4 +221,4 @@ def round_committed(done: FederatedRound) -> RoundCommitted:
 
 def audit_done(audit: Audit) -> AuditDone:
     """Return what is told of an audit."""
-    return AuditDone(**asdict(audit))
+    return AuditDone(ok=audit.ok, **asdict(audit))

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import free_port, probe
+from trimtab.federation.processes.standing import Standing
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
+from trimtab.federation.setup.approval import policy_of
 from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
@@ -50,6 +52,7 @@ class SiteProcess:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.site_folder = SiteFolder.read(folder)
+        policy_of(self.site_folder)  # written and shown if there is none; the worker holds to it
         self.stop = threading.Event()
         self._lock = Lock(private_folder(folder / "run"))
         self.port, logs = free_port(), folder / "logs"
@@ -86,6 +89,7 @@ class SiteProcess:
         """Answer what the server asks, and keep everything alive meanwhile."""
         tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         tender.start()
+        Standing(self.site_folder.folder, self.site_folder.server, self.stop).start()
         tasks = api.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
         try:
             while not self.stop.is_set():
@@ -209,8 +213,8 @@ def main() -> None:
             process.close()
 
 
-def serve(process: SiteProcess) -> None:
-    """Read the data, then answer until the end; say so."""
+def serve(process: SiteProcess, note: Callable[[AnsweredRequest], None] | None = None) -> None:
+    """Read the data, then answer until the end; say so, and have each answer noted."""
     ready = process.start()
     name, server = process.site_folder.name, process.site_folder.server
     log.info(f"site {name}: {ready.n} samples, {ready.tested} to test on.")
@@ -219,3 +223,5 @@ def serve(process: SiteProcess) -> None:
         round_ = f" of round {answered.round}" if answered.round else ""
         why = f" ({answered.why})" if answered.why else ""
         log.info(f"{answered.kind}{round_}: {answered.status} in {answered.seconds:.1f} s{why}")
+        if note is not None:
+            note(answered)

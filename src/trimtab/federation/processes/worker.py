@@ -76,13 +76,17 @@ def main() -> None:
 
 
 def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
+    from trimtab.federation.protocol.policy import limit_memory
     from trimtab.federation.protocol.site import Site
+    from trimtab.federation.setup.approval import policy_of
     from trimtab.federation.setup.site_folder import SiteFolder
 
     try:
         site_folder = SiteFolder.read(folder)
+        policy = policy_of(site_folder)
+        limit_memory(policy)
         problem = site_folder.problem.site_problem(data, site_folder.batch)
-        site = Site(site_folder.state, site_folder.name, problem)
+        site = Site(site_folder.state, site_folder.name, problem, policy)
     except ValueError as error:
         send(replies, Message(events.to_json(events.Failed.of(error))))
         sys.exit(2)

@@ -71,7 +71,8 @@ class Cohort(ServerDraws):
         self.answered.append([member.name for member in self.alive])
         if len(self.alive) < self.min_sites:
             raise TooFew
-        if number == 0 and is_reached(self.reports, self.target, self.metric):
+        witnesses = self.standing.testing
+        if number == 0 and is_reached(self.reports, self.target, self.metric, witnesses):
             raise Reached
         return self._reduce(exchange)
 

@@ -14,17 +14,27 @@ from trimtab.core import State, leaves
 from trimtab.core.tree import control, with_control
 from trimtab.federation.message import arrays_of, check_arrays, filled
 from trimtab.federation.protocol.inquiry import Attempt, Inquiry
+from trimtab.federation.protocol.outliers import outliers
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.states import START
+
+_ABSURD = 1e6  # a c_i of norm > 1e6 max(1, |c|, |x|) is not taken
 
 
 @dataclass(frozen=True)
 class Audit:
-    """How far the controls of server and sites agree."""
+    """How far the controls of server and sites agree, and whether that is rounding."""
 
     deviation: float  # |c - sum p_i c_i|; NaN if a site did not show its c_i
     largest: float  # max |c_i|
     missing: dict[str, str] = field(default_factory=dict)  # who did not, and why
+    tolerance: float = 0.0  # what rounding explains
+    suspects: dict[str, str] = field(default_factory=dict)  # whose c_i is out of proportion
+
+    @property
+    def ok(self) -> bool:
+        """Whether all sites showed their c_i, and the deviation is rounding."""
+        return self.deviation <= self.tolerance
 
 
 @dataclass
@@ -32,8 +42,12 @@ class ControlSum:
     """The sum of p_i c_i over the sites that showed their c_i."""
 
     total: Tensor
-    largest: float
-    names: set[str]
+    norms: dict[str, float]  # |c_i| by name
+
+    @property
+    def names(self) -> set[str]:
+        """Who showed its c_i."""
+        return set(self.norms)
 
 
 def has_controls(standing: Standing) -> bool:
@@ -42,34 +56,46 @@ def has_controls(standing: Standing) -> bool:
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
-def audit(standing: Standing, inquiry: Inquiry) -> Audit:
-    """Ask every site for the c_i that the server counts on."""
+def audit(standing: Standing, inquiry: Inquiry, peak: float = 0.0) -> Audit:
+    """Ask every site for the c_i that the server counts on; peak is the largest |c| there was.
+
+    Rounding leaves a deviation of some units in the last place of what the controls once were: half
+    of the digits are let go for it. A state that is wrong differs by as much as controls do.
+    """
     if not has_controls(standing):
         raise ValueError(f"{standing.algorithm} keeps no control variates; there is no audit.")
+    c = standing.server.c
     shown = sum_controls(standing, inquiry, standing.members)
     missing = {
         m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.names
     }
-    off = nan if missing else float((standing.server.c.double() - shown.total).norm())
-    return Audit(off, shown.largest, missing)
+    off = nan if missing else float((c.double() - shown.total).norm())
+    largest = max(shown.norms.values(), default=0.0)
+    tolerance = torch.finfo(c.dtype).eps ** 0.5 * max(largest, peak, float(c.norm()))
+    norms = {name: [norm] for name, norm in shown.norms.items()}
+    suspects = {} if off <= tolerance else outliers(norms, max(1.0, float(c.norm())), ())
+    return Audit(off, largest, missing, tolerance, suspects)
 
 
 def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:
     """Add the p_i c_i of some sites, one at a time."""
     first, p = _first(standing), standing.p
-    shown = ControlSum(torch.zeros_like(control(first), dtype=torch.float64), 0.0, set())
+    limit = _ABSURD * max(1.0, float(standing.server.c.norm()), float(standing.server.x.norm()))
+    shown = ControlSum(torch.zeros_like(control(first), dtype=torch.float64), {})
     for member, reply in inquiry.replies(standing, "control", members):
         c_i = control(first)
+        if reply.start != (member.accepted == START):
+            inquiry.turn_away(member.name, "it shows another state than the accepted one")
+            continue
         if not reply.start:
             try:
-                check_arrays("its state", reply.arrays, leaves(first))
+                check_arrays("its state", reply.arrays, leaves(first), limit)
             except ValueError as error:
                 inquiry.turn_away(member.name, str(error).rstrip("."))
                 continue
             c_i = control(filled(first, reply.arrays))
         shown.total += p[member.name] * c_i.double()
-        shown.largest = max(shown.largest, float(c_i.double().norm()))
-        shown.names.add(member.name)
+        shown.norms[member.name] = float(c_i.double().norm())
     return shown
 
 

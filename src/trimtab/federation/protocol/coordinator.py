@@ -22,7 +22,8 @@ becomes pending at the last. Algorithms without client state have nothing to acc
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,7 @@ from trimtab.federation.protocol.cohort import Cohort, Reached, TooFew
 from trimtab.federation.protocol.commits import Commits
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.enrolment import enrol, hello
-from trimtab.federation.protocol.inquiry import Ask, Inquiry
+from trimtab.federation.protocol.inquiry import Ask, Inquiry, Terms
 from trimtab.federation.protocol.measured import is_reached, mean_metrics, report_of
 from trimtab.federation.protocol.outcome import FederatedRound, Outcome
 from trimtab.federation.protocol.rehearsal import plan
@@ -57,6 +58,8 @@ from trimtab.federation.storage.spool import Spool
 from trimtab.problems.metric import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
+
+_LATELY, _OFTEN = 20, 4  # who lost its state >= 4 times in the last 20 commits sits out
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
@@ -90,6 +93,7 @@ class Coordinator:
         on_lost_state: OnLostState = "restore",
         norm_limit: float = 1e6,
         pause: float = 5.0,
+        terms: Callable[[], Terms] | None = None,
     ) -> None:
         if len(set(sites)) != len(sites) or not sites:
             raise ValueError(f"sites={list(sites)}; pass distinct names, at least one.")
@@ -105,7 +109,9 @@ class Coordinator:
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.metric = metric  # what the target is of; else accuracy, or loss
         self.ranges = {} if ranges is None else ranges  # of the metrics that sites report
+        self.terms = terms  # upon which sites take part; a site with a policy wants them
         self.outcome: Outcome | None = None
+        self._untold: dict[str, str] = {}
         self._lock = Lock(files.private_folder(folder))
         try:
             self._commits = Commits(folder, pause)
@@ -160,8 +166,9 @@ class Coordinator:
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
-            if cohort.inquiry.lost:
-                self._commits.settle(partial(self._recover, ask, cohort.inquiry.lost))
+            lost = cohort.inquiry.lost - self._forgetful()
+            if lost:
+                self._commits.settle(partial(self._recover, ask, lost))
             if done is not None:
                 yield done
             elif not reached:
@@ -176,7 +183,8 @@ class Coordinator:
             with one_thread():
                 server = at(standing.algorithm, r).round(standing.server, cohort)
         except TooFew:
-            if cohort.inquiry.diverged and not cohort.alive:
+            most = 2 * len(cohort.inquiry.diverged) > len(standing.members)
+            if most and not cohort.alive:
                 raise Diverged(standing.algorithm, r) from None
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
@@ -201,6 +209,8 @@ class Coordinator:
         )
         facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
+        if controls.has_controls(standing):
+            facts |= {"control": float(server.c.norm())}
         sizes = {name: report.tested for name, report in cohort.reports.items()}
         new = replace(standing, server=server, members=members, r=r).with_sizes(sizes)
         self._commits.commit(new, "round", **facts)
@@ -223,14 +233,17 @@ class Coordinator:
 
     def audit(self, ask: Ask) -> Audit:
         """Compare c with the sum of p_i c_i over all sites."""
-        return controls.audit(self.standing, self._inquiry(ask))
+        peak = max((line.get("control") or 0.0 for line in self.journal), default=0.0)
+        return controls.audit(self.standing, self._inquiry(ask), peak)
 
     def join(self, ask: Ask, name: str) -> None:
         """Take a site in; it counts from the next round on."""
         new = controls.joined(self.standing, name, weight=1.0)
-        answers = hello(new, self._inquiry(ask), new.members[-1:])
+        inquiry = self._inquiry(ask)
+        answers = hello(new, inquiry, new.members[-1:])
         if name not in answers:
-            raise ValueError(f"site {name!r} does not answer; start it, then let it join.")
+            why = inquiry.absent[name]
+            raise ValueError(f"site {name!r} does not answer ({why}); start it, then let it join.")
         x = new.server.x
         if answers[name].dtype != x.dtype:
             raise ValueError(f"site {name!r} computes in {answers[name].dtype}, not in {x.dtype}.")
@@ -262,6 +275,13 @@ class Coordinator:
         needed = len(members) if self.weights == "samples" else self.min_sites
         first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
         self._commits.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
+
+    def _forgetful(self) -> set[str]:
+        """Return the sites that lose their state again and again: nothing is done for them now."""
+        last = self.journal[-_LATELY:]
+        recoveries = [line["sites"] for line in last if line["kind"] in ("restore", "restart")]
+        times = Counter(name for sites in recoveries for name in sites)
+        return {name for name, count in times.items() if count >= _OFTEN}
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
@@ -306,12 +326,15 @@ class Coordinator:
             without = "; ".join(f"{name}: {why}" for name, why in inquiry.absent.items())
             log.warning("the last metrics are without some sites (%s)", without)
         metrics = mean_metrics(list(reports.values()))
-        reached = reached or is_reached(reports, self.target, self.metric)
+        reached = reached or is_reached(reports, self.target, self.metric, standing.testing)
         self._commits.commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)
 
     def _inquiry(self, ask: Ask) -> Inquiry:
-        return Inquiry(ask, self.round_timeout, self._commits.clock, self.ranges)
+        terms = None if self.terms is None else self.terms()
+        return Inquiry(
+            *(ask, self.round_timeout, self._commits.clock, self.ranges, terms, self._untold)
+        )
 
 
 class LostState(ValueError):

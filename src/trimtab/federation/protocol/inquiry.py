@@ -27,6 +27,7 @@ from trimtab.federation.protocol.claims import (
     whole,
 )
 from trimtab.federation.storage.ledger import Member, Standing
+from trimtab.federation.storage.states import START
 
 log = logging.getLogger("trimtab.federation.protocol")
 
@@ -73,6 +74,19 @@ class Attempt:
         return Attempt(clock.tick(), token_hex(6))
 
 
+@dataclass(frozen=True)
+class Terms:
+    """Upon what sites take part: the problem file, by its digest, and with whom, by their keys."""
+
+    problem: str
+    fingerprints: Mapping[str, str]  # by the names of the sites
+
+    def of(self, members: Sequence[Member]) -> dict[str, Any]:
+        """Return what a request says of them."""
+        sites = {m.name: self.fingerprints.get(m.name, "") for m in members}
+        return {"problem": self.problem, "sites": sites}
+
+
 @dataclass
 class Inquiry:
     """A question to some sites, or several; it remembers who did not answer, and why."""
@@ -81,6 +95,8 @@ class Inquiry:
     timeout: float
     clock: RequestClock
     ranges: Ranges = field(default_factory=dict)  # of the metrics that sites report
+    terms: Terms | None = None
+    untold: dict[str, str] = field(default_factory=dict)  # why a site's last reply was not taken
     absent: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # those whose state is gone
     diverged: set[str] = field(default_factory=set)
@@ -102,6 +118,7 @@ class Inquiry:
         common = {"kind": kind, "tag": attempt.tag}
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
         common |= this_trimtab() | facts
+        common |= {} if self.terms is None else self.terms.of(standing.members)
         requests = {m.name: Message(common | self._own(m, attempt), arrays or {}) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
@@ -111,6 +128,7 @@ class Inquiry:
             if name not in waiting or reply.header.get("tag") != attempt.tag:
                 log.info("site %s: a late or doubled reply is dropped", name)
                 continue
+            self.untold.pop(name, None)
             try:
                 why = self._trouble(waiting[name], reply)
                 report = read_report(reply, self.ranges) if why is None else None
@@ -123,7 +141,7 @@ class Inquiry:
                 del self.absent[name]
                 yield member, report
             else:
-                self.turn_away(name, str(why))
+                self.turn_away(name, str(why), tell=reply.header.get("status") == ReplyStatus.DONE)
             if not waiting:
                 break
         if monotonic() < until:  # nothing more can come before the time is over
@@ -133,11 +151,14 @@ class Inquiry:
     def _own(self, member: Member, attempt: Attempt) -> dict[str, Any]:
         """Return what only this site is told."""
         facts = {"site": member.name, "index": member.index, "accepted": member.accepted}
+        facts |= {"refused": self.untold[member.name]} if member.name in self.untold else {}
         return facts | {"clock": self.clock.of_site(member.name, attempt.clock)}
 
-    def turn_away(self, name: str, why: str) -> None:
-        """Let a site sit out, and say so."""
+    def turn_away(self, name: str, why: str, tell: bool = True) -> None:
+        """Let a site sit out, and say so; also to itself with the next request, if it must know."""
         self.absent[name] = why
+        if tell:
+            self.untold[name] = why
         log.warning("site %s sits out: %s", name, why)
 
     def _trouble(self, member: Member, reply: Message) -> str | None:
@@ -154,6 +175,8 @@ class Inquiry:
             self.absent[member.name] = "it has seen later requests; the next one will be later"
             return _STALE
         if status == ReplyStatus.MISMATCH:
+            if member.accepted == START:
+                return "it says that its state is gone, but the server counts on none"
             self.lost.add(member.name)
         if status == ReplyStatus.DIVERGED:
             self.diverged.add(member.name)

@@ -7,6 +7,8 @@ counts, it learns from the next request: `accepted` is the tag of the state the 
 import logging
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from threading import Lock as ThreadLock
 from time import perf_counter
@@ -21,6 +23,7 @@ from trimtab.core import State, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.oracle import ClientOracle, draws_of_client
 from trimtab.core.threads import one_thread
+from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
     NotFinite,
@@ -33,8 +36,19 @@ from trimtab.federation.message import (
     versions,
 )
 from trimtab.federation.protocol.claims import shown
+from trimtab.federation.protocol.policy import (
+    OutsidePolicy,
+    Pace,
+    check_algorithm,
+    check_request,
+    check_round,
+    in_time,
+    is_out_of_memory,
+    limited,
+)
 from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage import files
+from trimtab.federation.storage.policy import Policy
 from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
@@ -53,10 +67,13 @@ class Site:
     """One site: its data, and its states in a folder that belongs to this process alone.
 
     `problem` is a Problem in which this site is the client of the number that the server gives it.
+    `policy` is what the server may ask; without one, whatever it likes.
     """
 
-    def __init__(self, folder: Path, name: str, problem: Problem) -> None:
-        self.folder, self.name, self.problem = folder, name, problem
+    def __init__(
+        self, folder: Path, name: str, problem: Problem, policy: Policy | None = None
+    ) -> None:
+        self.folder, self.name, self.problem, self.policy = folder, name, problem, policy
         self._dtype = problem.x0().dtype
         self._between: tuple[str, State] | None = None  # two exchanges of one round: tag and state
         self._one = ThreadLock()
@@ -77,19 +94,27 @@ class Site:
         """Return the reply to a request; whatever goes wrong is a reply, too."""
         with self._one, torch.no_grad(), one_thread(when=self._narrow):
             try:
-                self._check(request)
-                reply = self._kinds[request["kind"]](request)
+                with in_time(self.policy) if self.policy else nullcontext():
+                    self._check(request)
+                    reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
                 reply = _status(ReplyStatus.DIVERGED, why=str(error))
             except files.CannotWrite as error:
                 reply = _status(ReplyStatus.FAILED, why=f"{error}.")
-            except _Refusal as error:
+            except (_Refusal, OutsidePolicy) as error:
                 reply = _status(ReplyStatus.REFUSED, why=str(error))
             except Exception as error:
+                if self.policy and is_out_of_memory(error):
+                    error = OutsidePolicy(f"{self.policy.lines['memory']}; it was not enough.")
                 log.exception("site %s cannot answer", self.name)
                 reply = _status(
                     ReplyStatus.FAILED, why=f"{type(error).__name__}: {_first_line(error)}"
                 )
+        before = request.header.get("refused")
+        if isinstance(before, str) and "why" not in reply.header:
+            reply.header["why"] = (
+                f"the server did not take the reply before: {printable(before, 400)}."
+            )
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
         known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
@@ -121,7 +146,9 @@ class Site:
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
         draws = draws_of_client(seed, index, r, number + 1)
-        pace = pace_of(capabilities(self.problem), index, seed, r)
+        pace: Pace = pace_of(capabilities(self.problem), index, seed, r)
+        if self.policy is not None:
+            pace = limited(self.policy, pace)
         g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
         upload, new = exchange.program(g, state, *broadcast)
         check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
@@ -218,6 +245,17 @@ class Site:
             raise _Refusal(
                 f"it is client {request['index']}, but its problem has N={self.problem.N}."
             )
+        if self.policy is not None:
+            self._check_policy(self.policy, request)
+
+    def _check_policy(self, policy: Policy, request: Message) -> None:
+        """Hold a request to the policy, before a round is even rehearsed."""
+        check_request(policy, request, datetime.now())
+        index, r = request["index"], request.header.get("r", policy.rounds[0])
+        batch = self.problem.samples(index)[1] if isinstance(self.problem, Supervised) else None
+        check_round(policy, r, batch)
+        pace = pace_of(capabilities(self.problem), index, 0, r)
+        check_algorithm(policy, at(self._algorithm(request), r), pace)
 
     def _algorithm(self, request: Message) -> Any:
         return decode(request["algorithm"])

@@ -4,10 +4,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab._files import read_json, write_json
 from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument
+from trimtab.federation.setup.fields import check_fields
 from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.storage.seal import read_sealed, write_sealed
 from trimtab.federation.storage.summary import read_summary
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ class Job:
         """Read what `to_json` wrote; 0.1.0 did not write which results it computes."""
         content = {"results": 1} | content
         return cls(**{field.name: content[field.name] for field in fields(cls)})
+
+
+_FIELDS = {
+    **dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), str),
+    **dict.fromkeys(("R", "min_sites", "seed"), int),
+    "algorithm": dict,
+    "target": int | float | None,
+    "round_timeout": int | float,
+}
 
 
 def start_job(
@@ -74,7 +84,7 @@ def start_job(
         state=state,
     )
     check_job(job, len(federation.sites))
-    write_json(federation.folder / "run.json", job.to_json())
+    write_sealed(federation.folder / "run.json", job.to_json())
     return job
 
 
@@ -83,12 +93,7 @@ def read_job(federation: Federation) -> Job | None:
     path = federation.folder / "run.json"
     if not path.is_file():
         return None
-    try:
-        return Job.from_json(read_json(path))
-    except KeyError as error:
-        raise ValueError(
-            f"{path} cannot be read (it has no {error}); restore or remove it."
-        ) from None
+    return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {"results": int}))
 
 
 def resume_job(federation: Federation, **changes: Any) -> Job:
@@ -102,7 +107,7 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
         _refuse_other_results(federation.folder, job)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
-    write_json(federation.folder / "run.json", job.to_json())
+    write_sealed(federation.folder / "run.json", job.to_json())
     return job
 
 
@@ -110,6 +115,8 @@ def check_job(job: Job, sites: int) -> None:
     """Refuse numbers that make no sense."""
     if job.R < 1:
         raise BadArgument("R", "R={rounds}; pass a number of rounds R >= 1.", rounds=job.R)
+    if not sites:
+        raise ValueError("the federation has no sites yet; let one in with `federate register`.")
     if not 1 <= job.min_sites <= sites:
         raise BadArgument(
             "min_sites",

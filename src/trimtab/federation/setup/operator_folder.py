@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 
 from trimtab.errors import BadArgument
+from trimtab.federation.setup.key_request import KeyRequest
 from trimtab.federation.setup.site_folder import (
     SiteFolder,
     about,
@@ -26,6 +27,14 @@ from trimtab.federation.storage.roster import FILE, Roster, RosterFile
 if TYPE_CHECKING:
     from trimtab.federation.setup.problem_file import ProblemFile
 
+_FIELDS = {
+    **dict.fromkeys(("id", "weights"), str),
+    "sites": dict,
+    "batch": int | float | None,
+    "hosts": list,
+    "port": int,
+}
+_OPTIONAL = {"leaving": list, "former": dict}
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 
@@ -44,9 +53,9 @@ class Federation:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read federation.json."""
-        facts = read_facts(folder, FILE, "federate init")
+        facts = read_facts(folder, FILE, "federate init", _FIELDS, _OPTIONAL)
         roster = Roster.from_json(facts)
-        rest = {k: v for k, v in facts.items() if k not in ("sites", "leaving")}
+        rest = {k: v for k, v in facts.items() if k not in ("sites", "leaving", "former")}
         return cls(folder=folder, roster=roster, **rest)
 
     @property
@@ -81,7 +90,11 @@ def create(
     hosts: list[str],
     port: int,
 ) -> Federation:
-    """Make the operator's folder and the archives of all sites; nothing is overwritten."""
+    """Make the operator's folder; nothing is overwritten.
+
+    The keys of the sites that are named here are made here: whoever reads this folder, or one of
+    their archives, can be them. Others make their own, and are registered.
+    """
     from trimtab.federation.setup.problem_file import ProblemFile  # it imports torch
 
     _check(sites, hosts)
@@ -114,6 +127,31 @@ def admit(federation: Federation, name: str) -> Federation:
     return Federation.read(federation.folder)
 
 
+def register(federation: Federation, request: KeyRequest, replace: bool = False) -> Federation:
+    """Let in a site that made its key itself, or its new key; write the archive that it gets.
+
+    Where the site has a key, the request is signed with the key that it has, or `replace` says that
+    the operator knows the new one to be the site's: its fingerprint was compared.
+    """
+    roster, name = RosterFile(federation.folder), request.name
+    known = roster.read().sites.get(name)
+    if known is None:
+        roster.admit(name, request.public_key)
+    elif known != request.public_key:  # else it is but the archive that is written anew
+        if not replace and not request.is_vouched_for_by(known):
+            raise BadArgument(
+                "replace",
+                "the request is not signed with the key of {name}, {_known}; if that is lost, "
+                "compare {_new} over the telephone, then pass {replace}.",
+                name=name,
+                _known=keys.fingerprint(known),
+                _new=request.fingerprint,
+            )
+        roster.replace_key(name, request.public_key)
+    _write_archive(federation, name, request.public_key, None)
+    return Federation.read(federation.folder)
+
+
 def _check(sites: list[str], hosts: list[str]) -> None:
     """Refuse names that make no sense."""
     for host in hosts:
@@ -134,9 +172,17 @@ def _check(sites: list[str], hosts: list[str]) -> None:
 def _make_archive(federation: Federation, name: str) -> str:
     """Write the archive of a site with a new key; return the key's public half."""
     private, public = keys.make_site_key()
+    _write_archive(federation, name, public, private)
+    return public
+
+
+def _write_archive(federation: Federation, name: str, public: str, private: bytes | None) -> None:
+    """Write a site's archive, in place of an older one if its key was made elsewhere."""
     server = f"{federation.hosts[0]}:{federation.port}"
-    site = SiteFolder(Path(), name, federation.id, server, federation.batch)
     authority = (federation.keys / "ca.crt").read_bytes()
     problem = (federation.folder / "problem.py").read_bytes()
-    keys.write_secret(federation.archive(name), pack(site, private, authority, problem))
-    return public
+    known = keys.fingerprint(public), keys.authority_fingerprint(authority)
+    site = SiteFolder(Path(), name, federation.id, server, federation.batch, *known)
+    if private is None:
+        federation.archive(name).unlink(missing_ok=True)
+    keys.write_secret(federation.archive(name), pack(site, authority, problem, private))

@@ -1,10 +1,9 @@
 """A site's folder, and the archive in which it travels.
 
-It holds site.json, problem.py, ca.crt, site.key, state/, logs/ and flower/.
+It holds site.json, problem.py, ca.crt, site.key, policy.toml, state/, logs/ and flower/.
 """
 
 import io
-import json
 import re
 import tarfile
 import time
@@ -13,14 +12,18 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Self
 
-from trimtab._files import read_json
 from trimtab._version import __version__
+from trimtab.federation.setup.fields import Fields, check_fields
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.seal import read_sealed, sealed_text
 
 if TYPE_CHECKING:
     from trimtab.federation.setup.problem_file import ProblemFile
 
-FORMAT = 1
+FORMAT = 2
+_READS = (1, FORMAT)  # what 0.1 wrote had no checksums, and said no fingerprints
+_FIELDS = {**dict.fromkeys(("name", "federation", "server"), str), "batch": int | float | None}
+_SINCE_2 = {"key": str, "authority": str}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 
 
@@ -33,11 +36,14 @@ class SiteFolder:
     federation: str
     server: str  # host:port
     batch: int | float | None
+    key: str = ""  # the fingerprint of the key that the operator registered
+    authority: str = ""  # the fingerprint of the certificate by which the server is known
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read site.json."""
-        return cls(folder=folder, **read_facts(folder, "site.json", "federate site"))
+        facts = read_facts(folder, "site.json", "federate site", _FIELDS, _SINCE_2)
+        return cls(folder=folder, **facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return what site.json holds."""
@@ -55,15 +61,27 @@ class SiteFolder:
 
         return ProblemFile(self.folder / "problem.py")
 
+    def check_keys(self) -> None:
+        """Refuse a key, or an authority, that is not the one which site.json tells of."""
+        own = keys.fingerprint(keys.public_half((self.folder / "site.key").read_bytes()))
+        if self.key and own != self.key:
+            raise ValueError(
+                f"{self.folder / 'site.key'} is {own}, but the operator registered {self.key}; "
+                "take in the archive of that key with `trimtab federate approve`."
+            )
+        known = keys.authority_fingerprint((self.folder / "ca.crt").read_bytes())
+        if self.authority and known != self.authority:
+            raise ValueError(
+                f"{self.folder / 'ca.crt'} is {known}, but {self.authority} came in the archive; "
+                "take the archive in again with `trimtab federate approve`."
+            )
 
-def pack(site: SiteFolder, private_key: bytes, authority: bytes, problem: bytes) -> bytes:
-    """Return the archive of a site's folder."""
-    contents = {
-        "site.json": (json.dumps(site.to_json(), indent=2) + "\n").encode(),
-        "site.key": private_key,
-        "ca.crt": authority,
-        "problem.py": problem,
-    }
+
+def pack(site: SiteFolder, authority: bytes, problem: bytes, private_key: bytes | None) -> bytes:
+    """Return the archive of a site's folder; a private key is in it if it was not made there."""
+    contents = {"site.json": sealed_text(site.to_json()).encode()}
+    contents |= {} if private_key is None else {"site.key": private_key}
+    contents |= {"ca.crt": authority, "problem.py": problem}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as file:
         folder = tarfile.TarInfo(site.name)
@@ -95,7 +113,7 @@ def check_name(name: str) -> None:
     """Refuse a name that cannot be a folder's."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name for a site; use small letters, digits, - and _, at most 31."
+            f"{name[:40]!r} is no name for a site; use small letters, digits, - and _, at most 31."
         )
 
 
@@ -104,12 +122,15 @@ def about() -> dict[str, Any]:
     return {"format": FORMAT, "trimtab": __version__}
 
 
-def read_facts(folder: Path, name: str, command: str) -> dict[str, Any]:
+def read_facts(
+    folder: Path, name: str, command: str, fields: Fields, optional: Fields
+) -> dict[str, Any]:
     """Return what federation.json or site.json says, without its beginning."""
-    if not (folder / name).is_file():
+    path = folder / name
+    if not path.is_file():
         raise ValueError(f"{folder} holds no {name}; pass the folder of `trimtab {command}`.")
-    content = read_json(folder / name)
-    if content.pop("format", None) != FORMAT:
-        raise ValueError(f"{folder / name} is of another trimtab; make a new federation with this.")
+    content = read_sealed(path)
+    if content.pop("format", None) not in _READS:
+        raise ValueError(f"{path} is of another trimtab; make a new federation with this.")
     content.pop("trimtab", None)
-    return content
+    return check_fields(path, content, fields, optional)

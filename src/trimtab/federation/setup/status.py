@@ -13,6 +13,8 @@ from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.keys import check_certificate, fingerprint
 from trimtab.federation.storage.summary import Summary, read_summary
 
+CONTACTS = Path("run") / "contacts.json"  # when each site was last heard of
+
 
 @dataclass(frozen=True)
 class SiteStatus:
@@ -22,6 +24,7 @@ class SiteStatus:
     last: int | None  # the last round in which it took part
     member: bool  # whether the experiment counts on it yet
     key: str  # the fingerprint of its public key
+    contact: str | None = None  # when it was last heard of, in UTC; None if never
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def status_of(folder: Path) -> Status:
     last: dict[str, int] = {}
     for line in done.rounds if done else ():
         last |= dict.fromkeys(line["cohort"], line["r"])
-    p = done.summary.p if done else {}
+    p, contacts = done.summary.p if done else {}, _contacts(folder)
     return Status(
         algorithm=done.summary.algorithm if done else None,
         server="running" if _runs(folder) else "stopped",
@@ -102,7 +105,10 @@ def status_of(folder: Path) -> Status:
         bytes_up=done.bytes_up if done else 0,
         certificate=_certificate(federation),
         sites={
-            name: SiteStatus(p.get(name, 0.0), last.get(name), name in p, fingerprint(key))
+            name: SiteStatus(
+                *(p.get(name, 0.0), last.get(name), name in p, fingerprint(key)),
+                contact=contacts.get(name),
+            )
             for name, key in federation.sites.items()
         },
     )
@@ -142,6 +148,14 @@ def _certificate(federation: Federation) -> str:
         return f"valid until {check_certificate(federation.keys / 'server.crt'):%Y-%m-%d}"
     except ValueError:
         return "expired; write a new one with `trimtab federate renew`"
+
+
+def _contacts(folder: Path) -> dict[str, str]:
+    """Return when sites were last heard of, as a server has written it; nothing if none has."""
+    try:
+        return {name: str(at) for name, at in read_json(folder / CONTACTS).items()}
+    except (ValueError, AttributeError):
+        return {}
 
 
 def _runs(folder: Path) -> bool:

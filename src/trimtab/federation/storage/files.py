@@ -1,12 +1,13 @@
-"""Messages in files that survive a crash, with the points at which a test may kill."""
+"""Messages in files that survive a crash, sealed, with the points at which a test may kill."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from trimtab._files import sync, whole
-from trimtab.federation.message import Message, encode
+from trimtab.federation.message import Message, decode, encode
 from trimtab.federation.storage import faults
+from trimtab.federation.storage.seal import BLANK, KEY, check_seal, sealed
 
 
 class CannotWrite(Exception):
@@ -32,9 +33,20 @@ def write(path: Path, message: Message, what: str) -> None:
     """
     who, _, name = what.partition(":")
     faults.point(f"{who}:before-{name}")
-    with whole(path, before_rename=lambda: faults.point(f"{who}:within-{name}")) as part:
-        part.write_bytes(encode(message))
+    with (
+        whole(path, before_rename=lambda: faults.point(f"{who}:within-{name}")) as part,
+        open(part, "wb") as file,
+    ):
+        file.writelines(sealed(encode(message, {KEY: BLANK})))
     faults.point(f"{who}:after-{name}")
+
+
+def read(path: Path) -> Message:
+    """Read what `write` wrote; a ValueError says what is wrong with it."""
+    with open(path, "rb") as file:
+        check_seal(file)
+        file.seek(0)
+        return decode(file.read())
 
 
 def private_folder(folder: Path) -> Path:

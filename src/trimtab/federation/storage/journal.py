@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trimtab.federation.storage.seal import KEY, Damaged, is_whole, sealed_line
+
 JOURNAL = "journal.jsonl"
 
 
@@ -16,7 +18,7 @@ def append(folder: Path, line: dict[str, Any]) -> None:
             torn = file.read() != b"\n"  # by a crash, or a full disk
         else:
             torn = False
-        file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
+        file.write(b"\n" * torn + sealed_line(line) + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -24,20 +26,46 @@ def append(folder: Path, line: dict[str, Any]) -> None:
 def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
     """Return the lines of what happened up to this commit.
 
-    A line takes back those before it with its number or a higher one, and a line that is not whole
-    says nothing.
+    A line takes back those before it with its number or a higher one. One that a crash has torn
+    says nothing, for its commit never was; one that was changed since it was written is refused.
     """
     try:
         rows = (folder / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     lines: list[dict[str, Any]] = []
-    for row in rows:
-        try:
-            line = json.loads(row)
-        except ValueError:
+    torn, sealed = 0, False  # the number of the last torn line, and whether any had a seal
+    for number, row in enumerate(rows, 1):
+        whole, line = is_whole(row), _parsed(row)
+        if whole is False or (whole is None and line is not None and sealed):
+            raise _damaged(folder, number)
+        if line is None:
+            torn = number if row else torn
             continue
         while lines and lines[-1]["commit"] >= line["commit"]:
             lines.pop()
+        if torn and line["commit"] > (lines[-1]["commit"] if lines else 0) + 1:
+            raise _damaged(folder, torn)  # what a crash tears is written again: there is no gap
+        sealed, torn = sealed or whole is True, 0
         lines.append(line)
+    if torn and commit > (lines[-1]["commit"] if lines else 0):
+        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
     return [line for line in lines if line["commit"] <= commit]
+
+
+def _parsed(row: bytes) -> dict[str, Any] | None:
+    """Return what a line says; None if it is none of ours."""
+    try:
+        line = json.loads(row)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("commit"), int):
+        return None
+    return {name: value for name, value in line.items() if name != KEY}
+
+
+def _damaged(folder: Path, number: int) -> Damaged:
+    return Damaged(
+        f"line {number} of {folder / JOURNAL} is damaged (it is not what was written); restore the "
+        "file from a backup, or remove that line to go on without its record."
+    )

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -20,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
+    load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -97,19 +100,64 @@ def make_server_certificate(
 def make_site_key() -> tuple[bytes, str]:
     """Return a site's private key (OpenSSH) and its public half (PEM)."""
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return private, public.decode("ascii")
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _public(key)
+
+
+def public_half(private_key: bytes) -> str:
+    """Return the public half (PEM) of a site's private key."""
+    return _public(_site_key(private_key))
+
+
+def canonical(public_key: str) -> str:
+    """Return the public key of a site in the one form in which it is known; refuse any other."""
+    try:
+        key = load_pem_public_key(public_key.encode("ascii"))
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("it holds no public key in PEM.") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise ValueError("its public key is not on the curve P-384.")
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
+
+
+def sign(private_key: bytes, data: bytes) -> str:
+    """Return a site's signature of some data, in hexadecimal digits."""
+    return _site_key(private_key).sign(data, ec.ECDSA(hashes.SHA384())).hex()
+
+
+def is_signed(public_key: str, data: bytes, signature: str) -> bool:
+    """Tell whether the holder of a site's key has signed some data."""
+    key = load_pem_public_key(public_key.encode("ascii"))
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    try:
+        key.verify(bytes.fromhex(signature), data, ec.ECDSA(hashes.SHA384()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def fingerprint(public_key: str | bytes) -> str:
     """Return a short name for a public key, to compare over the telephone.
 
     >>> fingerprint("a key")
-    'SHA256:8fa3aab2faa9b79e'
+    'SHA256:8fa3aab2faa9b79e0a0398da5b5abd07'
     """
     text = public_key.encode("ascii") if isinstance(public_key, str) else public_key
-    return f"SHA256:{sha256(text.strip()).hexdigest()[:16]}"
+    return f"SHA256:{sha256(text.strip()).hexdigest()[:32]}"
+
+
+def authority_fingerprint(certificate: bytes) -> str:
+    """Return a short name for an authority's certificate; refuse what is none."""
+    try:
+        known = x509.load_pem_x509_certificate(certificate)
+        known.verify_directly_issued_by(known)
+    except (ValueError, TypeError, InvalidSignature):
+        raise ValueError("ca.crt is no certificate of an authority; ask the operator.") from None
+    return f"SHA256:{known.fingerprint(hashes.SHA256()).hex()[:32]}"
+
+
+def expires(path: Path) -> datetime:
+    """Return until when a certificate is valid."""
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
 
 
 def check_certificate(path: Path, host: str | None = None) -> datetime:
@@ -144,6 +192,20 @@ def _certificate(
         .not_valid_after(now + lasts)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
+
+
+def _site_key(private_key: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(private_key, password=None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("site.key is no private key of a site; restore it.") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def _public(key: ec.EllipticCurvePrivateKey) -> str:
+    form = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return form.decode("ascii")
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

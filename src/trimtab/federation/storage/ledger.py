@@ -14,7 +14,7 @@ from typing import Any
 from trimtab._files import plain
 from trimtab.algorithms import registry
 from trimtab.core import Algorithm, State
-from trimtab.federation.message import Message, arrays_of, decode, filled
+from trimtab.federation.message import Message, arrays_of, filled
 from trimtab.federation.storage import faults, files, journal
 from trimtab.federation.storage.states import START
 from trimtab.federation.storage.summary import (
@@ -64,6 +64,11 @@ class Standing:
     def summary(self) -> Summary:
         """What is shown of it where there is no time for all."""
         return Summary(repr(self.algorithm), self.commit, self.r, self.epoch, self.p)
+
+    @property
+    def testing(self) -> int:
+        """How many sites measure x on samples of their own."""
+        return sum(member.tested != 0 for member in self.members)
 
     def member(self, name: str) -> Member:
         """Return a site by its name."""
@@ -122,19 +127,24 @@ def read_standing(folder: Path) -> Standing | None:
     """Return the standing in a folder; None if the experiment has not begun."""
     path = folder / CHECKPOINT
     try:
-        message = decode(path.read_bytes())
+        message = files.read(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); restore it from a backup.") from None
+        why = str(error).rstrip(".")
+        raise ValueError(f"{path} is damaged ({why}); restore it from a backup.") from None
     check_format(path, message.header)
     facts = without_summary(message.header)
     del facts["format"]
-    algorithm = registry.decode(facts.pop("algorithm"))
-    members = tuple(Member(**member) for member in facts.pop("members"))
-    like = algorithm.init_server(message.arrays["0"])
-    server = filled(like, message.arrays)
-    return Standing(**facts, algorithm=algorithm, members=members, server=server)
+    try:
+        algorithm = registry.decode(facts.pop("algorithm"))
+        members = tuple(Member(**member) for member in facts.pop("members"))
+        server = filled(algorithm.init_server(message.arrays["0"]), message.arrays)
+        return Standing(**facts, algorithm=algorithm, members=members, server=server)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is no checkpoint of this trimtab ({error}); restore it from a backup."
+        ) from None
 
 
 def _message(standing: Standing) -> Message:

@@ -1,7 +1,8 @@
 """Who is in a federation, with which public key, and who is to leave. Nothing here needs torch.
 
-The roster is the part `sites` and `leaving` of federation.json, and `RosterFile` is its only
-writer: `federate join` and the running server may change it at one time, and both changes count.
+The roster is the part `sites`, `leaving` and `former` of federation.json, and `RosterFile` is its
+only writer: `federate join` and the running server may change it at one time, and both changes
+count.
 """
 
 import time
@@ -11,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import Lock, read_json, write_json
+from trimtab._files import Lock
 from trimtab.errors import InUse
+from trimtab.federation.storage.keys import fingerprint
+from trimtab.federation.storage.seal import read_sealed, write_sealed
 
 FILE = "federation.json"
 _PATIENCE = 10.0  # seconds; a change takes < 1 s, so whoever holds the file longer is stuck
@@ -24,11 +27,18 @@ class Roster:
 
     sites: Mapping[str, str] = field(default_factory=dict)
     leaving: tuple[str, ...] = ()  # sites that go before the next round
+    former: Mapping[str, str] = field(default_factory=dict)  # keys that are let in no more, and why
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Roster":
         """Take the roster out of federation.json."""
-        return cls(dict(content["sites"]), tuple(content.get("leaving", ())))
+        former = dict(content.get("former", {}))
+        return cls(dict(content["sites"]), tuple(content.get("leaving", ())), former)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the sites' keys, by name."""
+        return {name: fingerprint(key) for name, key in self.sites.items()}
 
     @property
     def staying(self) -> list[str]:
@@ -48,6 +58,15 @@ class Roster:
         if name in self.sites:
             raise ValueError(f"there is a site {name} already; give the new one another name.")
 
+    def check_key(self, public_key: str) -> None:
+        """Refuse a key that is, or was, a site's: a key that comes back may have been stolen."""
+        shown = fingerprint(public_key)
+        for name, key in self.sites.items():
+            if fingerprint(key) == shown:
+                raise ValueError(f"the key {shown} is that of site {name}; make a new one.")
+        if shown in self.former:
+            raise ValueError(f"the key {shown} was let in once ({self.former[shown]}); make a new.")
+
 
 class RosterFile:
     """The roster in an operator's folder; each change is one read and one write under a lock."""
@@ -57,18 +76,29 @@ class RosterFile:
 
     def read(self) -> Roster:
         """Return the roster as it is now."""
-        return Roster.from_json(read_json(self.path))
+        return Roster.from_json(read_sealed(self.path))
 
     def create(self, about: Mapping[str, Any], sites: Mapping[str, str]) -> None:
         """Write federation.json for the first time: what it says besides, and the first sites."""
         with self._locked():
-            write_json(self.path, {**about, "sites": dict(sites), "leaving": []})
+            write_sealed(self.path, {**about, "sites": dict(sites), "leaving": []})
 
     def admit(self, name: str, public_key: str) -> None:
         """Let one more site in."""
         with self._changing() as content:
-            Roster.from_json(content).check_new(name)
+            roster = Roster.from_json(content)
+            roster.check_new(name)
+            roster.check_key(public_key)
             content["sites"][name] = public_key
+
+    def replace_key(self, name: str, public_key: str) -> None:
+        """Let a site in with another key from now on, and no longer with the one it had."""
+        with self._changing() as content:
+            roster = Roster.from_json(content)
+            roster.check_key(public_key)
+            old = roster.fingerprints[name]
+            content["sites"][name] = public_key
+            content["former"] = {**roster.former, old: f"{name} has another key now"}
 
     def dismiss(self, name: str) -> None:
         """Note that a site is to go."""
@@ -86,15 +116,17 @@ class RosterFile:
         with self._changing() as content:
             roster = Roster.from_json(content)
             content["leaving"] = [other for other in roster.leaving if other != name]
-            content["sites"].pop(name, None)
+            if content["sites"].pop(name, None):
+                why = f"{name} was let go"
+                content["former"] = {**roster.former, roster.fingerprints[name]: why}
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         """Give the file's content to change; it is written if nothing is refused."""
         with self._locked():
-            content = read_json(self.path)
+            content = read_sealed(self.path)
             yield content
-            write_json(self.path, content)
+            write_sealed(self.path, content)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

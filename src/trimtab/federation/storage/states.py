@@ -4,14 +4,17 @@ No file is ever changed, and none is removed before its successor is durable: wh
 is for the server to say (`accepted`), so that there is no pointer that could be wrong.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from trimtab.federation.message import Message, decode
+from trimtab.federation.message import Message
 from trimtab.federation.storage import files
+
+log = logging.getLogger("trimtab.federation.storage")
 
 START = "start"  # the tag of the state of a client that was never accepted: algorithm.init_client
 KEPT = 3  # a server restored from an older checkpoint finds the state of <= 2 rounds before
@@ -46,11 +49,17 @@ class States:
         return {m[2]: StateFile(int(m[1]), m[2], m[3]) for m in matches if m}
 
     def load(self, tag: str) -> dict[str, Tensor] | None:
-        """Return a state, or None if it is not there, or is damaged."""
+        """Return a state, or None if it is not there, or is damaged, which is said."""
         file = self.every().get(tag)
+        if file is None:
+            return None
+        path = self.folder / file.name
         try:
-            return decode((self.folder / file.name).read_bytes()).arrays if file else None
-        except (FileNotFoundError, ValueError):
+            return files.read(path).arrays
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            log.warning("%s is damaged (%s); it counts as lost", path, str(error).rstrip("."))
             return None
 
     def put(self, file: StateFile, arrays: dict[str, Tensor], what: str) -> None:

@@ -1,4 +1,4 @@
-"""What is shown of a checkpoint, read from the head of its file alone. Nothing here needs torch.
+"""What is shown of a checkpoint: the head of its file. Nothing here needs torch.
 
 A safetensors file begins with the length of its head in 8 bytes, then the head as JSON.
 """
@@ -8,6 +8,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from trimtab.federation.storage.seal import check_seal
 
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = 1
@@ -54,12 +56,19 @@ def read_summary(folder: Path) -> Summary | None:
     check_format(path, header)
     if _KEY not in header:
         return _of_an_older_one(folder)
-    facts = {name: header[name] for name in ("commit", "r", "epoch")}
-    return Summary(**facts, **header[_KEY])
+    try:
+        facts = {name: header[name] for name in ("commit", "r", "epoch")}
+        return Summary(**facts, **header[_KEY])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is no checkpoint of this trimtab ({error}); restore it from a backup."
+        ) from None
 
 
 def _header(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
+        check_seal(file)
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if length > _MOST:
             raise ValueError("its head is too long")

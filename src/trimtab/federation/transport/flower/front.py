@@ -23,6 +23,7 @@ from typing import Any
 
 from trimtab.federation.events import Traffic
 from trimtab.federation.storage.keys import fingerprint
+from trimtab.federation.transport.flower.notices import PATH, Notices
 
 log = logging.getLogger("trimtab.federation.transport")
 
@@ -47,6 +48,7 @@ class Front:
         sites: Mapping[str, str],
     ) -> None:
         self.upstream = upstream
+        self.notices: Notices | None = None  # who tells sites how they stand
         self.admit(sites)
         self.trust = ssl.create_default_context(cafile=str(authority))
         self.bytes_up: dict[str, int] = defaultdict(int)
@@ -172,6 +174,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "POST" or not path.startswith(FLEET) or ".." in path or "%" in path:
             self._refuse(f"{self.command} {path[:80]}; only the fleet path is open.")
             return
+        if path == PATH and self.server.front.notices is not None:
+            told = self.server.front.notices.answer(self.headers, str(self.client_address[0]))
+            self._send(200, told)
+            return
         site = self._site()
         if site is None:
             return
@@ -263,8 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, why: str, site: str | None = None) -> None:
         who = f"site {site} at " if site else ""
         self.server.front.refuse(who + str(self.client_address[0]), why)
-        content = json.dumps({"detail": "forbidden"}).encode()
-        self.send_response_only(403)
+        self._send(403, json.dumps({"detail": "forbidden"}).encode())
+
+    def _send(self, status: int, content: bytes) -> None:
+        self.send_response_only(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()

@@ -1,0 +1,84 @@
+"""Commands about keys, and about what a site approves; none of them needs a server that runs."""
+
+from pathlib import Path
+
+import click
+
+from trimtab.cli.federate.shown import folder_argument, path_type
+
+
+@click.command()
+@folder_argument
+@click.option("--name", help="The site's name; else that of the folder.")
+@click.option("--rotate", is_flag=True, help="Make the next key of a site that has one.")
+def enroll(folder: Path, name: str | None, rotate: bool) -> None:
+    """Make the key of a site in DIR, and the request that its operator needs."""
+    from trimtab.federation.setup.key_request import REQUEST, enrol
+
+    request = enrol(folder, name or folder.resolve().name, rotate)
+    click.echo(
+        f"The {'next ' if rotate else ''}key of {request.name} is {request.fingerprint}; its "
+        f"private half stays in {folder}."
+    )
+    click.echo(
+        f"Send {folder / REQUEST} to the operator: it holds no secret, but compare the fingerprint "
+        "over the telephone."
+    )
+    click.echo(f"When the archive comes: trimtab federate approve {folder} ARCHIVE")
+
+
+@click.command()
+@folder_argument
+@click.argument("request", type=path_type)
+@click.option(
+    "--replace", is_flag=True, help="Its old key is lost, and fingerprints were compared."
+)
+def register(folder: Path, request: Path, replace: bool) -> None:
+    """Let in the site of a REQUEST, or its new key, and write the archive that it gets."""
+    from trimtab.federation.setup.key_request import read_request
+    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator_folder import register as let_in
+
+    asked = read_request(request)
+    federation = let_in(Federation.read(folder), asked, replace)
+    click.echo(f"{asked.name} is let in with key {asked.fingerprint}: is it the one that they see?")
+    click.echo(
+        f"Send {federation.archive(asked.name)} to {asked.name}; it holds no secret. The authority "
+        "in it is what `trimtab federate fingerprint` shows."
+    )
+
+
+@click.command()
+@folder_argument
+@click.argument("archive", type=path_type, required=False)
+@click.option("--problem", type=path_type, help="A problem file that came by hand.")
+@click.option("--yes", is_flag=True, help="Approve without a question.")
+def approve(folder: Path, archive: Path | None, problem: Path | None, yes: bool) -> None:
+    """Look at what the operator sent, what has changed in it, and take it in."""
+    from trimtab.federation.log import printable
+    from trimtab.federation.setup.approval import approve as take_in
+    from trimtab.federation.setup.approval import propose
+
+    proposal = propose(folder, archive, problem)
+    for line in (*proposal.changes, *proposal.diff):
+        click.echo(printable(line))
+    if not proposal.changes and not proposal.diff:
+        click.echo("Nothing has changed since it was approved.")
+    click.echo(f"problem.py: SHA-256 {proposal.digest}")
+    if not yes:
+        click.confirm("Approve this?", abort=True)
+    policy = take_in(proposal)
+    click.echo(f"{folder / 'policy.toml'} is in force; read it, and change what you do not want:")
+    for line in policy.lines.values():
+        click.echo(f"  {line}")
+    click.echo("Then start the site, again if it runs: trimtab federate site DIR --data PATH")
+
+
+@click.command()
+@folder_argument
+def fingerprint(folder: Path) -> None:
+    """Show the fingerprints of keys, authority and problem file, to compare over the telephone."""
+    from trimtab.federation.setup.fingerprints import fingerprints_of
+
+    for name, value in fingerprints_of(folder).items():
+        click.echo(f'{name} = "{value}"')

@@ -1,0 +1,216 @@
+"""policy.toml: what a site lets its server do. Nothing here needs torch.
+
+It is the site's own file, changed by hand; `trimtab federate approve` writes one line of it. What
+it does not say is as in the default. `protocol/policy.py` holds requests to it.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from trimtab._files import write_whole
+
+FILE = "policy.toml"
+FEWEST = 2  # a mini-batch has >= 2 samples: an update upon one is that sample
+_DAY = 24 * 60
+_GB = 1 << 30
+
+_DEFAULT = """\
+# What this site lets its server do. Each request is checked against it before anything is
+# computed; one that is outside is refused, with the line, in the logs of both. Yours to change:
+# start the site again when you did.
+
+problem = "{problem}"  # SHA-256 of problem.py, as approved
+algorithms = "any"  # or some of them: ["fedavg", "scaffold"]
+K = [1, 10000]  # local steps in a round
+rounds = [1, 100000]  # the number of a round
+batch = [8, 1000000000]  # samples in a mini-batch, or in all data if there are none; never below 2
+hours = "00:00-24:00"  # by the clock of this machine; "20:00-06:00" goes over midnight
+seconds = 86400  # that the work on one request may take
+memory = {memory}  # GB that the worker may take; 0: as much as there is
+
+# The other sites, by the fingerprints of their keys. If there are any here, this site takes part
+# with these alone.
+[sites]
+"""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What policy.toml says."""
+
+    problem: str
+    algorithms: tuple[str, ...] | None  # None: any
+    K: tuple[int, int]
+    rounds: tuple[int, int]
+    batch: tuple[int, int]
+    hours: tuple[int, int]  # minutes since midnight: from, until
+    seconds: float
+    memory: float  # GB
+    sites: Mapping[str, str]  # fingerprints by name; none: any
+    lines: Mapping[str, str]  # where each of them is said, and how
+
+    def is_open_at(self, minute: int) -> bool:
+        """Tell whether requests are served at this minute of the day."""
+        first, end = self.hours
+        return first <= minute < end if first < end else minute >= first or minute < end
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the worker may take; 0 for as many as there are."""
+        return int(self.memory * _GB)
+
+
+def default_policy(problem: str) -> str:
+    """Return the policy of a site that has not written its own."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _DEFAULT.format(problem=problem, memory=max(1, round(0.8 * pages / _GB)))
+
+
+def parse_policy(text: str, name: str = FILE) -> Policy:
+    """Read a policy; a ValueError says what is wrong with it.
+
+    >>> parse_policy('K = [1, 50]').lines["K"]
+    'policy.toml, line 1: K = [1, 50]'
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name} cannot be read ({error}); mend it.") from None
+    usual = default_policy("")
+    default = tomllib.loads(usual)
+    for key in content.keys() - default.keys():
+        raise ValueError(f"{name} has an entry {key[:40]!r}; it may have {', '.join(default)}.")
+    lines = {key: _line(key, text, name) or _unsaid(key, usual, name) for key in default}
+    given = default | content
+    values = {key: _read(key, given[key], lines[key]) for key in default}
+    return Policy(**values, lines=lines)
+
+
+def read_policy(path: Path) -> Policy:
+    """Read policy.toml."""
+    try:
+        return parse_policy(path.read_text(encoding="utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); mend or restore it.") from None
+
+
+def write_problem(path: Path, problem: str) -> None:
+    """Write which problem file is approved, in a policy that is there or in the default."""
+    if not path.exists():
+        write_whole(path, default_policy(problem))
+        return
+    text, line = path.read_text(encoding="utf-8"), f'problem = "{problem}"'
+    changed, count = re.subn(r'(?m)^problem\s*=\s*"[^"\n]*"', line, text, count=1)
+    write_whole(path, changed if count else f"{line}\n{text}")
+    assert read_policy(path).problem == problem
+
+
+def digest_of(problem: bytes) -> str:
+    """Return by which a problem file is known."""
+    return sha256(problem).hexdigest()
+
+
+def _line(key: str, text: str, name: str) -> str:
+    """Return where a policy says something, and how; empty if it does not."""
+    pattern = re.compile(rf"\s*(\[\s*{key}\s*\]|{key}\s*=.*)")
+    for number, row in enumerate(text.splitlines(), 1):
+        found = pattern.match(row)
+        if found:
+            return f"{name}, line {number}: {_uncommented(found[1])}"
+    return ""
+
+
+def _unsaid(key: str, usual: str, name: str) -> str:
+    said = _line(key, usual, name).partition(": ")[2]
+    return f"{name}, which says nothing of it, so {said}"
+
+
+def _uncommented(row: str) -> str:
+    return re.sub(r"\s+#.*", "", row)[:200].strip()
+
+
+# -- what each entry may be
+
+
+def _read(key: str, value: Any, line: str) -> Any:
+    found = _READERS[key](value)
+    if found is _NOT:
+        raise ValueError(f"{line}: that cannot be; write {_FORMS[key]}.")
+    return found
+
+
+_NOT = object()
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) and len(value) <= 64 else _NOT
+
+
+def _names(value: Any) -> Any:
+    if value == "any":
+        return None
+    listed = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
+    return tuple(v.lower() for v in value) if listed else _NOT
+
+
+def _range(least: int) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int for v in value):
+            return _NOT
+        return (value[0], value[1]) if least <= value[0] <= value[1] else _NOT
+
+    return read
+
+
+def _hours(value: Any) -> Any:
+    found = re.fullmatch(r"(\d\d):(\d\d)-(\d\d):(\d\d)", value) if isinstance(value, str) else None
+    if not found:
+        return _NOT
+    a, b, c, d = map(int, found.groups())
+    first, end = 60 * a + b, 60 * c + d
+    return (first, end) if max(b, d) < 60 and max(first, end) <= _DAY and first != end else _NOT
+
+
+def _amount(least: float) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if number and least <= value <= 1e9 else _NOT
+
+    return read
+
+
+def _fingerprints(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _NOT
+    sound = all(isinstance(v, str) and v.startswith("SHA256:") for v in value.values())
+    return dict(value) if sound else _NOT
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "problem": _text,
+    "algorithms": _names,
+    "K": _range(1),
+    "rounds": _range(1),
+    "batch": _range(FEWEST),
+    "hours": _hours,
+    "seconds": _amount(1e-3),
+    "memory": _amount(0.0),
+    "sites": _fingerprints,
+}
+_FORMS = {
+    "problem": "what `trimtab federate approve` writes",
+    "algorithms": '"any", or names such as ["fedavg", "scaffold"]',
+    "K": "[least, most], from 1 on",
+    "rounds": "[least, most], from 1 on",
+    "batch": f"[least, most], from {FEWEST} on, for an update upon one sample is that sample",
+    "hours": '"HH:MM-HH:MM"',
+    "seconds": "a number above 0",
+    "memory": "a number of GB, or 0",
+    "sites": 'name = "SHA256:…", as `trimtab federate fingerprint` prints them',
+}

@@ -1,0 +1,182 @@
+"""What operators see: logs as lines or JSON, files of a size, metrics on loopback, contacts."""
+
+import http.client
+import json
+import logging
+import socket
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, round_text, to_json
+from trimtab.federation.log import LogStyle, attached, log_facts
+from trimtab.federation.processes.metrics_page import MetricsPage, Sample, exposition
+from trimtab.federation.processes.observed import Contacts, OperatorView, SiteView
+from trimtab.federation.processes.site import AnsweredRequest
+from trimtab.federation.storage import keys
+
+ROOM = logging.getLogger("trimtab.federation.processes")
+ROUND = RoundCommitted(
+    r=3,
+    cohort=["rome", "oslo"],
+    bytes_down=64,
+    bytes_up=2048,
+    seconds=1.25,
+    drift=0.5,
+    cosine=None,
+    metrics={"loss": 0.25, "accuracy": None},
+    absent={"lima": "no answer within 3 s"},
+    sites={"rome": SiteReport({"loss": 0.25}, 10, 0.1, 1024)},
+)
+
+
+# -- logs
+
+
+def test_a_round_is_a_line_of_the_file_and_not_of_those_who_follow(tmp_path):
+    lines = []
+    with attached(tmp_path / "server.log", lines.append):
+        log_facts(round_text(ROUND), **to_json(ROUND))
+        ROOM.info("a line.")
+    kept = (tmp_path / "server.log").read_text().splitlines()
+    assert kept[0][21:] == round_text(ROUND)
+    assert kept[0][21:].startswith("round 3: 2 of 3 sites, 2.05 kB up")
+    assert lines == ["a line."]
+
+
+def test_as_json_each_line_is_an_object_and_a_round_has_its_numbers(tmp_path):
+    with attached(tmp_path / "server.log", style=LogStyle(as_json=True)):
+        log_facts(round_text(ROUND), **to_json(ROUND))
+        ROOM.warning("a \x1b[2K\n line.")
+    first, second = map(json.loads, (tmp_path / "server.log").read_text().splitlines())
+    assert (first["level"], first["event"], first["r"]) == ("info", "round", 3)
+    assert first["absent"] == {"lima": "no answer within 3 s"}
+    assert (second["level"], second["line"]) == ("warning", "a \\x1b[2K\\n line.")
+    assert set(second) == {"time", "level", "line"}
+
+
+def test_files_of_a_size_and_no_more_than_are_kept(tmp_path):
+    with attached(tmp_path / "site.log", style=LogStyle(most=200, kept=3)):
+        for number in range(60):
+            ROOM.info(f"line {number:03d} of sixty.")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["site.log", "site.log.1", "site.log.2", "site.log.3"]
+    assert all(path.stat().st_size <= 250 for path in tmp_path.iterdir())
+    order = [tmp_path / f"site.log.{n}" for n in (3, 2, 1)] + [tmp_path / "site.log"]
+    numbers = [int(row.split()[2]) for path in order for row in path.read_text().splitlines()]
+    assert numbers == list(range(numbers[0], 60))
+
+
+# -- metrics
+
+
+def get(port, path, method="GET"):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    link.request(method, path)
+    response = link.getresponse()
+    body = response.read().decode()
+    link.close()
+    return response.status, body
+
+
+def test_the_page_listens_on_loopback_and_answers_questions_only():
+    troubles = []
+    page = MetricsPage(0, lambda: [Sample("round", "The last.", 3)], lambda: troubles)
+    try:
+        assert get(page.port, "/healthz") == (200, "ok\n")
+        assert get(page.port, "/metrics")[1].endswith("trimtab_round 3\n")
+        troubles.append("the worker is not running")
+        assert get(page.port, "/healthz?x=1") == (503, "the worker is not running\n")
+        assert get(page.port, "/etc/passwd")[0] == 404
+        assert get(page.port, "/metrics", "POST")[0] == 501
+        assert page._listener.server_address[0] == "127.0.0.1"
+    finally:
+        page.close()
+
+
+def test_a_port_that_is_taken_is_one_sentence(refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with refused(f"port {port} of 127.0.0.1 cannot be opened", "pass another metrics_port"):
+            MetricsPage(port, list, list)
+
+
+Text = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), Text, st.floats() | st.none()), max_size=8))
+def test_whatever_is_told_a_sample_is_one_line_and_names_stand_together(told):
+    samples = [Sample(name, "Help\nme.", value, {"site": label}) for name, label, value in told]
+    text = exposition(samples)
+    rows = text.split("\n")[:-1]
+    assert len([row for row in rows if row.startswith("trimtab_")]) == sum(
+        value is not None for _, _, value in told
+    )
+    names = [row.split("{")[0] for row in rows if row.startswith("trimtab_")]
+    assert len([1 for a, b in pairwise(names) if a != b]) < 3
+    for row in rows:
+        assert row.startswith(("# HELP ", "# TYPE ", "trimtab_"))
+
+
+@pytest.fixture
+def process(tmp_path):
+    """What a view looks at of the operator's process."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "run").mkdir()
+    keys.make_authority(tmp_path / "keys")
+    keys.make_server_certificate(tmp_path / "keys", ["localhost"])
+    return SimpleNamespace(
+        federation=SimpleNamespace(folder=tmp_path, keys=tmp_path / "keys"),
+        front=SimpleNamespace(traffic=lambda: Traffic({"rome": 10}, {"rome": 20})),
+        superlink=SimpleNamespace(name="the SuperLink", alive=True),
+        rounds=SimpleNamespace(name="the process of the rounds", alive=False),
+    )
+
+
+def test_a_server_shows_rounds_bytes_contacts_and_what_is_down(process):
+    view = OperatorView(process, R=9)
+    try:
+        view.note(ROUND)
+        view.contacts.look(process.front.traffic(), now=100.0)
+        text = exposition(view.samples())
+    finally:
+        view.close()
+    for line in (
+        "trimtab_round 3",
+        "trimtab_rounds_wanted 9",
+        "trimtab_round_sites 2",
+        "trimtab_round_absent 1",
+        'trimtab_metric{name="loss"} 0.25',
+        'trimtab_bytes_total{site="rome",way="down"} 20',
+        'trimtab_contact_seconds{site="rome"}',
+        "trimtab_certificate_seconds",
+    ):
+        assert f"\n{line}" in text
+    assert "accuracy" not in text
+    assert view.troubles() == ["the process of the rounds is not running"]
+
+
+def test_a_site_shows_what_it_answered():
+    child = SimpleNamespace(name="the SuperNode", alive=False, starts=2)
+    worker = SimpleNamespace(child=SimpleNamespace(name="the worker", alive=True, starts=1))
+    view = SiteView(SimpleNamespace(supernode=child, worker=worker))
+    view.note(AnsweredRequest("work", 4, "done", 1.5, ""))
+    view.note(AnsweredRequest("work", 5, "refused", 0.5, "policy"))
+    text = exposition(view.samples())
+    assert 'trimtab_requests_total{kind="work",status="refused"} 1' in text
+    assert "trimtab_work_seconds_total 2\n" in text
+    assert "trimtab_round 5\n" in text
+    assert 'trimtab_starts_total{process="SuperNode"} 2' in text
+    assert view.troubles() == ["the SuperNode is not running"]
+
+
+def test_a_contact_is_when_a_sites_bytes_grew(tmp_path):
+    contacts = Contacts(tmp_path / "contacts.json")
+    contacts.look(Traffic({"rome": 10, "oslo": 5}, {}), 100.0)
+    contacts.look(Traffic({"rome": 11, "oslo": 5}, {}), 107.0)
+    assert contacts.last == {"rome": 107.0, "oslo": 100.0}
+    written = json.loads((tmp_path / "contacts.json").read_text())
+    assert written == {"rome": "1970-01-01T00:01:47Z", "oslo": "1970-01-01T00:01:40Z"}

@@ -1,0 +1,203 @@
+"""Checksums: what has changed in a durable file is noticed when it is read, and not used."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inprocess import Federation, quadratic, unsynced  # noqa: F401
+from safetensors.torch import load_file, save_file
+
+from trimtab import Scaffold
+from trimtab._files import write_json
+from trimtab.federation.message import Message
+from trimtab.federation.setup.job import read_job
+from trimtab.federation.storage import files, journal
+from trimtab.federation.storage.ledger import read_standing
+from trimtab.federation.storage.seal import (
+    Damaged,
+    is_whole,
+    read_sealed,
+    sealed_line,
+    write_sealed,
+)
+from trimtab.federation.storage.states import States
+from trimtab.federation.storage.summary import read_summary
+
+SCAFFOLD = Scaffold(eta_l=0.1, K=3)
+QUICK = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = Federation(tmp_path, SCAFFOLD, quadratic(), R=4)
+    made.run()
+    yield made
+    made.close()
+
+
+def flipped(data, where):
+    """Return bytes with one bit changed, at a share of their length."""
+    changed = bytearray(data)
+    bit = int(where * 8 * len(changed))
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+where = st.floats(0, 1, exclude_max=True)
+
+
+@QUICK
+@given(where=where)
+def test_a_bit_that_flips_in_a_message_on_disk_is_noticed(tmp_path, where):
+    path, x = tmp_path / "a.safetensors", torch.arange(40, dtype=torch.float64)
+    files.write(path, Message({"r": 7, "text": "ä"}, {"0": x}), "test:file")
+    path.write_bytes(flipped(path.read_bytes(), where))
+    try:
+        got = files.read(path)
+    except ValueError:
+        return
+    assert (got.header, set(got.arrays)) == ({"r": 7, "text": "ä"}, {"0"})  # it was in the seal
+    assert torch.equal(got.arrays["0"], x)
+
+
+@QUICK
+@given(where=where)
+def test_a_bit_that_flips_in_json_is_noticed(tmp_path, where):
+    path, content = tmp_path / "run.json", {"R": 5, "name": "ä", "none": None, "list": [1.5, "b"]}
+    write_sealed(path, content)
+    assert read_sealed(path) == content
+    path.write_bytes(flipped(path.read_bytes(), where))
+    try:
+        got = read_sealed(path)
+    except ValueError:
+        return
+    assert {name: got[name] for name in content if name in got} == content
+    assert len(got) == 5  # only the name of the seal may have changed: an entry that nobody knows
+
+
+@QUICK
+@given(where=where, many=st.integers(1, 6))
+def test_a_bit_that_flips_in_the_journal_is_noticed(tmp_path, where, many):
+    lines = [{"commit": n, "kind": "round", "r": n, "text": "x" * n} for n in range(1, many + 1)]
+    (tmp_path / journal.JOURNAL).unlink(missing_ok=True)
+    for line in lines:
+        journal.append(tmp_path, line)
+    path = tmp_path / journal.JOURNAL
+    path.write_bytes(flipped(path.read_bytes(), where))
+    try:
+        got = journal.read_lines(tmp_path, many)
+    except Damaged:
+        return
+    assert [{k: line.get(k) for k in lines[0]} for line in got] == lines  # it was in a seal
+
+
+def test_a_torn_line_says_nothing_and_a_changed_one_is_refused(tmp_path, refused):
+    for number in (1, 2):
+        journal.append(tmp_path, {"commit": number})
+    with open(tmp_path / journal.JOURNAL, "ab") as file:
+        file.write(b'{"commit": 3, "kin')
+    journal.append(tmp_path, {"commit": 3})
+    assert [line["commit"] for line in journal.read_lines(tmp_path, 9)] == [1, 2, 3]
+    path = tmp_path / journal.JOURNAL
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'{"commit": 2,', b'{"commit": 1,'))
+    with refused("line 2 of", "is damaged", "remove that line"):
+        journal.read_lines(tmp_path, 9)
+    rows = whole.split(b"\n")
+    path.write_bytes(b"\n".join([rows[0], rows[3], b""]))
+    assert [line["commit"] for line in journal.read_lines(tmp_path, 9)] == [1, 3]
+    path.write_bytes(whole.replace(b'{"commit": 2,', b'{#commit": 2,'))
+    with refused("line 2 of", "is damaged"):
+        journal.read_lines(tmp_path, 9)
+
+
+def test_one_flipped_bit_of_x_stops_the_server_and_the_status(federation, refused):
+    path = federation.folder / "server" / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    for read in (read_standing, read_summary):
+        with refused("checkpoint.safetensors is damaged", "its checksum", "restore it"):
+            read(path.parent)
+    with refused("is damaged"):
+        federation.restart_server()
+    path.write_bytes(whole)
+    federation.restart_server()
+
+
+def test_one_flipped_bit_of_a_control_is_a_lost_state_and_the_log_says_so(federation, caplog):
+    accepted = federation.server.standing.member("site1").accepted
+    folder = federation.folder / "site1" / federation.server.standing.experiment
+    (path,) = folder.glob(f"*-{accepted}-*")
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    assert States(folder).load(accepted) is None
+    assert f"{path} is damaged (its checksum is not that of its content)" in caplog.text
+    audit = federation.server.audit(federation.ask)
+    assert not audit.ok
+    assert set(audit.missing) == {"site1"}
+    federation.restart_server(R=6)
+    federation.run()
+    assert federation.server.audit(federation.ask).ok
+
+
+def test_folders_of_the_version_before_are_read(federation, tmp_path):
+    folder = federation.folder / "server"
+    path = folder / "checkpoint.safetensors"
+    before = read_standing(folder)
+    length = int.from_bytes(path.read_bytes()[:8], "little")
+    header = json.loads(path.read_bytes()[8 : 8 + length])["__metadata__"]
+    save_file(load_file(path), path, {"trimtab": header["trimtab"]})
+    rows = (folder / journal.JOURNAL).read_text().splitlines()
+    plain = [
+        json.dumps({k: v for k, v in json.loads(row).items() if k != "sha256"}) for row in rows
+    ]
+    (folder / journal.JOURNAL).write_text("".join(f"{row}\n" for row in plain))
+    after = read_standing(folder)
+    assert torch.equal(after.server.x, before.server.x)
+    assert after.members == before.members
+    assert len(journal.read_lines(folder, after.commit)) == len(rows)
+    federation.restart_server(R=6)
+    assert [done.r for done in federation.run()] == [5, 6]
+    write_json(tmp_path / "old.json", {"R": 3})
+    assert read_sealed(tmp_path / "old.json") == {"R": 3}
+
+
+def test_a_file_that_was_changed_by_hand_says_what_to_do(tmp_path, refused):
+    path = tmp_path / "run.json"
+    write_sealed(path, {"R": 3})
+    path.write_text(path.read_text().replace("3", "4", 1))
+    with refused("run.json is damaged", 'remove its last entry, "sha256"'):
+        read_sealed(path)
+    path.write_text('{"R": 4}')
+    assert read_sealed(path) == {"R": 4}
+    path.write_text("[]")
+    with refused("it is no JSON object"):
+        read_sealed(path)
+
+
+def test_a_seal_is_of_its_own_line():
+    row = sealed_line({"commit": 1, "text": '", "sha256": "'})
+    assert is_whole(row) is True
+    assert is_whole(row.replace(b"1", b"2", 1)) is False
+    assert is_whole(row[:-1]) is None
+
+
+def test_a_run_json_with_entries_of_the_wrong_type_is_one_sentence(tmp_path, refused):
+    class Folder:
+        folder: Path = tmp_path
+
+    job = dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), "run")
+    job |= {"R": "many", "min_sites": 1, "seed": 0, "algorithm": {}, "target": None}
+    write_sealed(tmp_path / "run.json", job | {"round_timeout": 3.0})
+    with refused("run.json cannot be read (its R is a str)"):
+        read_job(Folder)
+    write_sealed(tmp_path / "run.json", job | {"R": 3, "round_timeout": 3.0, "more": 1})
+    with refused("its entry 'more' is unknown"):
+        read_job(Folder)
