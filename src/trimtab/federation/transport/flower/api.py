@@ -40,8 +40,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from trimtab.federation.message import Message, decode, encode
+from trimtab.federation.transport.flower.straight import StraightRuntime
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+GRACE = 10.0  # Flower keeps a request for this many seconds after nobody waits for its reply
 _WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -175,7 +177,7 @@ class Tasks:
             client.close()
 
     def _client(self, interceptor: Any) -> RuntimeHttpClient:
-        return RuntimeHttpClient.from_server_address(
+        return StraightRuntime.from_server_address(
             f"127.0.0.1:{self.port}",
             insecure=self.authority is None,
             root_certificates=None if self.authority is None else self.authority.read_bytes(),

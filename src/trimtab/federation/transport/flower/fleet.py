@@ -95,7 +95,7 @@ class Fleet:
             api.pack(request),
             dst_node_id=self.nodes[name],
             message_type=MessageType.TRAIN,
-            ttl=max(60.0, ttl),
+            ttl=max(0.0, ttl) + api.GRACE,
         )
         (sent,) = self.grid.push_messages([message])
         if not sent:

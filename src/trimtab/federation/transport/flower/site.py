@@ -1,11 +1,13 @@
 """Flower at a site: the SuperNode, and the requests that it announces."""
 
+import time
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Error
 from flwr.app import Message as FlowerMessage
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import context_from_proto
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
@@ -15,6 +17,9 @@ from flwr.supernode.runtime.run_clientapp import push_message
 
 from trimtab.federation.message import Message
 from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.supernode import PROXY
+
+_CLOSE = 2.0  # the clocks of server and site are compared to within < this many seconds
 
 
 def supernode_arguments(server: str, port: int, folder: Path, secret: Path) -> list[str]:
@@ -25,6 +30,11 @@ def supernode_arguments(server: str, port: int, folder: Path, secret: Path) -> l
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
     ]
+
+
+def supernode_environment(folder: Path, proxy: str | None) -> dict[str, str]:
+    """Return the variables of a SuperNode; its way out is the proxy, or straight."""
+    return api.environment(folder / "flower") | {PROXY: proxy or ""}
 
 
 class Superseded(Exception):
@@ -57,6 +67,20 @@ def take(tasks: api.Tasks, client: RuntimeHttpClient, stop: Event) -> tuple[Any,
     return api.fetch(client, node, about, tree), context_from_proto(task.context)
 
 
-def answer(client: RuntimeHttpClient, request: Any, context: Context, reply: Message) -> None:
-    """Send the reply to a request."""
-    push_message(client, FlowerMessage(api.pack(reply), reply_to=request), context)
+def is_over(request: Any, ahead: float) -> bool:
+    """Tell whether nobody waits for the reply to a request any more.
+
+    Its times are of the server's clock; this machine's is so many seconds ahead of it.
+    """
+    about = request.metadata
+    return bool(time.time() - ahead > about.created_at + about.ttl - api.GRACE + _CLOSE)
+
+
+def answer(client: RuntimeHttpClient, request: Any, context: Context, reply: Message | str) -> None:
+    """Send the reply to a request; a string says why there is none."""
+    content = (
+        Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reply)
+        if isinstance(reply, str)
+        else api.pack(reply)
+    )
+    push_message(client, FlowerMessage(content, reply_to=request), context)
