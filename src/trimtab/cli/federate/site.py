@@ -21,14 +21,19 @@ from trimtab.cli.output import users_output
 @click.command()
 @folder_argument
 @click.option("--data", required=True, type=path_type, help="What `silo` in problem.py is given.")
-def site(folder: Path, data: Path) -> None:
+@click.option(
+    "--proxy",
+    envvar="TRIMTAB_PROXY",
+    help="HTTP proxy on the way to the server, http://HOST:PORT; also TRIMTAB_PROXY.",
+)
+def site(folder: Path, data: Path, proxy: str | None) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.site import SiteProcess, serve
 
     console = Console(stderr=True, emoji=False)
     with attached(folder / "logs" / "site.log", lambda line: print_line(console, line)):
-        process = SiteProcess(folder, data)
+        process = SiteProcess(folder, data, proxy)
         with until_stopped(process.stop, process.close):
             serve(process)
         LOGGER.info(f"site {process.site_folder.name} has stopped.")

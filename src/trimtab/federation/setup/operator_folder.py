@@ -134,7 +134,8 @@ def _check(sites: list[str], hosts: list[str]) -> None:
 def _make_archive(federation: Federation, name: str) -> str:
     """Write the archive of a site with a new key; return the key's public half."""
     private, public = keys.make_site_key()
-    server = f"{federation.hosts[0]}:{federation.port}"
+    host = federation.hosts[0]
+    server = f"[{host}]:{federation.port}" if ":" in host else f"{host}:{federation.port}"
     site = SiteFolder(Path(), name, federation.id, server, federation.batch)
     authority = (federation.keys / "ca.crt").read_bytes()
     problem = (federation.folder / "problem.py").read_bytes()
