@@ -82,7 +82,7 @@ def test_options_are_what_they_were():
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
         "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split()]),
         "resume": sorted(run.split()),
-        "site": ["--data"],
+        "site": ["--data", "--proxy"],
         "status": ["--json"],
         "audit": ["--bind", "--json"],
         "model": [],

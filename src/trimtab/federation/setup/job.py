@@ -8,7 +8,8 @@ from trimtab._files import read_json, write_json
 from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument
 from trimtab.federation.setup.operator_folder import Federation
-from trimtab.federation.storage.summary import read_summary
+from trimtab.federation.storage.journal import read_all
+from trimtab.federation.storage.summary import CHECKPOINT, read_summary
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -38,7 +39,13 @@ class Job:
     def from_json(cls, content: dict[str, Any]) -> "Job":
         """Read what `to_json` wrote; 0.1.0 did not write which results it computes."""
         content = {"results": 1} | content
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
+        job = cls(**{field.name: content[field.name] for field in fields(cls)})
+        numbers = job.R, job.min_sites, job.round_timeout, job.seed, job.results
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError("a number of it is none")
+        if not isinstance(job.algorithm, dict) or not isinstance(job.state, str):
+            raise TypeError("its algorithm or its state is none")
+        return job
 
 
 def start_job(
@@ -57,6 +64,7 @@ def start_job(
     from trimtab.algorithms.registry import encode
 
     begun = read_summary(federation.folder / state)
+    check_checkpoint(federation.folder / state)
     if begun is not None:
         raise ValueError(
             f"{federation.folder} holds an experiment at round {begun.r} already; go on with "
@@ -89,6 +97,8 @@ def read_job(federation: Federation) -> Job | None:
         raise ValueError(
             f"{path} cannot be read (it has no {error}); restore or remove it."
         ) from None
+    except TypeError as error:
+        raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
 
 
 def resume_job(federation: Federation, **changes: Any) -> Job:
@@ -100,10 +110,23 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
         )
     if job.results != RESULTS:
         _refuse_other_results(federation.folder, job)
+    check_checkpoint(federation.folder / job.state)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
     write_json(federation.folder / "run.json", job.to_json())
     return job
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a folder whose journal tells of commits and whose checkpoint is gone.
+
+    A line is written before its checkpoint, so one line alone may be of a start that never was.
+    """
+    if read_summary(folder) is None and any(line["commit"] > 1 for line in read_all(folder)):
+        raise ValueError(
+            f"{folder} has a journal of rounds, but its {CHECKPOINT} is gone; restore it from a "
+            "backup, or begin anew in another folder with `trimtab federate init`."
+        )
 
 
 def check_job(job: Job, sites: int) -> None:

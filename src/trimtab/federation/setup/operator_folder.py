@@ -16,6 +16,7 @@ from trimtab.errors import BadArgument
 from trimtab.federation.setup.site_folder import (
     SiteFolder,
     about,
+    check_fields,
     check_name,
     pack,
     read_facts,
@@ -45,6 +46,9 @@ class Federation:
     def read(cls, folder: Path) -> Self:
         """Read federation.json."""
         facts = read_facts(folder, FILE, "federate init")
+        check_fields(folder / FILE, cls, facts, "sites", "leaving")
+        if "sites" not in facts:
+            raise ValueError(f"{folder / FILE} has no 'sites'; restore it.")
         roster = Roster.from_json(facts)
         rest = {k: v for k, v in facts.items() if k not in ("sites", "leaving")}
         return cls(folder=folder, roster=roster, **rest)
@@ -98,6 +102,16 @@ def create(
     facts = {"id": new.id, "weights": weights, "batch": batch, "hosts": hosts, "port": port}
     RosterFile(folder).create(about() | facts, public)
     return Federation.read(folder)
+
+
+def renew(federation: Federation, hosts: list[str] | None) -> Federation:
+    """Write a new certificate of the server; its names, if they have changed, are kept."""
+    if hosts is not None:
+        _check([], hosts)
+    keys.make_server_certificate(federation.keys, hosts or federation.hosts)
+    if hosts is not None:
+        RosterFile(federation.folder).note(hosts=hosts)
+    return Federation.read(federation.folder)
 
 
 def admit(federation: Federation, name: str) -> Federation:

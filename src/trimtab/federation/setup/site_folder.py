@@ -8,7 +8,7 @@ import json
 import re
 import tarfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Self
@@ -37,7 +37,9 @@ class SiteFolder:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read site.json."""
-        return cls(folder=folder, **read_facts(folder, "site.json", "federate site"))
+        facts = read_facts(folder, "site.json", "federate site")
+        check_fields(folder / "site.json", cls, facts)
+        return cls(folder=folder, **facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return what site.json holds."""
@@ -104,11 +106,24 @@ def about() -> dict[str, Any]:
     return {"format": FORMAT, "trimtab": __version__}
 
 
+def check_fields(path: Path, kind: type, facts: dict[str, Any], *besides: str) -> None:
+    """Refuse facts that lack a field of the class, or have one that this trimtab does not know."""
+    known = {field.name for field in fields(kind)} | set(besides)
+    odd = sorted(str(name)[:40] for name in facts.keys() - known)
+    missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in facts]
+    missing = [name for name in missing if name not in ("folder", "roster")]
+    if missing or odd:
+        what = f"has no {missing[0]!r}" if missing else f"has {odd[0]!r}, which is unknown here"
+        raise ValueError(f"{path} {what}; restore it, or use the trimtab that wrote it.")
+
+
 def read_facts(folder: Path, name: str, command: str) -> dict[str, Any]:
     """Return what federation.json or site.json says, without its beginning."""
     if not (folder / name).is_file():
         raise ValueError(f"{folder} holds no {name}; pass the folder of `trimtab {command}`.")
     content = read_json(folder / name)
+    if not isinstance(content, dict):
+        raise ValueError(f"{folder / name} is no JSON object; restore it.")
     if content.pop("format", None) != FORMAT:
         raise ValueError(f"{folder / name} is of another trimtab; make a new federation with this.")
     content.pop("trimtab", None)

@@ -22,10 +22,15 @@ def append(folder: Path, line: dict[str, Any]) -> None:
 
 
 def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
-    """Return the lines of what happened up to this commit.
+    """Return the lines of what happened up to this commit."""
+    return [line for line in read_all(folder) if line["commit"] <= commit]
 
-    A line takes back those before it with its number or a higher one, and a line that is not whole
-    says nothing.
+
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """Return all lines that count.
+
+    A line takes back those before it with its number or a higher one. A line that is not whole, or
+    says neither which commit nor what it was, says nothing.
     """
     try:
         rows = (folder / JOURNAL).read_bytes().split(b"\n")
@@ -35,9 +40,18 @@ def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
     for row in rows:
         try:
             line = json.loads(row)
-        except ValueError:
+        except (ValueError, RecursionError):
+            continue
+        if not _is_line(line):
             continue
         while lines and lines[-1]["commit"] >= line["commit"]:
             lines.pop()
         lines.append(line)
-    return [line for line in lines if line["commit"] <= commit]
+    return lines
+
+
+def _is_line(line: Any) -> bool:
+    if not isinstance(line, dict) or not isinstance(line.get("commit"), int):
+        return False
+    needed = {"r", "cohort", "metrics", "bytes_up"} if line.get("kind") == "round" else set[str]()
+    return isinstance(line.get("kind"), str) and needed <= line.keys()
