@@ -22,7 +22,7 @@ from trimtab.federation import sign
 from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.transport.flower.front import Front
+from trimtab.federation.transport.flower.front import BACKLOG, Front
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -53,7 +53,9 @@ class FrontProcess:
         self._writing = threading.Lock()
 
     def start(self) -> None:
-        """Start it."""
+        """Listen, and start it; who comes while it is not there waits a little."""
+        for listener in self.listeners:
+            listener.listen(BACKLOG)
         self.child.start()
         self._begin()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SubStatus
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
@@ -44,6 +44,7 @@ from trimtab.federation.transport.flower.straight import StraightRuntime
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 GRACE = 10.0  # Flower keeps a request for this many seconds after nobody waits for its reply
+_SMALL = 256 << 10  # a message goes whole if it has <= 256 KiB
 _WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -59,22 +60,30 @@ def environment(home: Path) -> dict[str, str]:
 def pack(message: Message) -> RecordDict:
     """Return a message as Flower carries it.
 
-    Header and arrays go apart: what is the same for all sites, the arrays, is then stored once.
+    Each part of it costs a request, so a small one goes whole. Of a larger one header and arrays go
+    apart: what is the same for all sites, the arrays, is then stored once.
     """
-    parts = {
-        "header": encode(Message(message.header)),
-        "arrays": encode(Message({}, message.arrays)),
-    }
-    return RecordDict({"trimtab": ArrayRecord({k: _array(v) for k, v in parts.items()})})
+    header, arrays = encode(Message(message.header)), encode(Message({}, message.arrays))
+    if len(header) + len(arrays) <= _SMALL:
+        return RecordDict({"trimtab": ConfigRecord({"header": header, "arrays": arrays})})
+    parts = {"header": _array(header), "arrays": _array(arrays)}
+    return RecordDict({"trimtab": ArrayRecord(parts)})
 
 
 def unpack(content: RecordDict) -> Message:
     """Read what `pack` wrote; a ValueError says what is wrong with it."""
-    records = content.array_records
-    if "trimtab" not in records or set(records["trimtab"]) != {"header", "arrays"}:
+    record: Any = content.get("trimtab")
+    if not isinstance(record, ArrayRecord | ConfigRecord) or set(record) != {"header", "arrays"}:
         raise ValueError("a message cannot be read (it is not one of trimtab's).")
-    parts = records["trimtab"]
-    return Message(decode(parts["header"].data).header, decode(parts["arrays"].data).arrays)
+    header, arrays = (_bytes(record[name]) for name in ("header", "arrays"))
+    return Message(decode(header).header, decode(arrays).arrays)
+
+
+def _bytes(part: Any) -> bytes:
+    data = part.data if isinstance(part, Array) else part
+    if not isinstance(data, bytes):
+        raise ValueError("a message cannot be read (a part of it is no bytes).")
+    return data
 
 
 def _array(data: bytes) -> Array:

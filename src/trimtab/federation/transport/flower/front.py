@@ -37,9 +37,9 @@ _HANDSHAKE = 10.0  # a TLS handshake takes <= this many seconds,
 _STRANGER = 10.0  # the head of a stranger's request as well,
 _IDLE = 120.0  # and a site may be silent between two requests for <= this many
 _REQUEST = 600.0  # a site's request, body and answer, takes <= this many seconds
-_STRANGERS = 128  # there are <= this many connections of strangers,
+_STRANGERS = 256  # there are <= this many connections of strangers, of < 1 MB each,
 _OF_ONE_SITE = 32  # and <= this many of one site
-_BACKLOG = 256
+BACKLOG = 256  # <= this many connections wait until they are accepted
 
 
 class Front:
@@ -72,7 +72,7 @@ class Front:
     def start(self) -> None:
         """Begin to listen; till then the port is ours, and closed."""
         for listener in self.listeners:
-            listener.listen(_BACKLOG)
+            listener.listen(BACKLOG)
             listener.setblocking(False)
         self._thread.start()
 
@@ -126,6 +126,7 @@ class Front:
 
     async def _serve(self, accepted: socket.socket, where: str) -> None:
         link = _Link(self, accepted, where)
+        link.task = asyncio.current_task()
         self._shed([other for other in self._links if other.site is None], _STRANGERS - 1)
         self._links.append(link)
         try:
@@ -135,7 +136,8 @@ class Front:
         except Exception as error:
             log.warning(f"the front failed on a request ({error!r}).")
         finally:
-            self._links.remove(link)
+            if link in self._links:
+                self._links.remove(link)
             link.abort()
 
     def known(self, link: "_Link", site: str) -> None:
@@ -144,11 +146,12 @@ class Front:
             link.site = site
             self._shed([other for other in self._links if other.site == site], _OF_ONE_SITE)
 
-    @staticmethod
-    def _shed(links: "list[_Link]", most: int) -> None:
-        """Close the oldest of these connections, so that so many are left."""
+    def _shed(self, links: "list[_Link]", most: int) -> None:
+        """End the oldest of these connections, so that so many are left."""
         for link in links[: max(0, len(links) - most)]:
-            link.abort()
+            self._links.remove(link)
+            if link.task is not None:
+                link.task.cancel()
 
 
 class _Link:
@@ -157,6 +160,7 @@ class _Link:
     def __init__(self, front: Front, accepted: socket.socket, where: str) -> None:
         self.front, self.where = front, where
         self.site: str | None = None  # None: a stranger, until a request is signed
+        self.task: asyncio.Task[None] | None = None  # the one that serves it
         self._socket = accepted
         self._writer: asyncio.StreamWriter | None = None
         self._upstream = Upstream(front.upstream, front.trust)
