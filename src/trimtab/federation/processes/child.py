@@ -7,6 +7,7 @@ one that has not been heard of for too long can be ended, and is started again.
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ log = logging.getLogger("trimtab.federation.processes")
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
 _LONGEST = 15.0  # and one that did not, after a pause of <= this many
 _ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Child:
@@ -224,10 +227,12 @@ def _processor_seconds(pid: int | None) -> float | None:
 
 
 def tail(path: Path, lines: int = 1) -> str:
-    """Return the last lines of a log, as one, for an error message."""
+    """Return the last lines of a log that say more than how it goes, as one, for a message."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    text = _COLOURS.sub("", text)
     written = [line.strip() for line in text.splitlines() if line.strip()]
+    written = [line for line in written if not line.startswith("INFO")] or written
     return " / ".join(written[-lines:])[-300:]

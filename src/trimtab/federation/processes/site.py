@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from flwr.supercore.constant import TaskType
 
 from trimtab._files import Lock
 from trimtab.federation.log import attached
-from trimtab.federation.message import Message
+from trimtab.federation.message import decode
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import Proxy, free_port, probe, proxy_of
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
@@ -23,6 +24,7 @@ from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.clocks import Clocks
+from trimtab.federation.transport.flower.parcel import Parcel
 from trimtab.federation.transport.flower.site import (
     Superseded,
     answer,
@@ -59,7 +61,8 @@ class SiteProcess:
         self.site_folder = SiteFolder.read(folder)
         self.proxy = None if proxy is None else proxy_of(proxy)
         self.stop = threading.Event()
-        self._lock = Lock(private_folder(folder / "run"))
+        self.folder = private_folder(folder / "run")
+        self._lock = Lock(self.folder)
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
         self.clocks = Clocks("this machine's", "the server's")
@@ -127,9 +130,11 @@ class SiteProcess:
         started = time.monotonic()
         try:
             with tasks.work(token) as client:
-                message, context = take(tasks, client, self.stop)
-                reply, answered = self._reply(message)
-                answer(client, message, context, reply)
+                message, parcel, context = take(tasks, client, self.folder, self.stop)
+                with closing(parcel):
+                    reply, answered = self._reply(message, parcel)
+                with closing(reply) if isinstance(reply, Parcel) else nullcontext():
+                    answer(client, message, context, reply)
         except Superseded as next_:
             return None, next_.token
         except Exception as error:
@@ -144,28 +149,28 @@ class SiteProcess:
             answered = replace(answered, seconds=time.monotonic() - started)
         return answered, None
 
-    def _reply(self, message: Any) -> tuple[Message | str, AnsweredRequest | None]:
+    def _reply(self, message: Any, parcel: Parcel) -> tuple[Parcel | str, AnsweredRequest | None]:
         """Return the reply to a request, or why there is none; a SuperNode waits for either."""
         if is_over(message, self.clocks.ahead):
             log.info("a request came after its round was closed; it is skipped.")
             return "its round is closed", None
         try:
-            request = api.unpack(message.content)
+            header = decode(parcel.header).header
         except ValueError as error:
             log.warning(f"refused a request of the server: {error}")
             return str(error), None
-        reply = self._answer(request)
+        reply = self._answer(parcel)
         if reply is None:
             return "the site is stopping", None
-        header = request.header | reply.header
+        header |= decode(reply.header).header
         facts = str(header.get("kind")), header.get("r"), str(header.get("status"))
         return reply, AnsweredRequest(*facts, 0.0, str(header.get("why", "")))
 
-    def _answer(self, request: Message) -> Message | None:
+    def _answer(self, request: Parcel) -> Parcel | None:
         """Ask the worker; if it dies, ask the next one."""
         while not self.stop.is_set():
             try:
-                return self.worker.answer(request)
+                return self.worker.answer(request, self.folder)
             except WorkerGone:
                 if self.stop.is_set():
                     break

@@ -44,8 +44,8 @@ from trimtab.federation.transport.flower.straight import StraightRuntime
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 GRACE = 10.0  # Flower keeps a request for this many seconds after nobody waits for its reply
-_SMALL = 256 << 10  # a message goes whole if it has <= 256 KiB
-_WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
+SMALL = 256 << 10  # a message goes whole if it has <= 256 KiB
+WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
@@ -64,7 +64,7 @@ def pack(message: Message) -> RecordDict:
     apart: what is the same for all sites, the arrays, is then stored once.
     """
     header, arrays = encode(Message(message.header)), encode(Message({}, message.arrays))
-    if len(header) + len(arrays) <= _SMALL:
+    if len(header) + len(arrays) <= SMALL:
         return RecordDict({"trimtab": ConfigRecord({"header": header, "arrays": arrays})})
     parts = {"header": _array(header), "arrays": _array(arrays)}
     return RecordDict({"trimtab": ArrayRecord(parts)})
@@ -94,7 +94,7 @@ def fetch(client: RuntimeHttpClient, node: Node, about: Metadata, tree: ObjectTr
     """Return the message whose parts, those of the tree, may be on their way still."""
     ids = [part.object_id for part in iterate_object_tree(tree)]
     pull = make_pull_object_fn_protobuf(client.PullObject, node, about.run_id)
-    contents = pull_objects(ids, pull, max_time=_WHOLE, initial_backoff=0.05, backoff_cap=1)
+    contents = pull_objects(ids, pull, max_time=WHOLE, initial_backoff=0.05, backoff_cap=1)
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(
             node=node, run_id=about.run_id, message_object_id=about.message_id

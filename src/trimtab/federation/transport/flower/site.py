@@ -13,10 +13,9 @@ from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import push_message
 
-from trimtab.federation.message import Message
 from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.parcel import Parcel, fetch_parcel, push_reply
 from trimtab.federation.transport.flower.supernode import PROXY
 
 _CLOSE = 2.0  # the clocks of server and site are compared to within < this many seconds
@@ -45,8 +44,10 @@ class Superseded(Exception):
         self.token = token
 
 
-def take(tasks: api.Tasks, client: RuntimeHttpClient, stop: Event) -> tuple[Any, Context]:
-    """Return the message that a task is about, and Flower's context of it.
+def take(
+    tasks: api.Tasks, client: RuntimeHttpClient, folder: Path, stop: Event
+) -> tuple[Any, Parcel, Context]:
+    """Return the message that a task is about, what it holds, and Flower's context of it.
 
     A SuperNode announces a message before it has it, and may give it up; what it announces
     next takes its place, which `Superseded` tells.
@@ -64,7 +65,8 @@ def take(tasks: api.Tasks, client: RuntimeHttpClient, stop: Event) -> tuple[Any,
         following = tasks.acquire()
         if following is not None or stop.wait(0.1):
             raise Superseded(following)
-    return api.fetch(client, node, about, tree), context_from_proto(task.context)
+    message, parcel = fetch_parcel(client, node, about, tree, folder)
+    return message, parcel, context_from_proto(task.context)
 
 
 def is_over(request: Any, ahead: float) -> bool:
@@ -76,11 +78,12 @@ def is_over(request: Any, ahead: float) -> bool:
     return bool(time.time() - ahead > about.created_at + about.ttl - api.GRACE + _CLOSE)
 
 
-def answer(client: RuntimeHttpClient, request: Any, context: Context, reply: Message | str) -> None:
+def answer(client: RuntimeHttpClient, request: Any, context: Context, reply: Parcel | str) -> None:
     """Send the reply to a request; a string says why there is none."""
     content = (
         Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reply)
         if isinstance(reply, str)
-        else api.pack(reply)
+        else reply.record()
     )
-    push_message(client, FlowerMessage(content, reply_to=request), context)
+    message = FlowerMessage(content, reply_to=request)
+    push_reply(client, context.node_id, context.run_id, message)
