@@ -27,6 +27,7 @@ from trimtab.cli.output import users_output
 from trimtab.report.live import Watch
 
 if TYPE_CHECKING:
+    from trimtab.core import Algorithm
     from trimtab.federation.events import AuditDone, Ended
     from trimtab.federation.setup.job import Job
 
@@ -110,6 +111,8 @@ def server(
     federation = Federation.read(folder)
     _ = federation.problem  # its file may register the algorithm
     chosen = algorithm_of(algorithm, hyper, click.get_current_context().meta[OWN])
+    if hyper["lean"] is None:
+        chosen = _lean(chosen)
     job = start_job(
         federation,
         chosen,
@@ -163,6 +166,16 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
         click.echo(f"|c - sum p_i c_i| = {done.deviation:.3g}, max |c_i| = {done.largest:.3g}")
 
 
+def _lean(algorithm: "Algorithm") -> "Algorithm":
+    """Return SCAFFOLD as it uploads dx alone, where it can; any other algorithm as it is."""
+    from trimtab.algorithms import Scaffold
+    from trimtab.core.hyper import Epochs
+
+    if isinstance(algorithm, Scaffold) and algorithm.option == "II":
+        return replace(algorithm, lean=not isinstance(algorithm.K, Epochs))
+    return algorithm
+
+
 @dataclass
 class _Outcome:
     """How a job ended."""
@@ -173,6 +186,7 @@ class _Outcome:
 
 def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
+    from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted
     from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.operator import OperatorProcess
@@ -188,6 +202,7 @@ def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
         attached(follow=watch.line),
     ):
         process.start()
+        LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
         for event in process.events(job):
             if isinstance(event, RoundCommitted):

@@ -29,7 +29,7 @@ FLOWER = "1.41.0"  # the version whose modules are known
 PROXY = "TRIMTAB_PROXY"  # an address may hold a password, so it does not go into the arguments
 SOONEST, LATEST = 0.2, 2.0  # a request is looked for every 0.2 to 2 seconds
 _NO_REQUEST = 3.0  # Flower sleeps for this many seconds if there is none
-_PATIENT = 60.0  # after t seconds without a request, the next look is t / 60 seconds later
+_PATIENT = 20.0  # after t seconds without a request, the next look is t / 20 seconds later
 GAVE_UP = 70  # the code with which it ends when its client has given up
 
 
