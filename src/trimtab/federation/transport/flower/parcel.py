@@ -122,16 +122,20 @@ class Parcel:
         if len(self.header) + self.size <= SMALL:
             small = ConfigRecord({"header": self.header, "arrays": b"".join(self.pieces())})
             return RecordDict({"trimtab": small})
-        header = Array("uint8", (len(self.header),), "trimtab.safetensors", self.header)
-        arrays = Array("uint8", (self.size,), "trimtab.safetensors", b"")
+        sizes = {"header": len(self.header), "arrays": self.size}
+        data = {"header": self.header, "arrays": b""}
+        record = ArrayRecord(
+            {k: Array("uint8", (n,), "trimtab.safetensors", data[k]) for k, n in sizes.items()}
+        )
         ((begin, size),) = self._places
         step = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
         chunks = [
             _Chunk(self, at, min(step, begin + size - at))
             for at in range(begin, begin + size, step)
         ]
-        arrays.__dict__["_chunks"] = [(chunk.object_id, chunk) for chunk in chunks]
-        return RecordDict({"trimtab": ArrayRecord({"header": header, "arrays": arrays})})
+        # A record copies the arrays it is made of, so they get their chunks in the end.
+        record["arrays"].__dict__["_chunks"] = [(chunk.object_id, chunk) for chunk in chunks]
+        return RecordDict({"trimtab": record})
 
 
 class _Chunk(ArrayChunk):
