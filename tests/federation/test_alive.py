@@ -70,8 +70,10 @@ def test_no_site_stays_deaf_after_others_were_at_the_servers_port(tmp_path):
             impostor.close()
         closer = at_port(lambda: Closer(whole.federation.port))
         try:
-            for name in whole.names:
-                whole.wait_for("does not speak TLS as it should", name)
+            end = time.monotonic() + 120
+            while len(closer.asked) < 6:
+                assert time.monotonic() < end, whole.logs()
+                time.sleep(0.1)
         finally:
             closer.close()
         assert all(process.poll() is None for process in sites.values())
@@ -191,9 +193,7 @@ def test_proxies_of_the_environment_are_left_alone_and_a_chosen_one_is_used(tmp_
     assert swallows.asked == []
     targets = {target.replace("[", "").replace("]", "") for _, target, _ in proxy.asked}
     assert targets == {f"::1:{whole.federation.port}"}  # httpx writes it without brackets
-    assert all(
-        b"proxy-authorization: basic cm9tZTpoaWRkZW4=" in head.lower() for *_, head in proxy.asked
-    )
+    assert all(b"Basic cm9tZTpoaWRkZW4=" in head for *_, head in proxy.asked)
 
 
 def test_a_clock_that_is_off_is_named_in_both_logs(tmp_path):
