@@ -46,7 +46,7 @@ ROLES = {
     "front": "processes.front:main",
     "rounds": "processes.rounds:main",
 }
-OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
+OUT = Path(__file__).parents[1] / "results" / "federation" / "rounds.json"
 
 PROBLEM = """\
 import torch
@@ -344,9 +344,10 @@ def main() -> None:
                 continue
             with TemporaryDirectory() as folder:
                 row = measure(Path(folder), sites, (d - 10) // 10, asked.rounds)
-            rows.append(row | {"load": os.getloadavg(), "made": time.strftime("%Y-%m-%d")})
+            about = {"load": os.getloadavg(), "made": time.strftime("%Y-%m-%d")}
+            rows.append(row | about | {"versions": environment()})
             print(json.dumps(rows[-1]), file=sys.stderr)
-            write_json(OUT, {"versions": environment(), "rows": rows})
+            write_json(OUT, {"rows": rows})
 
 
 if __name__ == "__main__":
