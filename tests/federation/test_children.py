@@ -2,10 +2,11 @@
 
 import os
 import signal
-import sys
+import sqlite3
 import time
 from contextlib import closing
 
+import httpx
 import pytest
 import torch
 from connect_proxy import ConnectProxy, Listener
@@ -15,9 +16,9 @@ from trimtab.federation.log import attached
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside
-from trimtab.federation.processes.ports import probe, proxy_of
+from trimtab.federation.processes.ports import free_port, probe, proxy_of
 from trimtab.federation.storage import keys
-from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower import api, supernode
 from trimtab.federation.transport.flower.clocks import Clocks
 from trimtab.federation.transport.flower.parcel import Parcel
 
@@ -130,10 +131,7 @@ def test_clocks_are_named_once_and_again_when_they_agree():
         clocks = Clocks("site rome's", "the server's")
         for ahead in (None, 0.4, 7.0, 7.0, 7.2, -0.5, 0.1, 5.5, 0.0):
             clocks.note(ahead)
-    assert [line[:70] for line in lines] == [
-        "warning: site rome's clock is 7 seconds ahead of the server's; set both",
-        "site rome's clock agrees with the server's again.",
-    ] or len(lines) == 2
+    assert len(lines) == 2
     assert "7 seconds ahead of the server's" in lines[0]
     assert lines[1] == "site rome's clock agrees with the server's again."
 
@@ -186,7 +184,7 @@ def test_the_way_through_a_proxy_is_probed(tmp_path):
     keys.make_authority(tmp_path)
     proxy, refuses = ConnectProxy(), Refuses()
     try:
-        nobody = f"127.0.0.1:{free()}"
+        nobody = f"127.0.0.1:{free_port()}"
         way = proxy_of(f"http://127.0.0.1:{proxy.port}")
         said = probe(nobody, tmp_path / "ca.crt", proxy=way)
         assert "cannot be reached" in said
@@ -201,15 +199,7 @@ def test_the_way_through_a_proxy_is_probed(tmp_path):
         refuses.close()
 
 
-def free():
-    from trimtab.federation.processes.ports import free_port
-
-    return free_port()
-
-
 def test_a_damaged_database_is_seen(tmp_path):
-    import sqlite3
-
     path = tmp_path / "superlink.db"
     assert damage(path) == ""
     with closing(sqlite3.connect(path)) as link:
@@ -226,10 +216,30 @@ def test_a_damaged_database_is_seen(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_it_works_with_this_flower_alone(monkeypatch):
-    from trimtab.federation.transport.flower import supernode
+def test_a_supernode_does_not_give_up_at_a_word_of_tls():
+    from flwr.supercore.retry import make_simple_http_retry_invoker
 
+    error = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert make_simple_http_retry_invoker().should_giveup(error)  # as Flower comes
+    assert not supernode._patient().should_giveup(error)
+    refused = httpx.Response(404, request=httpx.Request("POST", "https://a"))
+    status = httpx.HTTPStatusError("no", request=refused.request, response=refused)
+    assert supernode._patient().should_giveup(status)
+
+
+def test_a_supernode_looks_the_less_often_the_longer_it_waits(monkeypatch):
+    slept, now = [], [0.0]
+    monkeypatch.setattr(supernode.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    pace = supernode._Pace()
+    for now[0] in (0.5, 10.0, 100.0):
+        pace.sleep(3)
+    pace.sleep(0.5)  # it waits for a reply: there was a request
+    pace.sleep(3)
+    assert slept == [0.2, 0.5, 2.0, 0.2, 0.2]
+
+
+def test_it_works_with_this_flower_alone(monkeypatch):
     monkeypatch.setattr(supernode, "package_version", "1.42.0")
     with pytest.raises(SystemExit, match=r"works with Flower 1\.41\.0, but 1\.42\.0 is installed"):
         supernode.main()
-    assert "flwr" in sys.modules

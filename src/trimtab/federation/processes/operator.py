@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -86,9 +87,13 @@ class OperatorProcess:
     def _front(self, bind: str | None) -> FrontProcess:
         keys, port = self.federation.keys, self.federation.port
         addresses = [bind] if bind else addresses_of(self.federation.hosts)
+        listeners: list[socket.socket] = []
         try:
-            listeners = [listener(address, port) for address in addresses]
+            for address in addresses:
+                listeners.append(listener(address, port))
         except OSError as error:
+            for opened in listeners:
+                opened.close()
             raise BadArgument(
                 "bind",
                 "port {port} of {address} cannot be opened ({why}); end what uses it, or pass "

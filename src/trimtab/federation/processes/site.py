@@ -40,6 +40,7 @@ _POLL = 0.1  # a task waits <= this many seconds until it is asked for
 _PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
 _QUIET = 30.0  # if the server has not answered for > 30 seconds, the way to it is looked at,
 _DEAF = 90.0  # and if that is open, a SuperNode that was not answered for > 90 is ended
+_START = 300.0  # which does not hold for one that is starting, for <= 300 seconds
 _STUCK = 30.0  # a worker that neither beats nor computes for > 30 seconds is ended
 
 
@@ -219,7 +220,7 @@ class SiteProcess:
         if not self.supernode.alive:
             if way.open_for >= 0:
                 self.supernode.tend()
-        elif silence > _DEAF and way.open_for > _QUIET:
+        elif silence > (_DEAF if self.supernode.shown else _START) and way.open_for > _QUIET:
             log.warning(
                 f"the SuperNode has not reached the server for {silence:.0f} seconds, which can be "
                 "reached; it is ended and started again."
