@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation kernel test-kernel format reproduce bench bench-peers account clean
+.PHONY: demo test test-federation soak kernel test-kernel format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -20,9 +20,14 @@ test: $(VENV)/installed-dev
 	$(BIN)/mypy --strict src
 	$(BIN)/pytest -n 2
 
-# Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
+# Servers, sites, keys and sockets as they are used, killed at every durable write: under 15 minutes.
 test-federation: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 -m federation tests/federation
+
+# Hours of random kills, stops, network faults and full disks, then the replay: SOAK="--minutes 240".
+SOAK ?= --minutes 240
+soak: $(VENV)/installed-dev
+	cd tests/federation && ../../$(BIN)/python chaos.py $(SOAK)
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed

@@ -1,19 +1,21 @@
-"""What the federation costs: bytes at the wire, and time beside bare Flower.
+"""What the federation costs: bytes at the wire, memory, and time beside bare Flower.
 
-Writes results/federation/cost.json. Bare Flower is Flower as its documentation runs it, with TLS
-and keys: an app whose clients send back an array as large as they got, with no work and no torch.
-Both have the same sites and the same array. Loopback only; about five minutes.
+Bare Flower is Flower as its documentation runs it, with TLS and keys: an app whose clients send
+back an array as large as they got, with no work and no torch. Both have the same sites and the same
+array, one after the other in one run. Loopback only. Rows that are in the record are not measured
+again, so a run that was stopped goes on; `--table` prints the table of docs/federation.md.
 
-    python benchmarks/federation.py
+    python benchmarks/federation.py [--d 7850,50890] [--sites 2,4] [--table]
 """
 
+import argparse
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +37,16 @@ from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.server import Control, SuperLink, superlink_arguments
 from trimtab.federation.transport.flower.site import supernode_arguments
 
-OUT = Path(__file__).parents[1] / "results" / "federation" / "cost.json"
+SIZES, SITES = (7_850, 50_890, 11_000_010, 50_000_010), (2, 4)
+ROLES = {
+    "site": "processes.site:main",
+    "worker": "processes.worker:main",
+    "supernode": "flower.supernode:main",
+    "superlink": "flwr.superlink",
+    "front": "processes.front:main",
+    "rounds": "processes.rounds:main",
+}
+OUT = Path(__file__).parents[1] / "results" / "federation" / "rounds.json"
 
 PROBLEM = """\
 import torch
@@ -49,7 +60,8 @@ def model():
 
 def silo(data):
     draw = torch.Generator().manual_seed(int(data.name))
-    X, y = torch.randn(40, {features}, generator=draw), torch.arange(40) % 10
+    n = 40 if {features} <= 100_000 else 10
+    X, y = torch.randn(n, {features}, generator=draw), torch.arange(n) % 10
     return (X, y), (X, y)
 """
 
@@ -169,11 +181,38 @@ def beyond(event: RoundCommitted) -> float:
     return event.seconds - max(site.seconds for site in event.sites.values())
 
 
+def peaks() -> dict[str, float]:
+    """Return the most memory, in MB, that a process of each role below this one has had."""
+    parents: dict[int, tuple[int, str]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError, ValueError):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(path.name)] = parent, (path / "cmdline").read_text()
+    found, new = dict[str, float](), {os.getpid()}
+    while new:
+        new = {pid for pid, (parent, _) in parents.items() if parent in new}
+        for pid in new:
+            for role, target in ROLES.items():
+                if target in parents[pid][1]:
+                    with suppress(OSError):
+                        found[role] = max(found.get(role, 0.0), peak(pid))
+    return found
+
+
+def peak(pid: int) -> float:
+    """Return the most memory, in MB, that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1000
+
+
 def ours(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
     """Measure lean SCAFFOLD and FedAvg over the same sites."""
     eta = {"eta_l": 0.01, "K": 1}
     with serving(folder, sites, features) as server:
+        idle = peaks()
         lean = rounds(server, Scaffold(**eta, lean=True), R, "state")
+        most = peaks()
         fedavg = rounds(server, FedAvg(**eta), R, "state-fedavg")
     seconds = [beyond(event) for event in (*lean[1:], *fedavg[1:])]
     return {
@@ -181,6 +220,8 @@ def ours(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
         "up_fedavg": wire(fedavg),
         "seconds": statistics.median(seconds),
         "all_seconds": seconds,
+        "peak_MB": most,
+        "idle_MB": idle,
     }
 
 
@@ -265,18 +306,48 @@ def measure(folder: Path, sites: int, features: int, R: int) -> dict[str, Any]:
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return what was measured as Markdown; what was not says so."""
+    found = {(row["d"], row["sites"]): row for row in rows}
+    lines = [
+        "| parameters | sites | seconds a round beyond the work | bare Flower "
+        "| site's supervisor, MB | front, MB | rounds, MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for d in SIZES:
+        for sites in SITES:
+            row = found.get((d, sites))
+            if row is None:
+                lines.append(f"| {d:,} | {sites} | not measured | | | | |")
+                continue
+            memory = [f"{row['peak_MB'][role]:.0f}" for role in ("site", "front", "rounds")]
+            cells = [f"{row['seconds']:.1f}", f"{row['bare_seconds']:.1f}", *memory]
+            lines.append(f"| {d:,} | {sites} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Measure a small model and one of a million numbers."""
-    rows = []
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    for features in (100_000, 100):
-        with TemporaryDirectory() as folder:
-            row = measure(Path(folder), sites=4, features=features, R=5)
-        rows.append(row | {"load": os.getloadavg()})
-        print(json.dumps(rows[-1]), file=sys.stderr)
-        write_json(
-            OUT, {"made": time.strftime("%Y-%m-%d"), "versions": environment(), "rows": rows}
-        )
+    """Measure what is asked for and not in the record yet."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--d", default=",".join(map(str, SIZES)), help="parameters, with commas")
+    parser.add_argument("--sites", default=",".join(map(str, SITES)), help="with commas")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--table", action="store_true", help="print the table, measure nothing")
+    asked = parser.parse_args()
+    rows = list(json.loads(OUT.read_text())["rows"]) if OUT.exists() else []
+    if asked.table:
+        print(table(rows))
+        return
+    for d in map(int, asked.d.split(",")):
+        for sites in map(int, asked.sites.split(",")):
+            if any((row["d"], row["sites"]) == (d, sites) for row in rows):
+                continue
+            with TemporaryDirectory() as folder:
+                row = measure(Path(folder), sites, (d - 10) // 10, asked.rounds)
+            about = {"load": os.getloadavg(), "made": time.strftime("%Y-%m-%d")}
+            rows.append(row | about | {"versions": environment()})
+            print(json.dumps(rows[-1]), file=sys.stderr)
+            write_json(OUT, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """What a round costs over Flower: bytes at the wire, time beside bare Flower, and no outside."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import federation as benchmark
+from trimtab import Scaffold
 
 pytestmark = pytest.mark.federation
 
@@ -17,3 +19,17 @@ def test_lean_scaffold_uploads_what_fedavg_does_and_a_round_costs_no_more_than_f
     assert row["up_fedavg"] > 2 * 4 * row["d"]  # it was counted where everything passes
     assert row["up_ratio"] == pytest.approx(1, abs=0.01), row
     assert row["ratio"] < 1.2, row
+
+
+def test_who_only_carries_never_holds_the_model(tmp_path):
+    d = 10_000_010
+    with benchmark.serving(tmp_path / "federation", sites=1, features=(d - 10) // 10) as server:
+        while len(benchmark.peaks()) < 5:
+            time.sleep(0.5)
+        idle = benchmark.peaks()
+        lean = Scaffold(eta_l=0.01, K=1, lean=True)
+        assert len(benchmark.rounds(server, lean, 2, "state")) == 2
+        most = benchmark.peaks()
+    copy = 4 * d / 1e6
+    assert most["site"] - idle["site"] < 2 * copy, (idle, most)
+    assert most["front"] - idle["front"] < 2 * copy, (idle, most)

@@ -91,7 +91,7 @@ def test_options_are_what_they_were():
         "register": ["--replace"],
         "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
         "resume": sorted([*run.split(), *watched]),
-        "site": sorted(["--data", *watched]),
+        "site": sorted(["--data", "--proxy", *watched]),
         "status": ["--json"],
         "audit": ["--bind", "--json"],
         "model": [],

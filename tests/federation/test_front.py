@@ -6,16 +6,19 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
 
 from trimtab.federation.log import attached
-from trimtab.federation.processes.ports import probe
+from trimtab.federation.processes.ports import listener, probe
 from trimtab.federation.storage import keys
 from trimtab.federation.transport.flower.front import Front
 
@@ -41,7 +44,7 @@ class SuperLink(BaseHTTPRequestHandler):
 def place(tmp_path):
     keys.make_authority(tmp_path)
     keys.make_server_certificate(tmp_path, ["127.0.0.1"])
-    _, public = keys.make_site_key()
+    private, public = keys.make_site_key()
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
     upstream.status, upstream.daemon_threads = 200, True
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,31 +54,47 @@ def place(tmp_path):
     lines = []
     front = make_front(tmp_path, upstream.server_address[1], {"rome": public})
     with attached(follow=lines.append):
-        yield Place(tmp_path, front, upstream, public, lines)
+        yield Place(tmp_path, front, upstream, (private, public), lines)
     front.close()
     upstream.shutdown()
     upstream.server_close()
 
 
 class Place:
-    def __init__(self, folder, front, upstream, public, lines):
+    def __init__(self, folder, front, upstream, key, lines):
         self.folder, self.front, self.upstream = folder, front, upstream
-        self.public, self.lines = public, lines
+        self.key, self.lines = key, lines
 
-    def post(self, path, body=b"", key=None, method="POST"):
+    def post(self, path, body=b"", key=None, method="POST", **signing):
         trust = ssl.create_default_context(cafile=self.folder / "ca.crt")
         link = http.client.HTTPSConnection("127.0.0.1", self.front.port, timeout=10, context=trust)
-        public = (self.public if key is None else key).encode()
-        link.request(method, path, body, {"flwr-public-key": base64.b64encode(public).decode()})
+        link.request(method, path, body, signed(*(key or self.key), **signing))
         response = link.getresponse()
         found = response.status, response.read()
         link.close()
         return found
 
+    def open(self):
+        trust = ssl.create_default_context(cafile=self.folder / "ca.crt")
+        plain = socket.create_connection(("127.0.0.1", self.front.port), timeout=10)
+        return trust.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def signed(private, public, ahead=0.0):
+    """Return the headers with which a SuperNode signs, at a time by its own clock."""
+    at = (datetime.now(UTC) + timedelta(seconds=ahead)).isoformat()
+    signature = load_ssh_private_key(private, None).sign(at.encode(), ec.ECDSA(hashes.SHA256()))
+    return {
+        "flwr-public-key": base64.b64encode(public.encode()).decode(),
+        "flwr-timestamp": at,
+        "flwr-signature": base64.b64encode(signature).decode(),
+    }
+
 
 def make_front(folder, upstream, sites, port=0):
     certificates = folder / "server.crt", folder / "server.key"
-    front = Front(("127.0.0.1", port), *certificates, upstream, folder / "ca.crt", sites)
+    bound = [listener("127.0.0.1", port)]
+    front = Front(bound, *certificates, upstream, folder / "ca.crt", sites)
     front.start()
     return front
 
@@ -107,19 +126,19 @@ def test_everything_else_is_refused_and_logged(place, method, path):
 
 
 def test_an_unknown_key_is_refused_and_its_fingerprint_logged(place):
-    _, stranger = keys.make_site_key()
+    stranger = keys.make_site_key()
     assert place.post("/v1/fleet/activate-node", key=stranger)[0] == 403
     assert place.lines == [
-        f"warning: refused 127.0.0.1: an unknown key ({keys.fingerprint(stranger)}); no site of "
+        f"warning: refused 127.0.0.1: an unknown key ({keys.fingerprint(stranger[1])}); no site of "
         "this federation has it."
     ]
-    assert place.post("/v1/fleet/activate-node", key="")[0] == 403
+    assert place.post("/v1/fleet/activate-node", key=(stranger[0], ""))[0] == 403
     assert "an unknown key (none)" in place.lines[-1]
 
 
 def test_a_key_is_let_in_and_out_while_the_front_stands(place):
-    _, newcomer = keys.make_site_key()
-    place.front.admit({"oslo": newcomer})
+    newcomer = keys.make_site_key()
+    place.front.admit({"oslo": newcomer[1]})
     assert place.post("/v1/fleet/pull-messages", key=newcomer)[0] == 200
     assert place.post("/v1/fleet/pull-messages")[0] == 403
 
@@ -132,10 +151,25 @@ def test_a_second_node_under_a_name_is_logged(place):
     )
 
 
-def test_a_bad_signature_is_logged(place):
-    place.upstream.status = 401
-    assert place.post("/v1/fleet/pull-messages")[0] == 401
+def test_a_bad_signature_is_refused_unread_and_logged(place):
+    thief = keys.make_site_key()[0], place.key[1]
+    assert place.post("/v1/fleet/pull-messages", b"x" * 100_000, key=thief)[0] == 401
     assert "refused site rome at 127.0.0.1: its signature is not valid." in place.lines[0]
+    assert place.front.traffic().up == {}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status", "said"),
+    [
+        (6.5, 401, "refused site rome at 127.0.0.1: its clock is 6 seconds ahead of the server's"),
+        (-311, 401, "refused site rome at 127.0.0.1: its clock is 311 seconds behind the server's"),
+        (-100, 200, "site rome's clock is 100 seconds behind the server's; set both by NTP"),
+    ],
+)
+def test_a_clock_that_is_off_is_named_with_its_offset(place, ahead, status, said):
+    assert place.post("/v1/fleet/pull-messages", ahead=ahead)[0] == status
+    (line,) = place.lines
+    assert line.startswith(f"warning: {said}")
 
 
 def test_nobody_answers_in_the_name_of_another_node(place):
@@ -200,14 +234,54 @@ def test_while_the_superlink_is_away_sites_are_told_to_try_again(place):
     assert place.post("/v1/fleet/pull-messages")[0] == 503
 
 
-def test_what_is_too_large_is_refused_unread(place):
-    trust = ssl.create_default_context(cafile=place.folder / "ca.crt")
-    with (
-        socket.create_connection(("127.0.0.1", place.front.port), timeout=10) as plain,
-        trust.wrap_socket(plain, server_hostname="127.0.0.1") as link,
-    ):
-        link.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n")
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999", 403),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked", 403),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ncontent-length: -1", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ncontent-length: 1e3", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ncontent-length: \xc2\xb2", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip", 501),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\nflwr-public-key: \x01\x1b[2J", 403),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\nflwr-public-key: \xff\xfe", 403),
+        (b"POST /v1/fleet/\x1b[2J HTTP/1.1\r\nhost: a", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 100_000, 431),
+        (b"\x00\x01\x02\x03", 400),
+        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nhost: a", 403),
+    ],
+)
+def test_whatever_is_odd_gets_an_answer_and_a_line_that_is_plain(place, request_, status):
+    with place.open() as link:
+        link.sendall(request_ + b"\r\n\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 %d " % status)
+    (line,) = place.lines
+    assert line.isprintable()
+    assert len(line) < 300
+    assert "the front failed" not in line
+    assert place.post("/v1/fleet/pull-messages")[0] == 200
+
+
+def test_a_body_that_announces_itself_is_asked_for_after_the_key_was_seen(place):
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n"
+    head += b"content-length: 5\r\n"
+    with place.open() as link:
+        link.sendall(head + b"\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 403")
+    for name, value in signed(*place.key).items():
+        head += f"{name}: {value}\r\n".encode()
+    with place.open() as link:
+        link.sendall(head + b"\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 100")
+        link.sendall(b"12345")
+        assert link.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_refusals_of_many_kinds_do_not_fill_the_log(place):
+    for number in range(100):
+        place.front.refusals.say("a stranger", f"reason {number}.")
+    assert 50 < len(place.lines) < 70
+    assert "many are refused" in place.lines[-1]
 
 
 def test_equal_lines_are_not_repeated_at_once(place):

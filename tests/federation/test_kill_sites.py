@@ -38,7 +38,7 @@ def test_nothing_is_lost_however_sites_die(tmp_path):
         def kill(event):
             if event.r == 6:
                 whole.kill(whole.sites["a"], "trimtab.federation.processes.worker")
-                whole.kill(whole.sites["b"], "flwr.supernode.cli")
+                whole.kill(whole.sites["b"], "flower.supernode")
                 whole.kill_site("c")
                 whole.start_site("c")
                 killed.append(event.r)

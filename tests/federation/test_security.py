@@ -84,7 +84,7 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
             Serving(whole)
         expired = front_at(whole, server.front.port)
         try:
-            whole.kill(honest, "flwr.supernode.cli")
+            whole.kill(honest, "flower.supernode")
             whole.wait_for("its certificate has expired; the operator writes a new one", "a")
         finally:
             expired.close()

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from trimtab.federation.setup.operator_folder import create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.states import START
+from trimtab.federation.transport.flower.parcel import Parcel
 
 PROBLEM = """
 import time
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -78,12 +81,21 @@ def evaluate(folder):
     return Message(header, {"0": torch.zeros(8)})
 
 
+def ask(site):
+    with closing(Parcel.of(site.folder, evaluate(site.site_folder.folder))) as request:
+        reply = site._answer(request)
+    if reply is None:
+        return None
+    with closing(reply):
+        return reply.message()
+
+
 def make_busy(site, folder):
     """Ask, in a thread, a question that the worker does not get done with."""
     (folder / "busy").unlink()
     (folder / "slow").touch()
     found = []
-    thread = threading.Thread(target=lambda: found.append(site._answer(evaluate(folder))))
+    thread = threading.Thread(target=lambda: found.append(ask(site)))
     thread.start()
     until = time.monotonic() + 30
     while not (folder / "busy").exists():

@@ -146,7 +146,7 @@ def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     base = click.Choice(BASE_NAMES)
     command = click.option("--base", type=base, help="Optimiser in mime, fedopt, ….")(command)
     lean = "Upload dx alone (scaffold, option II)."
-    command = click.option("--lean", is_flag=True, default=None, help=lean)(command)
+    command = click.option("--lean/--no-lean", default=None, help=lean)(command)
     for name, kind in reversed(PARAMETERS.items()):
         command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)
     return command

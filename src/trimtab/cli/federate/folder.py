@@ -69,11 +69,10 @@ def leave(folder: Path, name: str) -> None:
 @click.option("--host", help="Names and addresses of the server, if they have changed.")
 def renew(folder: Path, host: str | None) -> None:
     """Write a new server certificate; sites need nothing new. Then restart the server."""
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup import operator_folder
     from trimtab.federation.storage import keys
 
-    federation = Federation.read(folder)
-    hosts = [name.strip() for name in host.split(",")] if host else federation.hosts
-    keys.make_server_certificate(federation.keys, hosts)
+    hosts = [name.strip() for name in host.split(",")] if host else None
+    federation = operator_folder.renew(operator_folder.Federation.read(folder), hosts)
     until = keys.check_certificate(federation.keys / "server.crt")
     click.echo(f"{federation.keys / 'server.crt'} is valid until {until:%Y-%m-%d}.")

@@ -31,6 +31,7 @@ from trimtab.cli.output import users_output
 from trimtab.report.live import Watch
 
 if TYPE_CHECKING:
+    from trimtab.core import Algorithm
     from trimtab.federation.events import AuditDone, Ended
     from trimtab.federation.log import LogStyle
     from trimtab.federation.setup.job import Job
@@ -125,6 +126,8 @@ def server(
     federation = Federation.read(folder)
     _ = federation.problem  # its file may register the algorithm
     chosen = algorithm_of(algorithm, hyper, click.get_current_context().meta[OWN])
+    if hyper["lean"] is None:
+        chosen = _lean(chosen)
     job = start_job(
         federation,
         chosen,
@@ -185,6 +188,16 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
         sys.exit(1)
 
 
+def _lean(algorithm: "Algorithm") -> "Algorithm":
+    """Return SCAFFOLD as it uploads dx alone, where it can; any other algorithm as it is."""
+    from trimtab.algorithms import Scaffold
+    from trimtab.core.hyper import Epochs
+
+    if isinstance(algorithm, Scaffold) and algorithm.option == "II":
+        return replace(algorithm, lean=not isinstance(algorithm.K, Epochs))
+    return algorithm
+
+
 @dataclass
 class _Outcome:
     """How a job ended."""
@@ -201,6 +214,7 @@ def _serve(
     metrics_port: int | None = None,
 ) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
+    from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted
     from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.metrics_page import MetricsPage
@@ -224,6 +238,7 @@ def _serve(
             stack.callback(page.close)
             LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
         process.start()
+        LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
         for event in process.events(job):
             view.note(event)

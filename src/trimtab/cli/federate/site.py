@@ -23,9 +23,19 @@ from trimtab.cli.output import users_output
 @click.command()
 @folder_argument
 @click.option("--data", required=True, type=path_type, help="What `silo` in problem.py is given.")
+@click.option(
+    "--proxy",
+    envvar="TRIMTAB_PROXY",
+    help="HTTP proxy on the way to the server, http://HOST:PORT; also TRIMTAB_PROXY.",
+)
 @watching_options
 def site(
-    folder: Path, data: Path, log_json: bool, log_size: float | None, metrics_port: int | None
+    folder: Path,
+    data: Path,
+    proxy: str | None,
+    log_json: bool,
+    log_size: float | None,
+    metrics_port: int | None,
 ) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
@@ -35,7 +45,7 @@ def site(
 
     console, style = Console(stderr=True, emoji=False), log_style(log_json, log_size)
     with attached(folder / "logs" / "site.log", lambda line: print_line(console, line), style):
-        process = SiteProcess(folder, data)
+        process = SiteProcess(folder, data, proxy)
         with until_stopped(process.stop, process.close), ExitStack() as stack:
             view = SiteView(process)
             if metrics_port is not None:

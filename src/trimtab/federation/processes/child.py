@@ -1,28 +1,39 @@
-"""Child processes that are kept alive, and that never outlive this one."""
+"""Child processes that are kept alive, and that never outlive this one.
+
+One that lives and does nothing is worse than one that has died: a child shows signs of life, and
+one that has not been heard of for too long can be ended, and is started again.
+"""
 
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from trimtab import _guard
+from trimtab.federation.sign import VARIABLE, Signs
 
 log = logging.getLogger("trimtab.federation.processes")
 
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
+_LONGEST = 15.0  # and one that did not, after a pause of <= this many
+_ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Child:
     """One process, started again when it ends, until `stop`.
 
     `target` is module:function. Its output goes to a file, unless `piped`: then its standard input
-    and output are pipes to us, and the file gets its errors only.
+    and output are pipes to us, and the file gets its errors only. `keep` are descriptors that it
+    inherits. `shown` is what it has shown of itself.
     """
 
     def __init__(
@@ -34,31 +45,40 @@ class Child:
         environment: Mapping[str, str],
         output: Path,
         piped: bool = False,
+        keep: Sequence[int] = (),
     ) -> None:
         self.name, self.piped, self.output = name, piped, output
+        self.keep, self.shown = tuple(keep), dict[str, Any]()
         self.environment = dict(environment)
         self.command = [sys.executable, "-P", _guard.__file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self._started = self._not_before = 0.0
         self._delay = 0.5
+        self._heard = self._looked = 0.0  # when it was heard of, and when we looked, last
+        self._signs: Signs | None = None
+        self._used = 0.0  # seconds of a processor, when we saw last that they had grown
 
     def start(self) -> None:
         """Start the process in a group of its own; what is left of the one before goes first."""
         if self.process is not None:
             self._reap()
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._close_signs()
+        self._signs, self.shown = Signs(), {}
+        sign = {VARIABLE: str(self._signs.write)}
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE if self.piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.piped else output,
                 stderr=output,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.environment, **sign},
                 start_new_session=True,
+                pass_fds=(*self.keep, self._signs.write),
             )
         self.starts += 1
-        self._started = time.monotonic()
+        self._started = self._heard = self._looked = time.monotonic()
 
     @property
     def pid(self) -> int | None:
@@ -91,18 +111,67 @@ class Child:
         """
         if self.alive:
             return None
-        now = time.monotonic()
         if self.process is not None:
             code = self.process.returncode
             self._reap()
-            self._delay = min(15.0, self._delay * 2) if now - self._started < _CALM else 0.5
-            self._not_before = now + self._delay
+            self.rest()
             return code
-        if now >= self._not_before:
+        if time.monotonic() >= self._not_before:
             if self.starts:
                 log.info(f"{self.name} is started again.")
-            self.start()
+            try:
+                self.start()
+            except OSError as error:
+                log.warning(f"{self.name} cannot be started ({error}); trying on.")
+                self.rest()
         return None
+
+    def rest(self) -> None:
+        """Let `tend` wait before it starts the process again, longer each time it fails early."""
+        now = time.monotonic()
+        calm = now - self._started >= _CALM
+        self._delay = 0.5 if calm else min(_LONGEST, self._delay * 2)
+        self._not_before = now + self._delay
+
+    def heard(self) -> None:
+        """Note that the process has shown that it is well."""
+        self._heard = time.monotonic()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the process was heard of, while this one was awake."""
+        now = time.monotonic()
+        if now - self._looked > _ASLEEP:
+            self._heard += now - self._looked
+        self._looked = now
+        if self._take_signs():
+            self._heard = now
+        return now - self._heard
+
+    def is_stuck(self, seconds: float) -> bool:
+        """Tell whether the process has neither been heard of nor computed for so long."""
+        if not self.alive or self.silence <= seconds:
+            return False
+        used = _processor_seconds(self.pid)
+        if used is not None and used != self._used:
+            self._used = used
+            self.heard()
+            return False
+        return True
+
+    def _take_signs(self) -> bool:
+        signs = self._signs.take() if self._signs else []
+        for facts in signs:
+            self.shown |= facts
+        return bool(signs)
+
+    def kill(self) -> None:
+        """End the process at once, however it is stuck; `tend` starts it again."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def interrupt(self) -> None:
         """Ask the process to end, and do not wait; for other threads than the one that reads."""
@@ -139,13 +208,31 @@ class Child:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self.process = None
+        self._close_signs()
+
+    def _close_signs(self) -> None:
+        if self._signs is not None:
+            self._take_signs()
+            self._signs.close()
+            self._signs = None
+
+
+def _processor_seconds(pid: int | None) -> float | None:
+    """Return how long a process has computed; None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tail(path: Path, lines: int = 1) -> str:
-    """Return the last lines of a log, as one, for an error message."""
+    """Return the last lines of a log that say more than how it goes, as one, for a message."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    text = _COLOURS.sub("", text)
     written = [line.strip() for line in text.splitlines() if line.strip()]
+    written = [line for line in written if not line.startswith("INFO")] or written
     return " / ".join(written[-lines:])[-300:]

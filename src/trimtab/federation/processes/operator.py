@@ -1,9 +1,11 @@
-"""The operator's main process: it keeps the SuperLink and the rounds alive, and is the front."""
+"""The operator's main process: it keeps the SuperLink, the front and the rounds alive."""
 
+import contextlib
 import json
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,24 +30,27 @@ from trimtab.federation.events import (
 from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child, tail
+from trimtab.federation.processes.database import damage, set_aside, set_aside_if_damaged
+from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.pipe import send
-from trimtab.federation.processes.ports import free_port
+from trimtab.federation.processes.ports import addresses_of, free_port, listener
 from trimtab.federation.processes.rounds import Assignment
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.site_folder import secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
-from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport.flower import api
-from trimtab.federation.transport.flower.front import Front
-from trimtab.federation.transport.flower.notices import Notices
 from trimtab.federation.transport.flower.server import SuperLink, superlink_arguments
 
 log = logging.getLogger("trimtab.federation.processes")
 
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+DATABASE = "superlink.db"
 _READY = 60.0  # the SuperLink answers within <= this many seconds
+_ASK = 10.0  # and is asked whether it still does every >= this many seconds
+_DEAF = 60.0  # if it has not answered for > 60 seconds, and has not computed either, it is ended
+_STUCK = 30.0  # the rounds are ended if they neither beat nor compute for > 30 seconds
+_SUSPECT = 4  # its database is set aside if it dies >= 4 times without an answer between
 _HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
@@ -79,43 +84,61 @@ class OperatorProcess:
             piped=True,
         )
         self._read_at = (folder / "federation.json").stat().st_mtime_ns
+        self._deaths = 0  # of the SuperLink, since it answered last
+        self._tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         self._events: queue.Queue[Event | Line | Failed | None] = queue.Queue()
         self._lock = Lock(private_folder(folder / "run"))
         try:
             self.front = self._front(bind)
-            self.front.notices = Notices(RosterFile(folder).read)
         except BaseException:
             self._lock.release()
             raise
 
-    def _front(self, bind: str | None) -> Front:
+    def _front(self, bind: str | None) -> FrontProcess:
         keys, port = self.federation.keys, self.federation.port
-        local = set(self.federation.hosts) <= _LOOPBACK
-        address = bind or ("127.0.0.1" if local else "0.0.0.0")
+        addresses = [bind] if bind else addresses_of(self.federation.hosts)
+        listeners: list[socket.socket] = []
         try:
-            return Front(
-                (address, port),
-                keys / "server.crt",
-                keys / "server.key",
-                self.port,
-                keys / "ca.crt",
-                self.federation.sites,
-            )
+            for address in addresses:
+                listeners.append(listener(address, port))
         except OSError as error:
+            for opened in listeners:
+                opened.close()
             raise BadArgument(
                 "bind",
                 "port {port} of {address} cannot be opened ({why}); end what uses it, or pass "
                 "{bind:ADDRESS}.",
                 port=port,
-                address=address,
+                address=" and ".join(addresses),
                 why=error.strerror or error,
             ) from None
+        settings = {
+            "certificate": str(keys / "server.crt"),
+            "key": str(keys / "server.key"),
+            "upstream": self.port,
+            "authority": str(keys / "ca.crt"),
+            "sites": dict(self.federation.sites),
+            "folder": str(self.federation.folder),
+        }
+        return FrontProcess(listeners, self.federation.folder / "logs" / "front.log", settings)
 
     def start(self) -> None:
         """Start the SuperLink, let the sites' keys in, and open the front."""
+        database = self.federation.folder / DATABASE
+        set_aside_if_damaged(database)
         self.superlink.start()
-        api.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        try:
+            api.wait_until(self._answers, _READY, "the SuperLink did not answer")
+        except ValueError:
+            if not database.exists():
+                raise
+            self.superlink.stop()
+            set_aside(database)
+            self.superlink.start()
+            api.wait_until(self._answers, _READY, "the SuperLink did not answer")
         self.front.start()
+        self._tender.start()
+        threading.Thread(target=self._ask_superlink, name="asks", daemon=True).start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
 
     def events(self, job: Job) -> Iterator[Event]:
@@ -127,8 +150,6 @@ class OperatorProcess:
             if self.stop.is_set():
                 self.interrupted = True
                 return
-            if self.superlink.tend() is not None:
-                log.warning(f"the SuperLink died ({tail(self.superlink.output)}).")
             self._admit()
             try:
                 event = self._events.get(timeout=0.2)
@@ -167,11 +188,41 @@ class OperatorProcess:
     def close(self) -> None:
         """End all processes."""
         self.stop.set()
+        if self._tender.is_alive():
+            self._tender.join()
         self.rounds.stop()
         self.front.close()
         self.superlink.stop(patience=3.0)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
+
+    def _tend(self) -> None:
+        """Keep the SuperLink and the front alive, and the rounds moving, until the end."""
+        while not self.stop.wait(0.2):
+            if self.superlink.tend() is not None:
+                self._deaths += 1
+                log.warning(
+                    f"the SuperLink died ({tail(self.superlink.output)}); it is started again soon."
+                )
+                if self._deaths >= _SUSPECT or damage(self.federation.folder / DATABASE):
+                    set_aside(self.federation.folder / DATABASE)
+                    self._deaths = 0
+            for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):
+                if child.is_stuck(patience):
+                    log.warning(
+                        f"{child.name} has not moved for {patience:g} seconds; it is ended and "
+                        "started again."
+                    )
+                    child.kill()
+            self.front.tend()
+
+    def _ask_superlink(self) -> None:
+        """Ask the SuperLink every so often, and so note that it answers."""
+        while not self.stop.wait(_ASK):
+            with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
+                if self._answers():
+                    self.superlink.heard()
+                    self._deaths = 0
 
     def _answers(self) -> bool:
         if not self.superlink.alive:

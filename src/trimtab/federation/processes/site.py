@@ -6,27 +6,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 from flwr.supercore.constant import TaskType
 
 from trimtab._files import Lock
 from trimtab.federation.log import attached
-from trimtab.federation.message import Message
+from trimtab.federation.message import decode
 from trimtab.federation.processes.child import Child, tail
-from trimtab.federation.processes.ports import free_port, probe
+from trimtab.federation.processes.ports import Proxy, free_port, probe, proxy_of
 from trimtab.federation.processes.standing import Standing
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
 from trimtab.federation.setup.approval import policy_of
 from trimtab.federation.setup.site_folder import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
+from trimtab.federation.transport.flower.clocks import Clocks
+from trimtab.federation.transport.flower.parcel import Parcel
 from trimtab.federation.transport.flower.site import (
     Superseded,
     answer,
+    is_over,
     supernode_arguments,
+    supernode_environment,
     take,
 )
 
@@ -34,6 +40,10 @@ log = logging.getLogger("trimtab.federation.processes")
 
 _POLL = 0.1  # a task waits <= this many seconds until it is asked for
 _PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
+_QUIET = 30.0  # if the server has not answered for > 30 seconds, the way to it is looked at,
+_DEAF = 90.0  # and if that is open, a SuperNode that was not answered for > 90 is ended
+_START = 300.0  # which does not hold for one that is starting, for <= 300 seconds
+_STUCK = 30.0  # a worker that neither beats nor computes for > 30 seconds is ended
 
 
 @dataclass(frozen=True)
@@ -50,20 +60,22 @@ class AnsweredRequest:
 class SiteProcess:
     """A site while it runs; `requests()` goes on until `stop` is set."""
 
-    def __init__(self, folder: Path, data: Path) -> None:
+    def __init__(self, folder: Path, data: Path, proxy: str | None = None) -> None:
         self.site_folder = SiteFolder.read(folder)
         policy_of(self.site_folder)  # written and shown if there is none; the worker holds to it
+        self.proxy = None if proxy is None else proxy_of(proxy)
         self.stop = threading.Event()
-        self._lock = Lock(private_folder(folder / "run"))
+        self.folder = private_folder(folder / "run")
+        self._lock = Lock(self.folder)
         self.port, logs = free_port(), folder / "logs"
         self.secret = secret(folder)
-        environment = api.environment(folder / "flower")
+        self.clocks = Clocks("this machine's", "the server's")
         arguments = supernode_arguments(self.site_folder.server, self.port, folder, self.secret)
         self.supernode = Child(
             "the SuperNode",
-            "flwr.supernode.cli:flower_supernode",
+            "trimtab.federation.transport.flower.supernode:main",
             arguments,
-            environment=environment,
+            environment=supernode_environment(folder, proxy),
             output=logs / "supernode.log",
         )
         self.worker = Worker(
@@ -89,7 +101,8 @@ class SiteProcess:
         """Answer what the server asks, and keep everything alive meanwhile."""
         tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         tender.start()
-        Standing(self.site_folder.folder, self.site_folder.server, self.stop).start()
+        where = self.site_folder.folder, self.site_folder.server
+        Standing(*where, self.stop, self.proxy).start()
         tasks = api.Tasks(TaskType.CLIENT_APP, self.port, self.secret, authority=None)
         try:
             while not self.stop.is_set():
@@ -123,38 +136,47 @@ class SiteProcess:
         started = time.monotonic()
         try:
             with tasks.work(token) as client:
-                message, context = take(tasks, client, self.stop)
-                try:
-                    request = api.unpack(message.content)
-                except ValueError as error:
-                    log.warning(f"refused a request of the server: {error}")
-                    return None, None
-                reply = self._answer(request)
-                if reply is None:
-                    return None, None
-                answer(client, message, context, reply)
+                message, parcel, context = take(tasks, client, self.folder, self.stop)
+                with closing(parcel):
+                    reply, answered = self._reply(message, parcel)
+                with closing(reply) if isinstance(reply, Parcel) else nullcontext():
+                    answer(client, message, context, reply)
         except Superseded as next_:
             return None, next_.token
         except Exception as error:
             if not self.stop.is_set():
-                log.warning(f"a request was lost on its way ({type(error).__name__}: {error}).")
+                log.warning(
+                    f"a request was lost on its way ({type(error).__name__}: {error}); the "
+                    "SuperNode, which waits for its reply, is started again."
+                )
+                self.supernode.interrupt()
             return None, None
-        seconds = time.monotonic() - started
-        header = request.header | reply.header
-        answered = AnsweredRequest(
-            str(header.get("kind")),
-            header.get("r"),
-            str(header.get("status")),
-            seconds,
-            str(header.get("why", "")),
-        )
+        if answered is not None:
+            answered = replace(answered, seconds=time.monotonic() - started)
         return answered, None
 
-    def _answer(self, request: Message) -> Message | None:
+    def _reply(self, message: Any, parcel: Parcel) -> tuple[Parcel | str, AnsweredRequest | None]:
+        """Return the reply to a request, or why there is none; a SuperNode waits for either."""
+        if is_over(message, self.clocks.ahead):
+            log.info("a request came after its round was closed; it is skipped.")
+            return "its round is closed", None
+        try:
+            header = decode(parcel.header).header
+        except ValueError as error:
+            log.warning(f"refused a request of the server: {error}")
+            return str(error), None
+        reply = self._answer(parcel)
+        if reply is None:
+            return "the site is stopping", None
+        header |= decode(reply.header).header
+        facts = str(header.get("kind")), header.get("r"), str(header.get("status"))
+        return reply, AnsweredRequest(*facts, 0.0, str(header.get("why", "")))
+
+    def _answer(self, request: Parcel) -> Parcel | None:
         """Ask the worker; if it dies, ask the next one."""
         while not self.stop.is_set():
             try:
-                return self.worker.answer(request)
+                return self.worker.answer(request, self.folder)
             except WorkerGone:
                 if self.stop.is_set():
                     break
@@ -175,29 +197,71 @@ class SiteProcess:
                 continue
             except ValueError as error:
                 log.warning(f"the worker cannot start: {error}")
+                self.worker.child.rest()
 
     def _tend(self) -> None:
-        """Keep the SuperNode alive; say what keeps it from the server."""
-        before, looked = "", -_PROBE
+        """Keep the SuperNode alive and in touch with the server, and the worker at work."""
+        way = _Way(self.site_folder, self.proxy)
         while not self.stop.wait(0.2):
-            if self.supernode.alive:
-                continue
-            code = self.supernode.tend() if self.supernode.process else None
-            if code is not None:
-                why = tail(self.supernode.output)
-                log.warning(f"the SuperNode ended ({why}); it is started again soon.")
-            if time.monotonic() - looked < _PROBE:
-                continue
-            looked = time.monotonic()
-            trouble = probe(self.site_folder.server, self.site_folder.folder / "ca.crt")
-            if trouble and trouble != before:
-                log.warning(trouble)
-            elif before and not trouble:
-                log.info(f"the server at {self.site_folder.server} can be reached again.")
-            before = trouble
-            if not trouble:
-                self.supernode.tend()
+            self._tend_supernode(way)
+            if self.worker.child.is_stuck(_STUCK):
+                log.warning(
+                    f"the worker has not moved for {_STUCK:g} seconds; it is ended and started "
+                    "again."
+                )
+                self.worker.child.kill()
         self.worker.child.interrupt()  # whatever it is at: nothing is lost
+
+    def _tend_supernode(self, way: "_Way") -> None:
+        silence = self.supernode.silence
+        self.clocks.note(self.supernode.shown.get("ahead"))
+        if self.supernode.alive and silence <= _QUIET:
+            return
+        if self.supernode.process is not None and self.supernode.tend() is not None:
+            self.clocks.note(self.supernode.shown.get("ahead"))
+            why = tail(self.supernode.output)
+            log.warning(f"the SuperNode ended ({why}); it is started again soon.")
+        way.look()
+        if not self.supernode.alive:
+            if way.open_for >= 0:
+                self.supernode.tend()
+        elif silence > (_DEAF if self.supernode.shown else _START) and way.open_for > _QUIET:
+            log.warning(
+                f"the SuperNode has not reached the server for {silence:.0f} seconds, which can be "
+                "reached; it is ended and started again."
+            )
+            self.supernode.kill()
+
+
+class _Way:
+    """The way to the server, looked at every few seconds; what is wrong with it is said once."""
+
+    def __init__(self, site_folder: SiteFolder, proxy: Proxy | None) -> None:
+        self.server, self.authority = site_folder.server, site_folder.folder / "ca.crt"
+        self.proxy = proxy
+        self._before, self._looked = "", -_PROBE
+        self._opened: float | None = None  # since when it has been open, look by look
+
+    @property
+    def open_for(self) -> float:
+        """For how many seconds the way has been open; < 0 if it is not."""
+        return -1.0 if self._opened is None else time.monotonic() - self._opened
+
+    def look(self) -> None:
+        """Try the way, if that was not done just before."""
+        now = time.monotonic()
+        if now - self._looked < _PROBE:
+            return
+        trouble = probe(self.server, self.authority, proxy=self.proxy)
+        if trouble and trouble != self._before:
+            log.warning(trouble)
+        elif self._before and not trouble:
+            log.info(f"the server at {self.server} can be reached again.")
+        if trouble:
+            self._opened = None
+        elif self._opened is None or now - self._looked > 4 * _PROBE:  # nobody has looked for long
+            self._opened = time.monotonic()
+        self._before, self._looked = trouble, time.monotonic()
 
 
 def main() -> None:

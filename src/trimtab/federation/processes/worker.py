@@ -9,13 +9,16 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from trimtab.federation import events
+from trimtab.federation import events, sign
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.child import Child
-from trimtab.federation.processes.pipe import receive, send
+from trimtab.federation.processes.pipe import pieces, receive, receive_head, send, send_parts
+
+if TYPE_CHECKING:  # it imports Flower, which the worker itself does without
+    from trimtab.federation.transport.flower.parcel import Parcel
 
 
 class WorkerGone(Exception):
@@ -48,13 +51,21 @@ class Worker:
             raise failed.error()
         return Ready(**first.header)
 
-    def answer(self, request: Message) -> Message:
-        """Return the reply to a request; raise WorkerGone if there is none."""
+    def answer(self, request: "Parcel", folder: Path) -> "Parcel":
+        """Return the reply to a request, in that folder; raise WorkerGone if there is none."""
         try:
-            send(self.child.stdin, request)
+            send_parts(self.child.stdin, request.header, request.size, request.pieces())
         except OSError:
             raise WorkerGone from None
-        return self._receive()
+        head = receive_head(self.child.stdout)
+        if head is None:
+            raise WorkerGone
+        reply = type(request)(folder, head[0])
+        reply.fill(pieces(self.child.stdout, head[1]))
+        if reply.size != head[1]:
+            reply.close()
+            raise WorkerGone
+        return reply
 
     def _receive(self) -> Message:
         reply = receive(self.child.stdout)
@@ -66,6 +77,7 @@ class Worker:
 def main() -> None:
     """Read the data, then answer until the pipe ends. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
+    sign.beat()
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's file prints goes to the log
     to_log = logging.StreamHandler()

@@ -8,8 +8,9 @@ from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument
 from trimtab.federation.setup.fields import check_fields
 from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.storage.journal import read_all
 from trimtab.federation.storage.seal import read_sealed, write_sealed
-from trimtab.federation.storage.summary import read_summary
+from trimtab.federation.storage.summary import CHECKPOINT, read_summary
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -39,7 +40,13 @@ class Job:
     def from_json(cls, content: dict[str, Any]) -> "Job":
         """Read what `to_json` wrote; 0.1.0 did not write which results it computes."""
         content = {"results": 1} | content
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
+        job = cls(**{field.name: content[field.name] for field in fields(cls)})
+        numbers = job.R, job.min_sites, job.round_timeout, job.seed, job.results
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError("a number of it is none")
+        if not isinstance(job.algorithm, dict) or not isinstance(job.state, str):
+            raise TypeError("its algorithm or its state is none")
+        return job
 
 
 _FIELDS = {
@@ -67,6 +74,7 @@ def start_job(
     from trimtab.algorithms.registry import encode
 
     begun = read_summary(federation.folder / state)
+    check_checkpoint(federation.folder / state)
     if begun is not None:
         raise ValueError(
             f"{federation.folder} holds an experiment at round {begun.r} already; go on with "
@@ -105,10 +113,23 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
         )
     if job.results != RESULTS:
         _refuse_other_results(federation.folder, job)
+    check_checkpoint(federation.folder / job.state)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
     write_sealed(federation.folder / "run.json", job.to_json())
     return job
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a folder whose journal tells of commits and whose checkpoint is gone.
+
+    A line is written before its checkpoint, so one line alone may be of a start that never was.
+    """
+    if read_summary(folder) is None and any(line["commit"] > 1 for line in read_all(folder)):
+        raise ValueError(
+            f"{folder} has a journal of rounds, but its {CHECKPOINT} is gone; restore it from a "
+            "backup, or begin anew in another folder with `trimtab federate init`."
+        )
 
 
 def check_job(job: Job, sites: int) -> None:

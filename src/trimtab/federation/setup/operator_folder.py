@@ -113,6 +113,16 @@ def create(
     return Federation.read(folder)
 
 
+def renew(federation: Federation, hosts: list[str] | None) -> Federation:
+    """Write a new certificate of the server; its names, if they have changed, are kept."""
+    if hosts is not None:
+        _check([], hosts)
+    keys.make_server_certificate(federation.keys, hosts or federation.hosts)
+    if hosts is not None:
+        RosterFile(federation.folder).note(hosts=hosts)
+    return Federation.read(federation.folder)
+
+
 def admit(federation: Federation, name: str) -> Federation:
     """Make the key and the archive of one more site; return the federation with it."""
     check_name(name)
@@ -178,7 +188,8 @@ def _make_archive(federation: Federation, name: str) -> str:
 
 def _write_archive(federation: Federation, name: str, public: str, private: bytes | None) -> None:
     """Write a site's archive, in place of an older one if its key was made elsewhere."""
-    server = f"{federation.hosts[0]}:{federation.port}"
+    host = federation.hosts[0]
+    server = f"[{host}]:{federation.port}" if ":" in host else f"{host}:{federation.port}"
     authority = (federation.keys / "ca.crt").read_bytes()
     problem = (federation.folder / "problem.py").read_bytes()
     known = keys.fingerprint(public), keys.authority_fingerprint(authority)

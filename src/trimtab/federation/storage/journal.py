@@ -24,7 +24,20 @@ def append(folder: Path, line: dict[str, Any]) -> None:
 
 
 def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
-    """Return the lines of what happened up to this commit.
+    """Return the lines of what happened up to this commit; refuse a journal that lacks one."""
+    lines, torn = _read(folder)
+    if torn and commit > (lines[-1]["commit"] if lines else 0):
+        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
+    return [line for line in lines if line["commit"] <= commit]
+
+
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """Return all lines that count."""
+    return _read(folder)[0]
+
+
+def _read(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines that count, and the number of a torn one after them; 0 if there is none.
 
     A line takes back those before it with its number or a higher one. One that a crash has torn
     says nothing, for its commit never was; one that was changed since it was written is refused.
@@ -32,7 +45,7 @@ def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
     try:
         rows = (folder / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
-        return []
+        return [], 0
     lines: list[dict[str, Any]] = []
     torn, sealed = 0, False  # the number of the last torn line, and whether any had a seal
     for number, row in enumerate(rows, 1):
@@ -48,9 +61,7 @@ def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
             raise _damaged(folder, torn)  # what a crash tears is written again: there is no gap
         sealed, torn = sealed or whole is True, 0
         lines.append(line)
-    if torn and commit > (lines[-1]["commit"] if lines else 0):
-        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
-    return [line for line in lines if line["commit"] <= commit]
+    return lines, torn
 
 
 def _parsed(row: bytes) -> dict[str, Any] | None:
@@ -60,6 +71,9 @@ def _parsed(row: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or not isinstance(line.get("commit"), int):
+        return None
+    needed = {"r", "cohort", "metrics", "bytes_up"} if line.get("kind") == "round" else set[str]()
+    if not isinstance(line.get("kind"), str) or not needed <= line.keys():
         return None
     return {name: value for name, value in line.items() if name != KEY}
 

@@ -83,6 +83,11 @@ class RosterFile:
         with self._locked():
             write_sealed(self.path, {**about, "sites": dict(sites), "leaving": []})
 
+    def note(self, **facts: Any) -> None:
+        """Change what federation.json says besides the sites."""
+        with self._changing() as content:
+            content.update(facts)
+
     def admit(self, name: str, public_key: str) -> None:
         """Let one more site in."""
         with self._changing() as content:

@@ -4,9 +4,10 @@ A new one implements `Transport`. Imports protocol, storage and message; knows n
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from trimtab.federation.message import Message
+if TYPE_CHECKING:  # it imports torch, which the front and the SuperNode do without
+    from trimtab.federation.message import Message
 
 
 class Transport(Protocol):
@@ -20,7 +21,9 @@ class Transport(Protocol):
         """Wait until at least so many of these sites are connected, at most so many seconds."""
         ...
 
-    def ask(self, requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
+    def ask(
+        self, requests: "Mapping[str, Message]", timeout: float
+    ) -> "Iterator[tuple[str, Message]]":
         """Send each request to the site of that name; yield replies as they arrive.
 
         It ends when `timeout` seconds have passed or nothing more can come. Replies may be late,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SubStatus
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
@@ -40,9 +40,12 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from trimtab.federation.message import Message, decode, encode
+from trimtab.federation.transport.flower.straight import StraightRuntime
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-_WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
+GRACE = 10.0  # Flower keeps a request for this many seconds after nobody waits for its reply
+SMALL = 256 << 10  # a message goes whole if it has <= 256 KiB
+WHOLE = 300.0  # a message that was announced arrives within <= this many seconds
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
@@ -57,22 +60,30 @@ def environment(home: Path) -> dict[str, str]:
 def pack(message: Message) -> RecordDict:
     """Return a message as Flower carries it.
 
-    Header and arrays go apart: what is the same for all sites, the arrays, is then stored once.
+    Each part of it costs a request, so a small one goes whole. Of a larger one header and arrays go
+    apart: what is the same for all sites, the arrays, is then stored once.
     """
-    parts = {
-        "header": encode(Message(message.header)),
-        "arrays": encode(Message({}, message.arrays)),
-    }
-    return RecordDict({"trimtab": ArrayRecord({k: _array(v) for k, v in parts.items()})})
+    header, arrays = encode(Message(message.header)), encode(Message({}, message.arrays))
+    if len(header) + len(arrays) <= SMALL:
+        return RecordDict({"trimtab": ConfigRecord({"header": header, "arrays": arrays})})
+    parts = {"header": _array(header), "arrays": _array(arrays)}
+    return RecordDict({"trimtab": ArrayRecord(parts)})
 
 
 def unpack(content: RecordDict) -> Message:
     """Read what `pack` wrote; a ValueError says what is wrong with it."""
-    records = content.array_records
-    if "trimtab" not in records or set(records["trimtab"]) != {"header", "arrays"}:
+    record: Any = content.get("trimtab")
+    if not isinstance(record, ArrayRecord | ConfigRecord) or set(record) != {"header", "arrays"}:
         raise ValueError("a message cannot be read (it is not one of trimtab's).")
-    parts = records["trimtab"]
-    return Message(decode(parts["header"].data).header, decode(parts["arrays"].data).arrays)
+    header, arrays = (_bytes(record[name]) for name in ("header", "arrays"))
+    return Message(decode(header).header, decode(arrays).arrays)
+
+
+def _bytes(part: Any) -> bytes:
+    data = part.data if isinstance(part, Array) else part
+    if not isinstance(data, bytes):
+        raise ValueError("a message cannot be read (a part of it is no bytes).")
+    return data
 
 
 def _array(data: bytes) -> Array:
@@ -83,7 +94,7 @@ def fetch(client: RuntimeHttpClient, node: Node, about: Metadata, tree: ObjectTr
     """Return the message whose parts, those of the tree, may be on their way still."""
     ids = [part.object_id for part in iterate_object_tree(tree)]
     pull = make_pull_object_fn_protobuf(client.PullObject, node, about.run_id)
-    contents = pull_objects(ids, pull, max_time=_WHOLE, initial_backoff=0.05, backoff_cap=1)
+    contents = pull_objects(ids, pull, max_time=WHOLE, initial_backoff=0.05, backoff_cap=1)
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(
             node=node, run_id=about.run_id, message_object_id=about.message_id
@@ -175,7 +186,7 @@ class Tasks:
             client.close()
 
     def _client(self, interceptor: Any) -> RuntimeHttpClient:
-        return RuntimeHttpClient.from_server_address(
+        return StraightRuntime.from_server_address(
             f"127.0.0.1:{self.port}",
             insecure=self.authority is None,
             root_certificates=None if self.authority is None else self.authority.read_bytes(),

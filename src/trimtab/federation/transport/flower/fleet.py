@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import Message as FlowerMessage
 from flwr.app import MessageType
+from flwr.proto.message_pb2 import Metadata, ObjectTree
 from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.superlink.grid import HttpGrid
@@ -71,12 +72,11 @@ class Fleet:
                 log.info(f"site {name} is not connected; it sits this round out.")
         looked = time.monotonic()
         while waiting and time.monotonic() < until:
-            for sent, (name, _) in list(waiting.items()):
-                reply = self._pull(sent, name)
+            for about, tree in self._arrived(list(waiting)):
+                name, _ = waiting.pop(about.reply_to_message_id)
+                reply = self._fetch(about, tree, name)
                 if reply is not None:
-                    waiting.pop(sent)
-                    if reply.header:
-                        yield name, reply
+                    yield name, reply
             if time.monotonic() - looked > _LOOK:
                 looked, now = time.monotonic(), self.online()
                 for sent, (name, then) in list(waiting.items()):
@@ -95,36 +95,39 @@ class Fleet:
             api.pack(request),
             dst_node_id=self.nodes[name],
             message_type=MessageType.TRAIN,
-            ttl=max(60.0, ttl),
+            ttl=max(0.0, ttl) + api.GRACE,
         )
         (sent,) = self.grid.push_messages([message])
         if not sent:
             raise ConnectionError(f"Flower did not take the request for site {name}")
         return str(sent)
 
-    def _pull(self, sent: str, name: str) -> Message | None:
-        """Return the reply to a request: None if it is not there yet, empty if it never will be."""
-        pulled = self._client.PullMessages(PullAppMessagesRequest(message_ids=[sent]))
-        if not pulled.messages_list:
-            return None
-        about, tree = pulled.messages_list[0].metadata, pulled.message_object_trees[0]
+    def _arrived(self, sent: list[str]) -> list[tuple[Metadata, ObjectTree]]:
+        """Return what is known of the replies to these requests that are there by now."""
+        pulled = self._client.PullMessages(PullAppMessagesRequest(message_ids=sent))
+        about = [message.metadata for message in pulled.messages_list]
+        found = list(zip(about, pulled.message_object_trees, strict=True))
+        return [pair for pair in found if pair[0].reply_to_message_id in sent]
+
+    def _fetch(self, about: Metadata, tree: ObjectTree, name: str) -> Message | None:
+        """Return a reply that has been announced; None if there is none that can be read."""
         try:
             message = api.fetch(self._client, self.grid.node, about, tree)
         except ObjectPullError as error:
             log.warning(f"the reply of site {name} was lost on its way ({error}).")
-            return Message({})
+            return None
         assert isinstance(message, FlowerMessage)
         if message.has_error():
             log.warning(f"site {name} gave no reply ({_reason(message)}).")
-            return Message({})
+            return None
         if about.src_node_id != self.nodes[name]:
             log.warning(f"refused a reply to {name}'s request: another node sent it.")
-            return Message({})
+            return None
         try:
             return api.unpack(message.content)
         except ValueError as error:
             log.warning(f"refused the reply of site {name}: {error}")
-            return Message({})
+            return None
 
 
 def _reason(message: FlowerMessage) -> str:

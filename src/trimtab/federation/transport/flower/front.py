@@ -2,287 +2,386 @@
 
 Flower's Fleet, Control and Runtime interfaces share one port, and Control has no login. So its
 SuperLink listens on loopback only, and this front passes on what is addressed to `/v1/fleet/` and
-signed with the key of a registered site. All else is answered 403 and leaves a line in the log.
-What each site sends and receives is counted here, at the wire.
+signed with the key of a registered site. All else is refused before its body is read, and leaves a
+line in the log. Bodies are passed on as they come, so memory does not grow with them. Connections
+of strangers are few and short: a new one takes the place of the oldest. What each site sends and
+receives is counted here, at the wire. No torch is needed here.
 """
 
-import json
+import asyncio
 import logging
 import socket
 import ssl
-import sys
 import threading
 import time
-from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+
+import h11
 
 from trimtab.federation.events import Traffic
-from trimtab.federation.storage.keys import fingerprint
 from trimtab.federation.transport.flower.notices import PATH, Notices
+from trimtab.federation.transport.flower.strangers import FLEET, Door, Refusals, Refused
+from trimtab.federation.transport.flower.upstream import Upstream
 
 log = logging.getLogger("trimtab.federation.transport")
 
-FLEET = "/v1/fleet/"
-_HOP = {"host", "connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
+_HOP = {b"host", b"connection", b"transfer-encoding", b"content-length", b"keep-alive", b"expect"}
+_HEAD = 16 << 10  # the head of a request has <= 16 KiB
 _BODY = 64 << 20  # a request has <= 64 MiB; Flower sends objects in pieces of 5 MiB
-_PATIENCE = 120.0  # a connection that is silent for > this many seconds is closed
-_HANDSHAKE = 10.0  # a TLS handshake takes <= this many seconds
-_REPEAT = 30.0  # equal lines in the log are >= this many seconds apart
+_READ = 4 << 20  # one that is read here, since it names its sender, <= 4 MiB
+_DRAIN = 64 << 10  # and one that is refused is read to its end if it has <= 64 KiB
+_HANDSHAKE = 10.0  # a TLS handshake takes <= this many seconds,
+_STRANGER = 10.0  # the head of a stranger's request as well,
+_IDLE = 120.0  # and a site may be silent between two requests for <= this many
+_REQUEST = 600.0  # a site's request, body and answer, takes <= this many seconds
+_STRANGERS = 256  # there are <= this many connections of strangers, of < 1 MB each,
+_OF_ONE_SITE = 32  # and <= this many of one site
+BACKLOG = 256  # <= this many connections wait until they are accepted
 
 
 class Front:
-    """Listens, checks, forwards and counts, in threads of its own."""
+    """Listens, checks, forwards and counts, in an event loop in a thread of its own."""
 
     def __init__(
         self,
-        address: tuple[str, int],
+        listeners: Sequence[socket.socket],
         certificate: Path,
         key: Path,
         upstream: int,
         authority: Path,
         sites: Mapping[str, str],
     ) -> None:
-        self.upstream = upstream
+        self.listeners, self.upstream = list(listeners), upstream
+        self.port = int(self.listeners[0].getsockname()[1])
+        self.door, self.refusals = Door(sites), Refusals()
         self.notices: Notices | None = None  # who tells sites how they stand
-        self.admit(sites)
         self.trust = ssl.create_default_context(cafile=str(authority))
         self.bytes_up: dict[str, int] = defaultdict(int)
         self.bytes_down: dict[str, int] = defaultdict(int)
-        self.lock = threading.Lock()
-        self._logged: dict[str, float] = {}
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificate, key)
-        self.listener = _Listener(address, _Handler, self, context)
-        self.port = int(self.listener.server_address[1])
-        self._thread = threading.Thread(
-            target=self.listener.serve_forever, name="front", daemon=True
-        )
+        self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.load_cert_chain(certificate, key)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="front", daemon=True)
+        self._links: list[_Link] = []  # the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to listen; till then the port is ours, and closed."""
-        self.listener.server_activate()
+        for listener in self.listeners:
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; connections that are open end with the process."""
+        """Stop listening, and end what is open."""
         if self._thread.is_alive():
-            self.listener.shutdown()
-        self.listener.server_close()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        for listener in self.listeners:
+            listener.close()
 
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
-        self.sites = {_pem(public): name for name, public in sites.items()}
-
-    def refuse(self, who: str, why: str) -> None:
-        """Write who was refused and why; the same again only after a while."""
-        line = f"refused {who}: {why}"
-        now = time.monotonic()
-        with self.lock:
-            if now - self._logged.get(line, -_REPEAT) < _REPEAT:
-                return
-            self._logged[line] = now
-        log.warning(line)
+        self.door.admit(sites)
 
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
-        with self.lock:
-            return Traffic(dict(self.bytes_up), dict(self.bytes_down))
+        return Traffic(dict(self.bytes_up), dict(self.bytes_down))
 
     def count(self, site: str, up: int, down: int) -> None:
-        """Add what one request has carried, headers included."""
-        with self.lock:
-            self.bytes_up[site] += up
-            self.bytes_down[site] += down
+        """Add what a site has sent and is about to get, headers included."""
+        self.bytes_up[site] += up
+        self.bytes_down[site] += down
+        self.seen[site] = time.time()
 
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        for listener in self.listeners:
+            self._start(self._accept(listener))
+        self._loop.run_forever()
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.close()
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
+    def _start(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def __init__(
-        self, address: tuple[str, int], handler: Any, front: Front, context: ssl.SSLContext
-    ) -> None:
-        self.front, self.context = front, context
-        super().__init__(address, handler, bind_and_activate=False)
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(listener)
+            except OSError as error:  # most likely there are no descriptors left
+                self.refusals.say("new connections", f"{error.strerror or error}.")
+                self._shed([link for link in self._links if link.site is None], 0)
+                await asyncio.sleep(0.1)
+                continue
+            self._start(self._serve(accepted, str(address[0])))
+
+    async def _serve(self, accepted: socket.socket, where: str) -> None:
+        link = _Link(self, accepted, where)
+        link.task = asyncio.current_task()
+        self._shed([other for other in self._links if other.site is None], _STRANGERS - 1)
+        self._links.append(link)
         try:
-            self.server_bind()
-        except BaseException:
-            self.server_close()
-            raise
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the connection's own thread, then serve it."""
-        who = str(client_address[0])
-        request.settimeout(_HANDSHAKE)
-        try:
-            first = request.recv(1, socket.MSG_PEEK)
-            if not first:
-                return
-            if first != b"\x16":  # every TLS connection begins with this byte
-                self.front.refuse(who, "a plain-text connection; only TLS is spoken here.")
-                return
-            secured = self.context.wrap_socket(request, server_side=True)
-        except ssl.SSLError as error:
-            self.front.refuse(who, f"the TLS handshake failed ({_reason(error)}).")
-            return
-        except OSError:
-            return
-        secured.settimeout(_PATIENCE)
-        try:
-            super().finish_request(secured, client_address)
-        except (OSError, HTTPException):
-            pass  # the other side has gone
+            await link.serve()
+        except (OSError, EOFError, TimeoutError, h11.ProtocolError):
+            pass  # the other side has gone, is too slow, or was shed
+        except Exception as error:
+            log.warning(f"the front failed on a request ({error!r}).")
         finally:
-            secured.close()
+            if link in self._links:
+                self._links.remove(link)
+            link.abort()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write one line for what goes wrong inside."""
-        log.warning(f"the front failed on a request ({sys.exc_info()[1]!r}).")
+    def known(self, link: "_Link", site: str) -> None:
+        """Note whose a connection is; a site has only so many."""
+        if link.site != site:
+            link.site = site
+            self._shed([other for other in self._links if other.site == site], _OF_ONE_SITE)
+
+    def _shed(self, links: "list[_Link]", most: int) -> None:
+        """End the oldest of these connections, so that so many are left."""
+        for link in links[: max(0, len(links) - most)]:
+            self._links.remove(link)
+            if link.task is not None:
+                link.task.cancel()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Listener  # BaseHTTPRequestHandler gives it this name
-    raw_requestline: bytes
-    _to_superlink: HTTPConnection | None = None
+class _Link:
+    """One connection, from its first byte to its last."""
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: what matters is logged by name."""
+    def __init__(self, front: Front, accepted: socket.socket, where: str) -> None:
+        self.front, self.where = front, where
+        self.site: str | None = None  # None: a stranger, until a request is signed
+        self.task: asyncio.Task[None] | None = None  # the one that serves it
+        self._socket = accepted
+        self._writer: asyncio.StreamWriter | None = None
+        self._upstream = Upstream(front.upstream, front.trust)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
+        self._up = 0  # bytes that came and are not counted yet
 
-    def do_GET(self) -> None:
-        self._answer()
+    def abort(self) -> None:
+        """Close it at once."""
+        self._upstream.close()
+        if self._writer is not None:
+            self._writer.transport.abort()
+        else:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
 
-    do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST = do_GET
-
-    def finish(self) -> None:
-        """Close both connections."""
-        if self._to_superlink is not None:
-            self._to_superlink.close()
-        super().finish()
-
-    def _answer(self) -> None:
-        body = self._body()
-        if body is None:
+    async def serve(self) -> None:
+        """Shake hands, then answer one request after the other."""
+        if not await self._shake_hands():
             return
-        path = self.path.split("?")[0]
-        if self.command != "POST" or not path.startswith(FLEET) or ".." in path or "%" in path:
-            self._refuse(f"{self.command} {path[:80]}; only the fleet path is open.")
-            return
-        if path == PATH and self.server.front.notices is not None:
-            told = self.server.front.notices.answer(self.headers, str(self.client_address[0]))
-            self._send(200, told)
-            return
-        site = self._site()
-        if site is None:
-            return
-        if path == FLEET + "push-messages" and not self._own(site, body):
-            return
-        self._forward(site, path, body)
+        while True:
+            patience = _STRANGER if self.site is None else _IDLE
+            try:
+                async with asyncio.timeout(patience):
+                    request = await self._event()
+                if not isinstance(request, h11.Request):
+                    return
+                async with asyncio.timeout(_REQUEST):
+                    await self._answer(request)
+            except h11.RemoteProtocolError as error:
+                why = f"a request that is no HTTP ({str(error).rstrip('.')})."
+                self.front.refusals.say(self.where, why)
+                await self._send_short(error.error_status_hint)
+                return
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
 
-    def _body(self) -> bytes | None:
-        length = self.headers.get("content-length", "0")
-        if "transfer-encoding" in self.headers or not length.isdigit() or int(length) > _BODY:
-            self.close_connection = True
-            self._refuse("a request that is too large or has no length.")
-            return None
-        return self.rfile.read(int(length))
-
-    def _site(self) -> str | None:
-        """Return whose key the request bears; Flower checks the signature behind us."""
+    async def _shake_hands(self) -> bool:
+        """Begin TLS, in time; tell whether that worked."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=1 << 16)
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
-            key = b64decode(self.headers.get("flwr-public-key", ""), validate=True)
-        except ValueError:
-            key = b""
-        site = self.server.front.sites.get(_pem(key.decode("ascii", "replace")))
-        if site is None:
-            shown = fingerprint(key) if key else "none"
-            self._refuse(f"an unknown key ({shown}); no site of this federation has it.")
-        return site
+            async with asyncio.timeout(_HANDSHAKE):
+                if not await self._speaks_tls(loop):
+                    return False
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, self._socket, ssl=self.front.context
+                )
+        except ssl.SSLError as error:
+            reason = str(error.reason or error).lower().replace("_", " ")
+            self.front.refusals.say(self.where, f"the TLS handshake failed ({reason}).")
+            return False
+        self._reader = reader
+        self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        return True
 
-    def _own(self, site: str, body: bytes) -> bool:
-        """Tell whether a site answers in its own name; Flower takes the sender's word for it."""
+    async def _speaks_tls(self, loop: asyncio.AbstractEventLoop) -> bool:
+        self._socket.setblocking(False)
+        readable = asyncio.Event()
+        loop.add_reader(self._socket, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._socket)
+        first = self._socket.recv(1, socket.MSG_PEEK)
+        if first and first != b"\x16":  # every TLS connection begins with this byte
+            why = "a plain-text connection; only TLS is spoken here."
+            self.front.refusals.say(self.where, why)
+        return first == b"\x16"
+
+    # -- one request
+
+    async def _answer(self, request: h11.Request) -> None:
+        """Look at path and key, then pass the body on."""
+        method, path = request.method.decode("ascii"), request.target.decode("latin-1")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        try:
+            length = self._length(headers)
+            if method == "POST" and path == PATH and self.front.notices is not None:
+                await self._drain(headers)
+                told = self.front.notices.answer(headers, self.where)
+                await self._send_short(200, told, close=self._http.their_state is not h11.DONE)
+                return
+            site = self.front.door.check(self.where, method, path.partition("?")[0], headers)
+            self.front.known(self, site)
+            body = None
+            if path.partition("?")[0] == FLEET + "push-messages":
+                body = await self._read_named(site, length)
+            await self._forward(site, path.partition("?")[0], request, length, body)
+        except Refused as refused:
+            self.front.refusals.say(refused.who, refused.why)
+            await self._refuse(refused, headers)
+
+    def _length(self, headers: Mapping[str, str]) -> int:
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or int(length) > _BODY:
+            raise Refused(403, self.where, "a request that is too large or has no length.")
+        return int(length)
+
+    async def _read_named(self, site: str, length: int) -> bytes:
+        """Return the body of a message that names its sender; Flower takes its word for it."""
         from flwr.proto.fleet_pb2 import PushMessagesRequest
 
+        who = f"site {site} at {self.where}"
+        if length > _READ:
+            raise Refused(403, who, "a message that is too large.")
+        body = b""
+        while isinstance(event := await self._event(), h11.Data):
+            body += event.data
         try:
-            request = PushMessagesRequest.FromString(body)
-            senders = {m.metadata.src_node_id for m in request.messages_list}
-            if senders <= {request.node.node_id}:
-                return True
+            message = PushMessagesRequest.FromString(body)
         except Exception:
-            self._refuse("a message that cannot be read.", site)
-            return False
-        self._refuse("it answers in the name of another node.", site)
-        return False
+            raise Refused(403, who, "a message that cannot be read.") from None
+        if {m.metadata.src_node_id for m in message.messages_list} - {message.node.node_id}:
+            raise Refused(403, who, "it answers in the name of another node.")
+        return body
 
-    def _forward(self, site: str, path: str, body: bytes) -> None:
-        front = self.server.front
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
+    async def _forward(
+        self, site: str, path: str, request: h11.Request, length: int, body: bytes | None
+    ) -> None:
+        """Pass a request on as it comes, and its answer back."""
+        kept = [(name, value) for name, value in request.headers if name not in _HOP]
         try:
-            status, received, content = self._ask_superlink(path, body, headers)
-        except (OSError, HTTPException):
-            status, received, content = 503, [], b""  # it is being restarted; SuperNodes try again
+            await self._upstream.begin(path, kept, length)
+            if body is not None:
+                await self._upstream.send(body)
+            else:
+                while isinstance(event := await self._event(), h11.Data):
+                    await self._upstream.send(bytes(event.data))
+            response = await self._upstream.finish()
+        except (OSError, EOFError, h11.RemoteProtocolError) as error:
+            if self._http.their_state is h11.ERROR:
+                raise
+            self._upstream.close()
+            del error
+            raise Refused(503, f"site {site}'s request", "the SuperLink is away.") from None
+        self._notice(site, path, response.status_code)
+        answer = [(name, value) for name, value in response.headers if name not in _HOP]
+        announced = [pair for pair in response.headers if pair[0] == b"content-length"]
+        await self._send(h11.Response(status_code=response.status_code, headers=answer + announced))
+        async for part in self._upstream.body():
+            await self._send(h11.Data(data=part))
+        await self._send(h11.EndOfMessage())
+
+    def _notice(self, site: str, path: str, status: int) -> None:
         if status == 401:
-            front.refuse(f"site {site} at {self.client_address[0]}", "its signature is not valid.")
-        elif status >= 400 and path == FLEET + "activate-node":
-            front.refuse(
-                f"a node under the name {site} at {self.client_address[0]}",
+            self.front.refusals.say(f"site {site} at {self.where}", "its signature is not valid.")
+        elif status >= 400 and path == FLEET + "activate-node" and status < 500:
+            self.front.refusals.say(
+                f"a node under the name {site} at {self.where}",
                 "that site is connected already (after a crash this lasts up to a minute).",
             )
-        self.send_response_only(status)
-        for name, value in received:
-            if name.lower() not in _HOP:
-                self.send_header(name, value)
-        self.send_header("content-length", str(len(content)))
-        sent = len(b"".join(self._headers_buffer))  # type: ignore[attr-defined]
-        up = len(self.raw_requestline) + len(bytes(self.headers)) + len(body)
-        front.count(site, up, sent + len(content))
-        self.end_headers()
-        self.wfile.write(content)
 
-    def _ask_superlink(
-        self, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Pass a request on, over one connection for each of ours; once more if it was closed."""
-        front = self.server.front
-        for attempt in (1, 2):
-            if self._to_superlink is None:
-                self._to_superlink = HTTPSConnection(
-                    "127.0.0.1", front.upstream, timeout=_PATIENCE, context=front.trust
-                )
-            try:
-                self._to_superlink.request("POST", path, body, headers)
-                response = self._to_superlink.getresponse()
-                return response.status, response.getheaders(), response.read()
-            except (OSError, HTTPException):
-                self._to_superlink.close()
-                self._to_superlink = None
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+    async def _refuse(self, refused: Refused, headers: Mapping[str, str]) -> None:
+        """Answer; read what is left of a short body, so that the answer is read, and no more."""
+        await self._drain(headers)
+        await self._send_short(refused.status, close=self._http.their_state is not h11.DONE)
 
-    def _refuse(self, why: str, site: str | None = None) -> None:
-        who = f"site {site} at " if site else ""
-        self.server.front.refuse(who + str(self.client_address[0]), why)
-        self._send(403, json.dumps({"detail": "forbidden"}).encode())
+    async def _drain(self, headers: Mapping[str, str]) -> None:
+        """Read what is left of a body, if it is short."""
+        length = headers.get("content-length", "0")
+        short = "transfer-encoding" not in headers and int(length) <= _DRAIN
+        if short and "expect" not in headers:
+            async with asyncio.timeout(_STRANGER):
+                while self._http.their_state is h11.SEND_BODY:
+                    if not isinstance(await self._event(), h11.Data):
+                        break
 
-    def _send(self, status: int, content: bytes) -> None:
-        self.send_response_only(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+    async def _send_short(
+        self, status: int, content: bytes = b'{"detail": "refused"}', close: bool = True
+    ) -> None:
+        headers = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(content))),
+            ("date", formatdate(usegmt=True)),
+            *([("connection", "close")] if close else []),
+        ]
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            await self._send(h11.Response(status_code=status, headers=headers))
+            await self._send(h11.Data(data=content))
+            await self._send(h11.EndOfMessage())
+            if close:
+                await self._linger()
 
+    async def _linger(self) -> None:
+        """Wait a little for the other side to close, that it may read its answer."""
+        assert self._writer is not None
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                for _ in range(16):
+                    if not await self._reader.read(1 << 16):
+                        break
 
-def _pem(key: str) -> str:
-    return "".join(key.split())
+    # -- bytes
 
+    async def _event(self) -> h11.Event:
+        """Return what comes next of a request."""
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+                data = await self._reader.read(1 << 16)
+                self._up += len(data)
+                self._http.receive_data(data)
+            elif event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
+                raise EOFError
+            else:
+                assert not isinstance(event, type)
+                return event
 
-def _reason(error: ssl.SSLError) -> str:
-    return str(error.reason or error).lower().replace("_", " ")
+    async def _send(self, event: h11.Event) -> None:
+        assert self._writer is not None
+        data = self._http.send(event)
+        if data:
+            if self.site is not None:
+                self.front.count(self.site, self._up, len(data))
+                self._up = 0
+            self._writer.write(data)
+            await self._writer.drain()

@@ -6,6 +6,7 @@ copies of the site. Who does not hold a key that is, or was, a site's is told no
 """
 
 import json
+import socket
 import ssl
 import threading
 import time
@@ -25,6 +26,10 @@ _KEY, _COPY, _SIGNATURE = "flwr-public-key", "trimtab-copy", "trimtab-signature"
 _COPIES = 8  # the last <= 8 copies of a site are remembered
 _FRESH = 2.0  # the roster is read again after >= 2 seconds
 _ANSWER = 4096  # an answer has <= this many bytes
+
+
+Connect = Callable[[tuple[str, int], float], socket.socket]
+"""Opens a connection to an address, in so many seconds at most."""
 
 
 class Headers(Protocol):
@@ -99,7 +104,12 @@ class Notices:
 
 
 def ask_standing(
-    server: str, authority: Path, private_key: bytes, copy: str, timeout: float = 10.0
+    server: str,
+    authority: Path,
+    private_key: bytes,
+    copy: str,
+    connect: Connect = socket.create_connection,
+    timeout: float = 10.0,
 ) -> str | None:
     """Return what the server tells a site; empty if all is well, None if it does not answer."""
     host, _, port = server.rpartition(":")
@@ -110,8 +120,11 @@ def ask_standing(
         _COPY: copy,
         _SIGNATURE: keys.sign(private_key, _said(copy)),
     }
-    link = HTTPSConnection(host.strip("[]"), int(port), timeout=timeout, context=trust)
+    host = host.strip("[]")
+    link = HTTPSConnection(host, int(port), timeout=timeout, context=trust)
     try:
+        plain = connect((host, int(port)), timeout)
+        link.sock = trust.wrap_socket(plain, server_hostname=host)
         link.request("POST", PATH, b"", headers)
         response = link.getresponse()
         told: Any = json.loads(response.read(_ANSWER)) if response.status == 200 else {}

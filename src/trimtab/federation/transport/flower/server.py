@@ -19,12 +19,15 @@ from flwr.proto.control_pb2 import (
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.runtime_pb2 import PullTaskInputRequest
 from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+)
 from flwr.superlink.grid import HttpGrid
 
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.fleet import Fleet
+from trimtab.federation.transport.flower.straight import StraightControl, StraightRuntime
 
 _APP = b"""\
 [project]
@@ -90,7 +93,7 @@ class SuperLink:
             task = client.PullTaskInput(PullTaskInputRequest())
             api.identify(task)
             certificates = self.authority.read_bytes()
-            grid = HttpGrid(f"127.0.0.1:{self.port}", root_certificates=certificates, token=token)
+            grid = _Grid(f"127.0.0.1:{self.port}", root_certificates=certificates, token=token)
             grid.set_run(run_from_proto(task.run))
             try:
                 fleet = Fleet(grid, self.nodes_of)
@@ -103,11 +106,28 @@ class SuperLink:
                 control.close()
 
 
+class _Grid(HttpGrid):
+    """Flower's grid, whose client goes straight to the SuperLink."""
+
+    def _connect(self) -> None:
+        self._client = StraightRuntime.from_server_address(
+            self._addr,
+            insecure=False,
+            root_certificates=self._cert,
+            interceptors=[
+                self._tracing,
+                RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
+                RuntimeTokenHttpInterceptor(token=self._token),
+            ],
+            retry_invoker=self._retry_invoker,
+        )
+
+
 class Control:
     """What the operator asks of the SuperLink."""
 
     def __init__(self, port: int, authority: Path) -> None:
-        self.client = ControlHttpClient.from_server_address(
+        self.client = StraightControl.from_server_address(
             f"127.0.0.1:{port}",
             insecure=False,
             root_certificates=authority.read_bytes(),

@@ -1,0 +1,245 @@
+"""Children and what they show of themselves; parcels; proxies. Small processes, no Flower."""
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+
+import httpx
+import pytest
+import torch
+from connect_proxy import ConnectProxy, Listener
+
+from trimtab.errors import BadArgument
+from trimtab.federation.log import attached
+from trimtab.federation.message import Message
+from trimtab.federation.processes.child import Child, tail
+from trimtab.federation.processes.database import damage, set_aside
+from trimtab.federation.processes.ports import free_port, probe, proxy_of
+from trimtab.federation.storage import keys
+from trimtab.federation.transport.flower import api, supernode
+from trimtab.federation.transport.flower.clocks import Clocks
+from trimtab.federation.transport.flower.parcel import Parcel
+
+CHILD = """
+import time
+from trimtab.federation import sign
+
+def beats():
+    sign.beat()
+    time.sleep(600)
+
+def shows():
+    sign.show(ahead=-7.5)
+    time.sleep(600)
+
+def fails():
+    raise SystemExit(3)
+
+def computes():
+    sign.show(busy=True)
+    while True:
+        pass
+"""
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    (tmp_path / "small.py").write_text(CHILD)
+    made = []
+
+    def make(function):
+        environment = {"PYTHONPATH": str(tmp_path)}
+        target = f"small:{function}"
+        made.append(Child(function, target, [], environment=environment, output=tmp_path / "log"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop(patience=1.0)
+
+
+def until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_child_that_beats_is_not_stuck_until_it_is_stopped(child):
+    one = child("beats")
+    one.start()
+    until(lambda: one.silence < 0.1)
+    assert not one.is_stuck(10)
+    os.kill(one.pid, signal.SIGSTOP)
+    until(lambda: one.is_stuck(3))
+    before = one.pid
+    one.kill()
+    assert one.tend() == -signal.SIGKILL
+    until(lambda: one.tend() is None and one.alive)
+    assert one.pid != before
+    until(lambda: one.silence < 0.1)
+
+
+def test_a_child_that_computes_and_says_nothing_is_not_stuck(child):
+    one = child("computes")
+    one.start()
+    until(lambda: one.silence is not None and one.shown)
+    for _ in range(30):
+        assert not one.is_stuck(0.5)
+        time.sleep(0.1)
+
+
+def test_what_a_child_has_shown_is_known_after_its_death(child):
+    one = child("shows")
+    one.start()
+    time.sleep(0.1)
+    until(lambda: one.silence is not None and one.shown)
+    os.kill(one.pid, signal.SIGKILL)
+    until(lambda: not one.alive)
+    assert one.tend() == -signal.SIGKILL
+    assert one.shown == {"ahead": -7.5}
+
+
+def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypatch):
+    one, pauses = child("fails"), []
+    one.start()
+    for _ in range(4):
+        until(lambda: not one.alive)
+        assert one.tend() == 3
+        pauses.append(one._delay)
+        one._not_before = 0.0  # without the pause itself
+        assert one.tend() is None
+    assert pauses == sorted(set(pauses))
+    for _ in range(10):
+        one.rest()
+    assert one._delay == 15.0
+
+
+def test_the_end_of_a_log_is_what_says_more_than_how_it_goes(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("\x1b[91mERROR\x1b[0m: no way\n\x1b[92mINFO\x1b[0m: Finished\n\n")
+    assert tail(path) == "ERROR: no way"
+    path.write_text("INFO: Finished\n")
+    assert tail(path) == "INFO: Finished"
+
+
+def test_clocks_are_named_once_and_again_when_they_agree():
+    lines = []
+    with attached(follow=lines.append):
+        clocks = Clocks("site rome's", "the server's")
+        for ahead in (None, 0.4, 7.0, 7.0, 7.2, -0.5, 0.1, 5.5, 0.0):
+            clocks.note(ahead)
+    assert len(lines) == 2
+    assert "7 seconds ahead of the server's" in lines[0]
+    assert lines[1] == "site rome's clock agrees with the server's again."
+
+
+@pytest.mark.parametrize("numbers", [3, 3_000_000])
+def test_a_parcel_is_the_message_that_went_in_and_is_flowers_record(tmp_path, numbers):
+    message = Message({"kind": "work", "r": 3}, {"0": torch.randn(numbers), "1": torch.zeros(5)})
+    with closing(Parcel.of(tmp_path, message)) as parcel:
+        same(parcel.message(), message)
+        record = parcel.record()
+        if numbers == 3:
+            same(api.unpack(record), message)
+        else:
+            chunks = record["trimtab"]["arrays"].slice_array()
+            whole = api.pack(message)["trimtab"]["arrays"]
+            assert [name for name, _ in chunks] == [name for name, _ in whole.slice_array()]
+            assert record.object_id == api.pack(message).object_id
+    assert list(tmp_path.iterdir()) == []
+
+
+def same(one, other):
+    assert one.header == other.header
+    assert one.arrays.keys() == other.arrays.keys()
+    assert all(torch.equal(one.arrays[name], other.arrays[name]) for name in other.arrays)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["proxy:3128", "https://proxy:3128", "http://proxy", "http://:3128", "http://a:b:c", "x" * 999],
+)
+def test_an_odd_proxy_is_one_sentence(address):
+    with pytest.raises(BadArgument, match="no proxy's address; pass") as error:
+        proxy_of(address)
+    assert len(str(error.value)) < 200
+
+
+def test_no_password_is_shown_of_an_odd_proxy():
+    with pytest.raises(BadArgument) as error:
+        proxy_of("ftp://rome:hidden@proxy:1")
+    assert "hidden" not in str(error.value)
+
+
+class Refuses(Listener):
+    def serve(self, link):
+        link.recv(1000)
+        link.sendall(b"HTTP/1.1 407 \x1b[2JNo\r\n\r\n")
+
+
+def test_the_way_through_a_proxy_is_probed(tmp_path):
+    keys.make_authority(tmp_path)
+    proxy, refuses = ConnectProxy(), Refuses()
+    try:
+        nobody = f"127.0.0.1:{free_port()}"
+        way = proxy_of(f"http://127.0.0.1:{proxy.port}")
+        said = probe(nobody, tmp_path / "ca.crt", proxy=way)
+        assert "cannot be reached" in said
+        assert proxy.asked[0][:2] == ("CONNECT", nobody)
+        said = probe(
+            nobody, tmp_path / "ca.crt", proxy=proxy_of(f"http://127.0.0.1:{refuses.port}")
+        )
+        assert f"the proxy at 127.0.0.1:{refuses.port} answers 'HTTP/1.1 407" in said
+        assert said.isprintable()
+    finally:
+        proxy.close()
+        refuses.close()
+
+
+def test_a_damaged_database_is_seen(tmp_path):
+    path = tmp_path / "superlink.db"
+    assert damage(path) == ""
+    with closing(sqlite3.connect(path)) as link:
+        link.execute("create table a (b)")
+        link.executemany("insert into a values (?)", [("x" * 1000,)] * 100)
+        link.commit()
+    assert damage(path) == ""
+    with open(path, "r+b") as file:
+        file.seek(8192)
+        file.write(os.urandom(20_000))
+    assert damage(path)
+    set_aside(path)
+    assert not path.exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_supernode_does_not_give_up_at_a_word_of_tls():
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+
+    error = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+    assert make_simple_http_retry_invoker().should_giveup(error)  # as Flower comes
+    assert not supernode._patient().should_giveup(error)
+    refused = httpx.Response(404, request=httpx.Request("POST", "https://a"))
+    status = httpx.HTTPStatusError("no", request=refused.request, response=refused)
+    assert supernode._patient().should_giveup(status)
+
+
+def test_a_supernode_looks_the_less_often_the_longer_it_waits(monkeypatch):
+    slept, now = [], [0.0]
+    monkeypatch.setattr(supernode.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    pace = supernode._Pace()
+    for now[0] in (0.5, 10.0, 100.0):
+        pace.sleep(3)
+    pace.sleep(0.5)  # it waits for a reply: there was a request
+    pace.sleep(3)
+    assert slept == [0.2, 0.5, 2.0, 0.2, 0.2]
+
+
+def test_it_works_with_this_flower_alone(monkeypatch):
+    monkeypatch.setattr(supernode, "package_version", "1.42.0")
+    with pytest.raises(SystemExit, match=r"works with Flower 1\.41\.0, but 1\.42\.0 is installed"):
+        supernode.main()
