@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation kernel test-kernel format reproduce bench bench-peers account clean
+.PHONY: demo test test-federation test-cluster kernel test-kernel format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -23,6 +23,10 @@ test: $(VENV)/installed-dev
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 25 minutes.
 test-federation: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 -m federation tests/federation
+
+# Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.
+test-cluster: $(VENV)/installed-dev
+	$(BIN)/pytest -n 0 -m cluster tests/cluster
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed
@@ -73,7 +77,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,federation,pandas,datasets]"
+	$(INSTALL) --editable ".[dev,federation,pandas,datasets,cluster]"
 	touch $@
 
 clean:
