@@ -68,7 +68,7 @@ class Actor:
         os.environ.update(environment)
         self.incarnation = incarnation
         self.shard: Shard | None = None
-        self.node = _node()
+        self.node = node_name()
 
     def hello(self) -> Any:
         """Return what there is on this machine."""
@@ -115,7 +115,7 @@ class Actor:
         return Failed(f"{self.node}: {sentence}", isinstance(error, OSError))
 
 
-def _node() -> str:
+def node_name() -> str:
     """Return this machine's name in a sentence."""
     import ray
 

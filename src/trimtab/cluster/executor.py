@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trimtab.cluster.engine import engine
 from trimtab.cluster.fleet import Fleet, Wanted
@@ -75,6 +76,10 @@ class Ray(Executor):
             ship=self.ship,
         )
         return Fleet(self.name, wanted, problem, S)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the number of shards."""
+        return {"shards": self.shards}
 
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
         """Refuse: what `begin` returns does it."""

@@ -42,7 +42,7 @@ def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> 
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
     problem = _made(spec, _function(spec), options)
-    remember(problem, Origin(_anywhere(spec), {n: _lasting(v) for n, v in options.items()}))
+    remember(problem, Origin(anywhere(spec), {n: _lasting(v) for n, v in options.items()}))
     return problem
 
 
@@ -72,10 +72,10 @@ def load_again(origin: Origin) -> Problem:
     return problem  # type: ignore[no-any-return]
 
 
-def _anywhere(spec: str) -> str:
-    """Return a name as it is, and a file by its whole path."""
-    file, _, function = spec.partition(".py:")
-    return spec if spec in PROBLEMS else f"{Path(file).resolve()}.py:{function}"
+def anywhere(spec: str) -> str:
+    """Return a name as it is, and `file.py:function` by its whole path."""
+    file, found, function = spec.partition(".py:")
+    return f"{Path(file).resolve()}.py:{function}" if found else spec
 
 
 def _lasting(value: Any) -> Any:
