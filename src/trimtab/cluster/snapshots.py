@@ -89,10 +89,11 @@ class Snapshots:
         rows = {str(v): [p.rows for p in chain.pieces] for v, chain in enumerate(self.chains)}
         path = checkpoint.resolve()
         note = f"kept-{sha256(str(path).encode()).hexdigest()[:12]}.json"
-        now = {name for names in files.values() for name in names}
-        old = _names(self.folder / note) if path.exists() else set()
-        # Until the new checkpoint is whole, the old one may still be the one that is read.
-        write_json(self.folder / note, {"checkpoint": str(path), "files": [*sorted(now | old)]})
+        now = sorted(name for names in files.values() for name in names)
+        # Until the new checkpoint is whole, the one before it may be the one that is read.
+        before = _note(self.folder / note).get("files", [])
+        said = {"checkpoint": str(path), "files": now, "before": before}
+        write_json(self.folder / note, said)
         return {"folder": str(self.folder), "files": files, "rows": rows}
 
     def adopt(self, kept: dict[str, Any], r: int) -> None:
@@ -120,8 +121,14 @@ class Snapshots:
 
 def _names(note: Path) -> set[str]:
     """Return the files that a checkpoint names, if it is still there."""
+    said = _note(note)
+    there = bool(said) and Path(said["checkpoint"]).exists()
+    return {*said["files"], *said["before"]} if there else set()
+
+
+def _note(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(note.read_text(encoding="utf-8"))
+        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return set()
-    return set(said["files"]) if Path(said["checkpoint"]).exists() else set()
+        return {}
+    return said
