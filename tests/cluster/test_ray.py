@@ -72,9 +72,6 @@ def crowded(N=20):
 
 @pytest.fixture(scope="module")
 def cluster():
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # all addresses are the loopback's
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 
