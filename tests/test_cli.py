@@ -206,10 +206,12 @@ def test_options_are_what_they_were():
     of_compare = (
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
-    of_compare += "--prefer --seeds"
+    of_compare += "--prefer --seeds --cluster"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
-        "run": sorted([*common, *hyper.split(), "--patience", "--save"]),
+        "run": sorted(
+            [*common, *hyper.split(), *"--patience --save --cluster --shards --snapshots".split()]
+        ),
         "diagnose": sorted(
             [
                 "--S",
@@ -226,7 +228,7 @@ def test_options_are_what_they_were():
         "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
         "report": ["--json", "--out"],
         "bench": ["--json", "--out", "--quick", "--repeats", "--resume"],
-        "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
+        "reproduce": ["--cells", "--cluster", "--data", "--json", "--out", "--quick", "--seeds"],
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
         "picture": [],  # its commands: tests/test_pictures.py
         "doctor": ["--data", "--json"],

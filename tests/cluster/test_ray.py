@@ -243,7 +243,7 @@ def trimtab(*words, check=True, **options):
 def test_a_driver_that_was_killed_goes_on(cluster, mine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["run", "scaffold", "mine.py:problem", "--eta-l", "0.1", "--K", "3", "--S", "11"]
-    words += ["-R", "60", "--lost", "0.2", "--target", "1.1", "--json"]
+    words += ["-R", "60", "--lost", "0.2", "--target", "1", "--json"]
     there = ["--cluster", cluster.address, "--snapshots", tmp_path / "snapshots"]
     command = [sys.executable, "-m", "trimtab", *words, *there, "--out", "killed"]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
