@@ -207,11 +207,10 @@ def test_options_are_what_they_were():
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
     of_compare += "--prefer --seeds --cluster"
+    of_run = "--cluster --patience --save --shards --snapshots"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
-        "run": sorted(
-            [*common, *hyper.split(), *"--patience --save --cluster --shards --snapshots".split()]
-        ),
+        "run": sorted([*common, *hyper.split(), *of_run.split()]),
         "diagnose": sorted(
             [
                 "--S",
