@@ -110,6 +110,9 @@ class FakeRay:
             raise reference.error
         return pickle.loads(reference.content)
 
+    def wait(self, references, timeout):
+        return references, []
+
     def kill(self, handle):
         handle.alive = False
 

@@ -479,6 +479,25 @@ def test_a_full_folder_of_snapshots_costs_no_round(ray, digits, tmp_path, monkey
         sim.save(tmp_path / "sim")
 
 
+def test_a_snapshot_whose_answer_got_lost_is_told_again(ray, digits, tmp_path):
+    sim, _ = after(Ray(shards=4, actors=1, snapshots=tmp_path), SCAFFOLD, digits, rounds=3)
+    usual, lost = ray.get, []
+
+    def get(reference):
+        if ray.handles[-1].calls[-1][2] == "snapshot" and not lost:
+            lost.append(reference)
+            raise fake_ray.ActorUnavailableError("try again")
+        return usual(reference)
+
+    ray.get = get
+    sim.save(tmp_path / "sim")
+    assert lost
+    expected = bits(sim)
+    ray.alive()[0].alive = False
+    assert all(map(torch.equal, bits(sim), expected))
+    assert sim.runs_on.recoveries[0].rounds == 0
+
+
 # -- machines
 
 

@@ -296,12 +296,13 @@ class Fleet(Executor):
         for member in members:
             self._make(member, self.wanted.resources)
         machines = [self._hello(member) for member in members]
-        self._machine = common = common_machine([this_machine("the driver"), *machines])
+        self._machine = common = common_machine(machines)
+        common_machine([this_machine("the driver"), *machines])
         for member, machine in zip(members, machines, strict=True):
             if _sets(machine) != _sets(common):  # it has to begin anew with narrower instructions
                 self._give_up(member)
                 self._make(member, self.wanted.resources)
-                common_machine([common, self._hello(member)])
+                _check_sets(self._hello(member), common)
         for call in [self._prepare(member) for member in members]:
             try:
                 _checked(self._ray.get(call))
@@ -327,8 +328,13 @@ class Fleet(Executor):
         self._handles.append(member.handle)
 
     def _hello(self, member: Member) -> Machine:
+        call = member.handle.hello.remote()
+        ready, _ = self._ray.wait([call], timeout=self.wanted.wait)
+        if not ready:
+            needs = _listed(self.wanted.resources)
+            _LOG.warning("the cluster has no room yet for an actor with %s; waiting for it", needs)
         try:
-            machine: Machine = _checked(self._ray.get(member.handle.hello.remote()))
+            machine: Machine = _checked(self._ray.get(call))
         except self._ray.exceptions.RayActorError as error:
             raise ValueError(_died(error)) from None
         member.node = machine.node
@@ -379,10 +385,7 @@ class Fleet(Executor):
         try:
             machine = _checked(self._ray.get(member.handle.hello.remote()))
             common_machine([self._machine, machine])
-            if _sets(machine) != _sets(self._machine):
-                raise ValueError(
-                    f"{machine.node} lacks instructions that this run uses; resume it."
-                )
+            _check_sets(machine, self._machine)
             member.node = machine.node
             _checked(self._ray.get(self._prepare(member)))
         except self._ray.exceptions.RayError:
@@ -443,6 +446,15 @@ def common_machine(machines: Sequence[Machine]) -> Machine:
     known = [m.instructions for m in machines if m.instructions in sets]
     narrow = min(known, key=sets.index) if len(known) == len(machines) else first.instructions
     return Machine(**asdict(first) | {"kernel": kernel, "instructions": narrow})
+
+
+def _check_sets(machine: Machine, common: Machine) -> None:
+    """Refuse a machine that cannot compute as the others do."""
+    if _sets(machine) != _sets(common):
+        raise ValueError(
+            f"{machine.node} computes with {' and '.join(_sets(machine))}, this run with "
+            f"{' and '.join(_sets(common))}; save it, and resume it on machines that are alike."
+        )
 
 
 def _sets(machine: Machine) -> tuple[str, str]:

@@ -68,6 +68,7 @@ class Shard:
         self.committed = -1  # the last round whose states count
         self.touched = set[int]()  # clients with states that no snapshot has
         self._replies: dict[tuple[int, int], Reply] = {}  # of this round
+        self._snapshot: tuple[str, dict[int, Piece]] = "", {}  # the last one
 
     @torch.no_grad()
     def run(self, r: int, number: int, sent: bytes, clients: Sequence[int]) -> Reply:
@@ -140,8 +141,11 @@ class Shard:
     def snapshot(self, folder: str, mark: str, whole: Sequence[int]) -> dict[int, Piece]:
         """Write states that no snapshot has, a file for each virtual shard; all of some shards.
 
-        mark: what tells these files from those of another round, or of another incarnation.
+        mark: what tells these files from those of another round, or of another incarnation; asked
+        twice for one, it answers the same.
         """
+        if mark == self._snapshot[0]:
+            return self._snapshot[1]
         V, setup = self.setup.V, self.setup
         pieces: dict[int, Piece] = {}
         for v in range(setup.begin, setup.end):
@@ -151,6 +155,7 @@ class Shard:
                 pieces[v] = Piece(f"shard-{v:04}-{mark}.safetensors", len(own))
                 self._write(Path(folder) / pieces[v].name, own)
         self.touched.clear()
+        self._snapshot = mark, pieces
         return pieces
 
     def _write(self, path: Path, clients: Sequence[int]) -> None:
