@@ -1,7 +1,7 @@
 """What a cluster costs and gives: rounds on one and two actors, an empty round, 10^6 clients.
 
     python benchmarks/cluster.py            # about half an hour; results/bench/cluster.json
-    python benchmarks/cluster.py --only empty,W1
+    python benchmarks/cluster.py --only "empty;W1"
 
 Nodes are processes of Ray on this machine, with one CPU each. A case that is in the record is not
 measured again, so that an interrupted measurement goes on.
@@ -146,7 +146,7 @@ def workload(name: str) -> dict[str, Any]:
     }
 
 
-def scale(N: int = 10**6, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
+def scale(N: int, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
     """Let every one of N clients take part once, with its state on disk, over two actors."""
     problem = load_problem(f"{PROBLEMS}:numbered", N=N, d=d)
     cohorts = [range(j, j + S) for j in range(0, N, S)]
@@ -159,7 +159,7 @@ def scale(N: int = 10**6, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
         )
         started = perf_counter()
         for round in sim:
-            if round.r % (len(cohorts) // 10) and round.r < len(cohorts):
+            if round.r % max(1, len(cohorts) // 10) and round.r < len(cohorts):
                 continue
             fleet = sim.runs_on
             members = fleet.members()
@@ -191,18 +191,19 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "W1": lambda: workload("W1"),
     "W2": lambda: workload("W2"),
     "W4": lambda: workload("W4"),
-    "scale": scale,
+    "100,000 clients": lambda: scale(10**5),
+    "1,000,000 clients": lambda: scale(10**6),
 }
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/cluster.json")
-@click.option("--only", help="Cases with commas between: " + ", ".join(CASES) + ".")
+@click.option("--only", help="Cases with semicolons between: " + "; ".join(CASES) + ".")
 @click.option("--again", is_flag=True, help="Measure anew what is in the record.")
 def main(out: Path, only: str | None, again: bool) -> None:
     """Measure what a cluster costs and gives."""
     record = json.loads(out.read_text()) if out.exists() else {"cases": {}}
-    for name in CASES if only is None else only.split(","):
+    for name in CASES if only is None else only.split(";"):
         if name in record["cases"] and not again:
             continue
         print(name, file=sys.stderr)
