@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation soak kernel test-kernel format reproduce bench bench-peers account clean
+.PHONY: demo test test-federation soak test-cluster kernel test-kernel format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -28,6 +28,10 @@ test-federation: $(VENV)/installed-dev
 SOAK ?= --minutes 240
 soak: $(VENV)/installed-dev
 	cd tests/federation && ../../$(BIN)/python chaos.py $(SOAK)
+
+# Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.
+test-cluster: $(VENV)/installed-dev
+	$(BIN)/pytest -n 0 -m cluster tests/cluster
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed
@@ -78,7 +82,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,federation,pandas,datasets]"
+	$(INSTALL) --editable ".[dev,federation,pandas,datasets,cluster]"
 	touch $@
 
 clean:

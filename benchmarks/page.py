@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from cluster_tables import cluster_tables
 from figures import ALGORITHMS, PEERS, growth_figure, peers_figure
 from goals import EVERYBODY, fastest, verdicts
 from matplotlib import rc_context
@@ -52,7 +53,7 @@ def records(folder: Path = ROOT / "results" / "bench") -> dict[str, Any]:
     """Return the records by name; comparisons may not have been measured yet."""
     found = {
         name: json.loads((folder / f"{name}.json").read_text())
-        for name in ("bench", "peers", "scale", "details", "comparisons")
+        for name in ("bench", "peers", "scale", "details", "comparisons", "cluster")
         if (folder / f"{name}.json").exists()
     }
     return {"comparisons": {"cases": []}} | found
@@ -79,6 +80,7 @@ def page(found: dict[str, Any]) -> str:
         bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
         floor=_floor(found["details"].get("floor")),
         scale=_table(SCALE, _scale(found["scale"]["cases"])),
+        **cluster_tables(found.get("cluster", {}).get("cases", {})),
     )
 
 

@@ -206,10 +206,11 @@ def test_options_are_what_they_were():
     of_compare = (
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
-    of_compare += "--prefer --seeds"
+    of_compare += "--prefer --seeds --cluster"
+    of_run = "--cluster --patience --save --shards --snapshots"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
-        "run": sorted([*common, *hyper.split(), "--patience", "--save"]),
+        "run": sorted([*common, *hyper.split(), *of_run.split()]),
         "diagnose": sorted(
             [
                 "--S",
@@ -226,7 +227,7 @@ def test_options_are_what_they_were():
         "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
         "report": ["--json", "--out"],
         "bench": ["--json", "--out", "--quick", "--repeats", "--resume"],
-        "reproduce": ["--cells", "--data", "--json", "--out", "--quick", "--seeds"],
+        "reproduce": ["--cells", "--cluster", "--data", "--json", "--out", "--quick", "--seeds"],
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
         "picture": [],  # its commands: tests/test_pictures.py
         "doctor": ["--data", "--json"],
@@ -262,7 +263,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.studies.recipe.load_problem", broken)
+    monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
     monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[1])
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

@@ -13,7 +13,7 @@ from quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.core.hyper import settings_of
 from trimtab.problems import digits_problem
-from trimtab.problems.loading import load_problem
+from trimtab.problems.loading import load_problem, load_problem_and_target
 from trimtab.problems.metric import ACCURACY, LOSS
 from trimtab.report import write_page
 from trimtab.studies.advice import advise
@@ -347,7 +347,7 @@ def test_every_algorithm_can_be_compared_by_name(name):
 
 
 def test_the_folder_holds_all_that_was_found(tmp_path):
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     found = compare(problem, ["sgd", "scaffold"], K=5, R=12, out=tmp_path / "c", name="quadratic")
     again = read_comparison(tmp_path / "c")
     assert again.to_json() == found.to_json()
@@ -363,7 +363,7 @@ def test_the_folder_holds_all_that_was_found(tmp_path):
 
 @pytest.mark.parametrize("rounds", [1, 7, 23, 60])
 def test_an_interrupted_comparison_resumes_to_the_same_result(tmp_path, rounds):
-    problem, _ = load_problem("quadratic", sigma=0.1)
+    problem = load_problem("quadratic", sigma=0.1)
     options = {"K": 4, "R": 20, "S": 4, "name": "quadratic", "budget": 1e9, "seeds": 2}
     whole = compare(problem, ["fedavg", "scaffold"], **options)
     steps = compare.start(problem, ["fedavg", "scaffold"], out=tmp_path / "c", **options)
@@ -377,7 +377,7 @@ def test_an_interrupted_comparison_resumes_to_the_same_result(tmp_path, rounds):
 
 
 def test_resuming_a_finished_comparison_computes_nothing(tmp_path):
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     options = {"K": 4, "R": 10, "target": -0.1, "out": tmp_path / "c", "name": "quadratic"}
     first = compare(problem, ["sgd"], **options)
     lines = {p: p.read_text() for p in (tmp_path / "c").rglob("rounds.jsonl")}
@@ -404,7 +404,7 @@ def test_the_record_says_when_bits_depend_on_threads(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused):
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     with held(tmp_path / "c"), refused("c is in use by another process", "end it first"):
         compare(problem, ["sgd"], R=4, out=tmp_path / "c")
     compare(problem, ["sgd"], R=4, out=tmp_path / "c")
@@ -413,11 +413,11 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, held, refused
 def test_a_file_is_no_folder(tmp_path, refused):
     (tmp_path / "f").touch()
     with refused("f is a file; pass another out"):
-        compare(load_problem("quadratic")[0], ["sgd"], R=4, out=tmp_path / "f")
+        compare(load_problem("quadratic"), ["sgd"], R=4, out=tmp_path / "f")
 
 
 def test_a_run_that_another_process_writes_is_refused(tmp_path, held, refused):
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     run = partial(run_task.start, Sgd(eta=0.1), problem, R=4, name="q", out=tmp_path / "r")
     with held(tmp_path / "r"), refused("r is in use by another process"):
         list(run())
@@ -480,7 +480,7 @@ def test_the_best_model_is_never_that_of_an_earlier_winner(tmp_path):
 
 
 def test_a_folder_is_never_overwritten(tmp_path):
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     compare(problem, ["sgd"], R=4, out=tmp_path / "c")
     with pytest.raises(ValueError, match="holds a comparison already; pass resume=True"):
         compare(problem, ["sgd"], R=4, out=tmp_path / "c")
@@ -493,7 +493,7 @@ def test_a_folder_is_never_overwritten(tmp_path):
 
 
 def test_goals_are_accuracy_or_loss():
-    digits, target = load_problem("digits")
+    digits, target = load_problem_and_target("digits")
     assert goal_of(digits, target) == Goal(ACCURACY, 0.95)
     assert goal_of(pair(1.0), -0.4) == Goal(LOSS, -0.4)
     with pytest.raises(ValueError, match="target=3; pass an accuracy above 0 and at most 1"):

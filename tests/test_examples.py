@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trimtab import compare
-from trimtab.problems.loading import load_problem
+from trimtab.problems.loading import load_problem, load_problem_and_target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
@@ -59,7 +59,7 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_serves_the_command_line():
-    problem, target = load_problem(f"{EXAMPLES / 'own_data.py'}:problem", batch=50)
+    problem, target = load_problem_and_target(f"{EXAMPLES / 'own_data.py'}:problem", batch=50)
     assert target is None
     assert problem.weights.tolist() == [0.75, 0.25]
     assert problem.batch == 50
@@ -106,7 +106,7 @@ def test_schedule(tmp_path):
 
 def test_paper_table():
     """It takes longer than an example may; its problem is what the command line takes."""
-    problem, _ = load_problem(f"{EXAMPLES / 'paper_table.py'}:problem")
+    problem = load_problem(f"{EXAMPLES / 'paper_table.py'}:problem")
     found = compare(problem, ["fedavg", "scaffold"], metric="log loss", R=10, budget=2e4, seeds=2)
     assert found.metric == "log loss"
     assert r"\toprule" in found.to_latex()

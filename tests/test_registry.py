@@ -289,7 +289,7 @@ def test_what_is_no_algorithm_is_one_sentence(mine, capsys, what, sentence):
 
 
 def test_a_metric_of_ones_own_is_the_goal(mine):
-    problem = load_problem("mine.py:problem")[0]
+    problem = load_problem("mine.py:problem")
     found = trimtab.compare(problem, [Sgd(eta=0.5), Sgd(eta=0.1)], R=40, target=0.99)
     assert found.metric == "nearness"
     fast, slow = found.entries

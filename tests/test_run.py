@@ -217,7 +217,7 @@ def test_the_share_held_out_is_a_share(share, refused):
 
 
 def test_rows_held_out_are_not_learnt_from_and_the_model_left_is_the_one_scored():
-    problem = load_problem("digits", N=5)[0].replace(batch=None)
+    problem = load_problem("digits", N=5).replace(batch=None)
     done = ran(FedAvg(eta_l=0.5, K=3), problem, R=6, seed=4, split=0.2)
     parted = problem.split(0.2, 4)
     sim = simulate(FedAvg(eta_l=0.5, K=3), parted, seed=4)

@@ -39,6 +39,7 @@ LEVELS = (
     ("compute", "algorithms"),
     ("problems",),
     ("simulation",),
+    ("cluster",),
     ("studies",),
     ("diagnosis", "federation"),
     ("report",),
@@ -115,6 +116,7 @@ def test_the_package_itself_imports_nothing_of_the_command_line():
             "errors",
             "core",
             "algorithms",
+            "cluster",
             "studies",
             "diagnosis",
             "problems",
@@ -208,11 +210,11 @@ PUBLIC = [
         "MimeLite",
     ),
     *("MimeLiteMvr",),
-    *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "RichardsonRomberg"),
-    *("Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
+    *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "Ray"),
+    *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
-    *("Simulation", "Stage", "Supervised", "Through", "Yogi", "__version__", "compare"),
-    *("diagnose", "register", "simulate", "testing"),
+    *("Simulation", "Stage", "Supervised", "Through", "Tree", "Yogi", "__version__", "compare"),
+    *("diagnose", "load_problem", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -250,6 +252,12 @@ SIGNATURES = {
     ),
     trimtab.Simulation.load: (
         "(path, algorithm, problem, *, executor=None, memory=None, available=None)"
+    ),
+    trimtab.load_problem: "(spec, *, partition=None, **options)",
+    trimtab.Tree: "(shards=16, inner='auto')",
+    trimtab.Ray: (
+        "(address=None, shards=16, actors=None, snapshots=None, *, cpus=1, gpus=0, every=100, "
+        "wait=60.0, ship=False)"
     ),
     trimtab.LinearSystem: "(A, b, noise=None, weights=None)",
     trimtab.GarnetTD: ("(N, states, features, gamma, heterogeneity, seed=0, sampling='iid')"),

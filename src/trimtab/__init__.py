@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Yogi,
     )
     from trimtab.algorithms.registry import register
+    from trimtab.cluster.executor import Ray
     from trimtab.core.hyper import Epochs
     from trimtab.diagnosis import Diagnosis
     from trimtab.diagnosis.diagnose import diagnose
@@ -58,7 +59,9 @@ if TYPE_CHECKING:
         Quadratic,
         Supervised,
     )
+    from trimtab.problems.loading import load_problem
     from trimtab.problems.metric import Metric
+    from trimtab.simulation.executors.tree import Tree
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
     from trimtab.studies.comparison import Comparison
@@ -98,6 +101,7 @@ __all__ = [
     "Piecewise",
     "Problem",
     "Quadratic",
+    "Ray",
     "RichardsonRomberg",
     "Round",
     "Rounding",
@@ -115,10 +119,12 @@ __all__ = [
     "Stage",
     "Supervised",
     "Through",
+    "Tree",
     "Yogi",
     "__version__",
     "compare",
     "diagnose",
+    "load_problem",
     "register",
     "simulate",
     "testing",
@@ -128,6 +134,9 @@ _HOMES = {
     **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
     "Epochs": "core",
     "Metric": "problems.metric",
+    "Ray": "cluster.executor",
+    "Tree": "simulation.executors",
+    "load_problem": "problems.loading",
     "compare": "studies.compare",
     "register": "algorithms.registry",
     "Comparison": "studies.comparison",

@@ -8,7 +8,7 @@ import torch
 
 from trimtab import Quadratic, Supervised
 from trimtab.problems.data.files import DataError
-from trimtab.problems.loading import load_problem
+from trimtab.problems.loading import load_problem, load_problem_and_target
 from trimtab.problems.names import PROBLEMS
 from trimtab.problems.problem import metric_of
 
@@ -59,7 +59,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in REAL])
 def test_a_problem_that_needs_no_files_can_be_evaluated(name):
-    problem, _ = load_problem(name)
+    problem = load_problem(name)
     measured = problem.evaluate(problem.x0())
     assert measured[metric_of(problem, measured).name] < 10
 
@@ -67,7 +67,7 @@ def test_a_problem_that_needs_no_files_can_be_evaluated(name):
 @pytest.mark.parametrize("name", REAL)
 def test_a_problem_on_real_data(real_data, name):
     try:
-        problem, target = load_problem(name)
+        problem, target = load_problem_and_target(name)
     except DataError as error:
         if "cannot be downloaded" not in str(error):
             raise
@@ -86,13 +86,13 @@ def test_every_problem_is_tested():
 
 
 def test_the_hospitals_are_the_clients(real_data):
-    problem, _ = load_problem("heart")
+    problem = load_problem("heart")
     assert [len(problem.clients[i]) for i in range(4)] == [243, 236, 99, 160]
     assert len(problem.test) == 60 + 58 + 24 + 40
 
 
 def test_concrete_is_sorted_by_strength(real_data):
-    problem, _ = load_problem("concrete")
+    problem = load_problem("concrete")
     means = [float(problem.clients[i].y.mean()) for i in range(10)]
     assert means == sorted(means)
     assert [problem.batch, problem.steps(epochs=1)] == [None, 1]
@@ -105,38 +105,38 @@ def test_a_folder_of_data_reaches_the_problem(tmp_path, monkeypatch):
         *(f"{i},{i * i},{i % 2},{i % 3},{i % 5},{i % 7},1{i},2{i},{i}" for i in range(9)),
     ]
     (tmp_path / "concrete.csv").write_text("\n".join(lines))
-    problem, _ = load_problem("concrete", data=tmp_path, batch=1, N=3)
+    problem = load_problem("concrete", data=tmp_path, batch=1, N=3)
     assert problem.batch == 1
     assert [len(problem.clients[i]) for i in range(3)] == [3, 3, 3]
 
 
 def test_digits_are_sorted_by_label_over_ten_clients():
-    problem, target = load_problem("digits")
+    problem, target = load_problem_and_target("digits")
     assert (problem.N, problem.d, target) == (10, 64 * 10 + 10, 0.95)
     kinds = [len(set(problem.clients[i].y.tolist())) for i in range(10)]
     assert max(kinds) <= 3
     assert sum(len(problem.clients[i]) for i in range(10)) == 1438
     assert len(problem.test) == 359
-    assert load_problem("digits", batch=7)[0].batch == 7
+    assert load_problem("digits", batch=7).batch == 7
 
 
 def test_the_quadratic_has_unit_smoothness():
-    problem, _ = load_problem("quadratic")
+    problem = load_problem("quadratic")
     assert abs(problem.L - 1) < 1e-12
     assert problem.b.dtype == torch.float64
 
 
 def test_a_function_in_a_file_is_called_with_the_options_it_takes(file):
     before = list(sys.path)
-    problem, target = load_problem(f"{file}:pair", batch=None)
+    problem, target = load_problem_and_target(f"{file}:pair", batch=None)
     assert isinstance(problem, Quadratic)
     assert target is None
     assert sys.path == before
-    assert load_problem(f"{file}:batched", batch=4)[0].batch == 4
+    assert load_problem(f"{file}:batched", batch=4).batch == 4
 
 
 def test_a_batch_also_reaches_a_supervised_problem_that_does_not_ask_for_it(file):
-    problem, _ = load_problem(f"{file}:linear", batch=4)
+    problem = load_problem(f"{file}:linear", batch=4)
     assert isinstance(problem, Supervised)
     assert problem.batch == 4
 
@@ -187,7 +187,7 @@ def test_a_function_is_called_under_the_seed(tmp_path):
         "    return trimtab.Supervised(torch.nn.Linear(3, 2), loss, data)\n"
     )
     state = torch.get_rng_state()
-    one, two, three = (load_problem(f"{tmp_path}/mine.py:f", seed=s)[0] for s in (1, 1, 2))
+    one, two, three = (load_problem(f"{tmp_path}/mine.py:f", seed=s) for s in (1, 1, 2))
     assert one.fingerprint == two.fingerprint != three.fingerprint
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -200,15 +200,15 @@ def labels_of(problem):
 
 
 def test_built_in_data_are_cut_as_told():
-    by_label, _ = load_problem("digits", partition="label")
-    assert labels_of(by_label) == labels_of(load_problem("digits")[0])
-    alike, _ = load_problem("digits", partition="similarity:100", N=5)
+    by_label = load_problem("digits", partition="label")
+    assert labels_of(by_label) == labels_of(load_problem("digits"))
+    alike = load_problem("digits", partition="similarity:100", N=5)
     assert labels_of(alike) == [list(range(10))] * 5
-    uneven, _ = load_problem("digits", partition="dirichlet:0.1")
+    uneven = load_problem("digits", partition="dirichlet:0.1")
     sizes = [uneven.clients.size(i) for i in range(10)]
     assert sum(sizes) == sum(by_label.clients.size(i) for i in range(10))
     assert max(sizes) > 2 * min(sizes)
-    same, _ = load_problem("digits", similarity=100, N=5)
+    same = load_problem("digits", similarity=100, N=5)
     assert same.fingerprint == alike.fingerprint
 
 
@@ -229,12 +229,12 @@ def test_a_function_of_the_users_may_take_a_cut(tmp_path):
         "def mine(partition='none'):\n"
         "    return Quadratic([1.0] * len(partition), [0.0] * len(partition))\n"
     )
-    assert load_problem(f"{path}:mine", partition="mine")[0].N == 4
-    assert load_problem(f"{path}:mine", partition=None)[0].N == 4
+    assert load_problem(f"{path}:mine", partition="mine").N == 4
+    assert load_problem(f"{path}:mine", partition=None).N == 4
 
 
 def test_numbers_are_cut_by_similarity_alone(real_data, refused):
-    alike, _ = load_problem("concrete", partition="similarity:100")
+    alike = load_problem("concrete", partition="similarity:100")
     assert alike.N == 10
     with refused("these targets are numbers"):
         load_problem("concrete", partition="dirichlet:0.1")

@@ -8,7 +8,7 @@ import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
-from trimtab.cli.options import Numbers, RunOptions, run_options
+from trimtab.cli.options import Numbers, RunOptions, cluster_of, cluster_option, run_options
 from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
@@ -41,6 +41,7 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 )
 @click.option("--baselines", is_flag=True, help="Add each client alone, and all data pooled.")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes side by side.")
+@cluster_option
 @run_options
 @needs("report", "studies.compare")
 def compare(
@@ -51,6 +52,7 @@ def compare(
     base: str | None,
     options: RunOptions,
     diagnosed: Path | None,
+    cluster: str | None,
     **how: Any,
 ) -> None:
     """Tune algorithms on PROBLEM, run them side by side, and say which to use.
@@ -92,6 +94,7 @@ def compare(
             out=folder,
             resume=options.resume,
             prior=None if diagnosed is None else _prior(diagnosed),
+            cluster=cluster_of(cluster),
             **how,
         )
         result = follow(work, folder)

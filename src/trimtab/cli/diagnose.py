@@ -58,7 +58,7 @@ def diagnose(
     if folder.is_dir() and any(folder.iterdir()):
         raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     with users_output():
-        made, _ = load_problem(problem, batch=batch, data=data, seed=seed)
+        made = load_problem(problem, batch=batch, data=data, seed=seed)
         work = diagnose_problem.start(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )

@@ -128,6 +128,27 @@ _RUN_OPTIONS = (
 )
 
 
+class Address(click.ParamType[str]):
+    """The address of a cluster."""
+
+    name = "address"
+
+
+cluster_option = click.option(
+    "--cluster",
+    type=Address(),
+    is_flag=False,
+    flag_value="here",
+    help="Ray cluster to run on, such as 10.0.0.1:6379; without an address, one on this machine.",
+)
+"""--cluster [ADDRESS]; a word that follows it is the address."""
+
+
+def cluster_of(given: str | None) -> str | bool:
+    """Return the address of a cluster, True for one on this machine, False for none."""
+    return False if given is None else True if given == "here" else given
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that all runs take, gathered as `options`."""
 

@@ -68,7 +68,7 @@ def partition(
     from trimtab.report.charts.standalone import standalone
 
     with users_output():
-        made, _ = load_problem(problem, partition=partition, data=data, seed=seed)
+        made = load_problem(problem, partition=partition, data=data, seed=seed)
         found = population_of(made)
     if not found.sizes:
         raise ValueError(

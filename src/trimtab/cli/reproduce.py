@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from trimtab.cli import completion
+from trimtab.cli.options import cluster_of, cluster_option
 from trimtab.cli.starting import needs
 
 
@@ -19,6 +20,7 @@ from trimtab.cli.starting import needs
 @click.option("--cells", "cells", help="Cells with commas between, or patterns: scaffold-*-0.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the records.")
+@cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("report", "reproduce")
 def reproduce(
@@ -28,6 +30,7 @@ def reproduce(
     cells: str | None,
     data: Path | None,
     out: Path | None,
+    cluster: str | None,
     as_json: bool,
 ) -> None:
     """Reproduce tables and figures of the papers; without NAMES, list them.
@@ -49,6 +52,7 @@ def reproduce(
     for name in names:
         with console.status(name) as status:
             options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
+            options |= {"cluster": cluster_of(cluster)}
             steps = reproduction.reproduce.start(REPRODUCTIONS[name], folder / name, **options)
             for event in steps:
                 if isinstance(event, CellDone):

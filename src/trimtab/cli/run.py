@@ -1,6 +1,7 @@
 """`trimtab run`."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -11,6 +12,8 @@ from trimtab.cli.options import (
     RunOptions,
     WithOwnOptions,
     algorithm_of,
+    cluster_of,
+    cluster_option,
     hyper_options,
     run_options,
     with_epochs,
@@ -18,9 +21,11 @@ from trimtab.cli.options import (
 from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
 from trimtab.cli.progress import follow
 from trimtab.cli.starting import needs
+from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
+    from trimtab.simulation import Executor
 
 
 @click.command(cls=WithOwnOptions)
@@ -34,6 +39,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which models to leave.",
 )
+@cluster_option
+@click.option("--shards", type=int, help="Virtual shards with --cluster; bits depend on them.")
+@click.option(
+    "--snapshots",
+    type=click.Path(path_type=Path),
+    help="Folder that all machines of the cluster see, for client states.",
+)
 @hyper_options
 @run_options
 @needs("report", "studies.run")
@@ -42,6 +54,9 @@ def run(
     problem: str,
     patience: int | None,
     save: Literal["best", "last", "both"],
+    cluster: str | None,
+    shards: int | None,
+    snapshots: Path | None,
     options: RunOptions,
     **hyper: Any,
 ) -> None:
@@ -58,6 +73,7 @@ def run(
     def wanted() -> "Algorithm":
         return algorithm_of(algorithm, with_epochs(algorithm, hyper, options.epochs), own)
 
+    executor = _executor(cluster, shards, snapshots)
     with users_output():
         chosen = None if ".py" in problem else wanted()
         made, _ = options.recipe(problem).made
@@ -84,6 +100,7 @@ def run(
             slow=options.slow,
             lost=options.lost,
             available=options.available,
+            executor=executor,
         )
         result = follow(work, folder)
     assert result.chosen is not None
@@ -101,3 +118,19 @@ def run(
             click.echo(f"Model after the last round: {last}")
         if save != "last":
             click.echo(f"Model after the best round: {best}")
+
+
+def _executor(cluster: str | None, shards: int | None, snapshots: Path | None) -> "Executor | None":
+    """Return what runs the cohorts: a cluster, or None for the usual choice."""
+    if cluster is None:
+        for name, given in (("shards", shards), ("snapshots", snapshots)):
+            if given is not None:
+                sentence = "{" + name + "} is for a cluster; pass {cluster} too, or drop it."
+                raise BadArgument(name, sentence)
+        return None
+    from trimtab.cluster.executor import Ray
+    from trimtab.simulation.executors.tree import SHARDS
+
+    address = cluster_of(cluster)
+    count = SHARDS if shards is None else shards
+    return Ray(address if isinstance(address, str) else None, count, snapshots=snapshots)

@@ -1,6 +1,7 @@
 """Replies as a running sum: uploads come one at a time and are never kept."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache
 from math import fsum, nan, sqrt
 from typing import Any, Protocol, runtime_checkable
@@ -33,7 +34,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.vector: Callable[[torch.Tensor], Any] = lambda tensor: tensor
+        self.vector: Callable[[torch.Tensor], Any] = _as_it_is
         self._weights: list[float] = []
         self._uploads: Any = None  # the sum of p_i times the upload
         self._states: Any = None  # the sum of p_i times the client's new state
@@ -90,6 +91,13 @@ class Tally:
         self._controls.merge(other._controls)
         self.bytes_up += other.bytes_up
 
+    def mapped(self, f: Callable[[Any], Any]) -> "Tally":
+        """Return a copy whose sums went through f, so that it can travel."""
+        other = copy(self)
+        other._uploads = f(self._uploads)
+        other._states = None if self._states is None else f(self._states)
+        return other
+
     def bytes_sent(self, program: Any) -> int:
         """Return how many bytes the uploads took: where a relay stands between, what it says."""
         relay: Any = getattr(program, "__self__", None)
@@ -136,6 +144,10 @@ class Tally:
     def spread(self) -> float:
         """The root of the mean of |c_i - mean c_i|^2 over the new client states; NaN for none."""
         return self._controls.spread(self._states) if self._controls.seen else nan
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _check(upload: Any) -> None:

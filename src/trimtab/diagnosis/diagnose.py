@@ -76,7 +76,7 @@ def diagnose(
     """
     name = problem if isinstance(problem, str) else "problem"
     if isinstance(problem, str):
-        problem, _ = load_problem(problem, seed=seed)
+        problem = load_problem(problem, seed=seed)
     budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     size = _checked_size(problem, S, eps, minutes)
     x0 = _start(problem, x)

@@ -1,4 +1,7 @@
-"""Problems by what users type: a name of the catalogue, or a function in a file of their own."""
+"""Problems by what users type: a name of the catalogue, or a function in a file of their own.
+
+What is loaded here remembers its origin, so that other machines can load it too.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -12,27 +15,25 @@ from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems import catalogue
 from trimtab.problems.names import PROBLEMS
-from trimtab.problems.problem import Problem
+from trimtab.problems.origin import Origin, remember
+from trimtab.problems.origin import origin_of as origin_of
+from trimtab.problems.problem import Problem, judged_by
 from trimtab.problems.supervised.problem import Supervised
 
 
-def load_problem(
-    spec: str, *, partition: str | None = None, **options: Any
-) -> tuple[Problem, float | None]:
-    """Return the problem of a name or of `file.py:function`, and the target it suggests.
+def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> Problem:
+    """Return the problem of a name or of `file.py:function`.
 
-    The names are those of `trimtab.problems.names.PROBLEMS`; only they suggest targets, and
-    not all of them do. Of the options (N, batch, similarity, data, seed, ...) a function gets those
-    that it has a parameter for; one that is None is left to the function's default. A `batch` that
-    a function does not take is given to the Supervised that it returns. partition says how the data
-    are cut into clients, `dirichlet:0.1`, `similarity:10` or `label`; a function that has no
-    parameter for it refuses it. Global random numbers are seeded by `seed` while the function
-    runs, so that a module built there is the same each time.
+    The names are those of `trimtab.problems.names.PROBLEMS`. Of the options (N, batch, similarity,
+    data, seed, ...) a function gets those that it has a parameter for; one that is None is left to
+    the function's default. A `batch` that a function does not take is given to the Supervised that
+    it returns. partition says how the data are cut into clients, `dirichlet:0.1`, `similarity:10`
+    or `label`; a function that has no parameter for it refuses it. Global random numbers are seeded
+    by `seed` while the function runs, so that a module built there is the same each time.
     Whatever is wrong with the name, the file or the function is a ValueError of one sentence.
 
-    >>> problem, target = load_problem("digits", N=5, batch=None)
-    >>> problem.N, target
-    (5, 0.95)
+    >>> load_problem("digits", N=5, batch=None).N
+    5
     >>> load_problem("digit")
     Traceback (most recent call last):
     ValueError: 'digit' is no problem; pass one of digits, quadratic, emnist, cifar10, a9a, heart,\
@@ -40,14 +41,56 @@ def load_problem(
     """
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
+    problem = _made(spec, _function(spec), options)
+    remember(problem, Origin(anywhere(spec), {n: _lasting(v) for n, v in options.items()}))
+    return problem
+
+
+def load_problem_and_target(spec: str, **options: Any) -> tuple[Problem, float | None]:
+    """Return the problem, and the target that a name of the catalogue suggests, if it does.
+
+    >>> load_problem_and_target("digits", N=5)[1]
+    0.95
+    """
+    problem = load_problem(spec, **options)
+    return problem, PROBLEMS[spec].target if spec in PROBLEMS else None
+
+
+def load_again(origin: Origin) -> Problem:
+    """Return the problem of an origin, after the same steps.
+
+    >>> small = load_problem("digits", N=5).replace(batch=16)
+    >>> load_again(origin_of(small)).batch
+    16
+    """
+    problem: Any = load_problem(origin.spec, **origin.options)
+    for step, arguments, words in origin.steps:
+        if step == "judged_by":
+            problem = judged_by(problem, *arguments)
+        else:
+            problem = getattr(problem, step)(*arguments, **words)
+    return problem  # type: ignore[no-any-return]
+
+
+def anywhere(spec: str) -> str:
+    """Return a name as it is, and `file.py:function` by its whole path."""
+    file, found, function = spec.partition(".py:")
+    return f"{Path(file).resolve()}.py:{function}" if found else spec
+
+
+def _lasting(value: Any) -> Any:
+    return value.resolve() if isinstance(value, Path) else value
+
+
+def _function(spec: str) -> Callable[..., Any]:
+    """Return what makes the problem of a name."""
     if spec in PROBLEMS:
-        builtin = PROBLEMS[spec]
-        return _made(spec, getattr(catalogue, builtin.make), options), builtin.target
+        return getattr(catalogue, PROBLEMS[spec].make)  # type: ignore[no-any-return]
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
             f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
         )
-    return _made(spec, _users_function(spec), options), None
+    return _users_function(spec)
 
 
 def _users_function(spec: str) -> Callable[..., Any]:

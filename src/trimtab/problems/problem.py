@@ -13,6 +13,7 @@ from trimtab.problems.capabilities import capabilities, fingerprint_of, old_fing
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
 from trimtab.problems.metrics import READY, known_as, ready
+from trimtab.problems.origin import derived
 
 
 class Problem(Protocol):
@@ -69,7 +70,7 @@ def judged_by(problem: Problem, metric: str | Metric) -> Problem:
     >>> judged_by(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
     False
     """
-    can, given = capabilities(problem), metric
+    can, given, asked = capabilities(problem), metric, problem
     if can.metric is not None and given in (can.metric, can.metric.name):
         return problem
     name = given.name if isinstance(given, Metric) else given
@@ -90,7 +91,7 @@ def judged_by(problem: Problem, metric: str | Metric) -> Problem:
         )
     function = (capabilities(problem).metrics or {}).get(name)
     judge = given if isinstance(given, Metric) else known_as(name, function)
-    return _with(problem, judge)
+    return derived(asked, _with(problem, judge), "judged_by", given)  # type: ignore[no-any-return]
 
 
 def _with(problem: Any, metric: Metric) -> Problem:

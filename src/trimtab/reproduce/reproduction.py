@@ -8,16 +8,19 @@ with the cells that have none; what a long cell has done by then waits in a fold
 import gzip
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trimtab._files import Lock, plain, write_whole
 from trimtab._version import environment
+from trimtab.cluster.tasks import tasks
 from trimtab.core.task import Progress, Task, task
 from trimtab.errors import InUse
 from trimtab.studies.events import CellDone
@@ -214,8 +217,16 @@ def reproduce(
     seeds: int = 1,
     pick: Sequence[str] = ("*",),
     data: Path | None = None,
+    cluster: str | bool = False,
 ) -> Generator[Progress | CellDone, None, dict[str, Record]]:
-    """Compute the cells that were picked and have no record yet; return all records."""
+    """Compute the cells that were picked and have no record yet; return all records.
+
+    cluster: the address of a Ray cluster, or True for one on this machine, that computes them.
+    """
+    each = partial(_each, folder=folder, pick=pick, data=data)
+    if cluster:
+        address = None if cluster is True else cluster
+        each = partial(each_remotely, folder=folder, pick=pick, data=data, address=address)
     cells = reproduction.cells(quick, seeds)
 
     def more() -> Sequence[Cell]:
@@ -229,9 +240,9 @@ def reproduce(
         if not any(fnmatch(name, pattern) for name in known):
             names = ", ".join(known)
             raise ValueError(f"{reproduction.name} has no cell {pattern!r}; it has {names}.")
-    yield from _each(cells, folder, pick, data)
-    yield from _each(repeats(), folder, pick, data)
-    yield from _each(more(), folder, pick, data)
+    yield from each(cells)
+    yield from each(repeats())
+    yield from each(more())
     return read(folder)
 
 
@@ -264,6 +275,43 @@ def _record(cell: Cell, data: Path | None, scratch: Path) -> Computing:
         record: Record = plain(work.result())
     seconds = round(perf_counter() - started, 2)
     return record | {"seconds": seconds, "versions": environment()}
+
+
+def each_remotely(
+    cells: Sequence[Cell],
+    folder: Path,
+    pick: Sequence[str],
+    data: Path | None,
+    address: str | None,
+) -> Generator[Progress | CellDone, None, None]:
+    """Compute cells as tasks of a cluster; their records are written here as they come.
+
+    A task that its machine takes with it is run by another one.
+    """
+    with ExitStack() as at_end:
+        wanted: dict[str, Cell] = {}
+        for cell in cells:
+            path, scratch = folder / f"{cell.name}.json.gz", folder / ".unfinished" / cell.name
+            if path.exists() or not any(fnmatch(cell.name, pattern) for pattern in pick):
+                continue
+            try:
+                at_end.enter_context(Lock(scratch))
+            except InUse:
+                yield Progress(f"{cell.name}: another process is at it")
+                continue
+            wanted[cell.name] = cell
+        where = None if data is None else data.resolve()
+        questions = {name: partial(_computed, cell, where) for name, cell in wanted.items()}
+        for name, record in tasks(address, questions):
+            write(folder / f"{name}.json.gz", record)
+            rmtree(folder / ".unfinished" / name, ignore_errors=True)
+            yield CellDone(name, record["seconds"])
+
+
+def _computed(cell: Cell, data: Path | None) -> Record:
+    """Compute a cell on whatever machine this is."""
+    with TemporaryDirectory(prefix="trimtab-cell-") as scratch:
+        return Task(_record(cell, data, Path(scratch))).result()
 
 
 # -- records on disk

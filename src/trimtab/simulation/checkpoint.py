@@ -1,45 +1,38 @@
 """A simulation on disk: one safetensors file whose header holds the settings as JSON.
 
-The file is written and read one tensor at a time, which safetensors' own functions do not do: the
-client states may be more than fits into memory.
+Where client states have snapshots of their own, the file has the names of those in their place.
 """
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from trimtab._files import whole
 from trimtab._version import RESULTS
-from trimtab.core import Algorithm, State, leaves, map_leaves
+from trimtab.core import Algorithm
 from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, same_problem
 from trimtab.problems.problem import fingerprint as fingerprint
 from trimtab.simulation.sampling import FUNCTION
+from trimtab.simulation.tensor_file import damaged, named, named_clients, reading, write_tensors
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
 FORMAT = 1
+WITH_SNAPSHOTS = 2  # the format of files whose client states are elsewhere
 _SETTINGS = ("r", "S", "seed", "lost", "cohorts", "executor", "changes", "clients")
-_DTYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
-    **{"U8": torch.uint8, "BOOL": torch.bool},
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def save(sim: "Simulation", path: Path) -> None:
     """Write server state, client states, and all that decides the rounds to come."""
+    kept = sim.states.keep(path, sim.r)  # what is not in this file, and where it is
     settings = {
-        "format": FORMAT,
+        "format": WITH_SNAPSHOTS if kept else FORMAT,
         "results": RESULTS,
         "algorithm": repr(sim.algorithm),
         "problem": fingerprint(sim.problem),
@@ -51,18 +44,18 @@ def save(sim: "Simulation", path: Path) -> None:
         "cohorts": sim.cohorts,
         "executor": sim.executor,
         "changes": sim.changes,
-        "clients": list(sim.states),
+        "clients": [] if kept else list(sim.states),
     }
-
+    if kept:
+        settings["snapshots"] = kept
     if sim.available is not None:
         settings["available"] = sim.available.known_by
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
-        yield from _named("server", sim.server)
-        for i in sim.states:
-            yield from _named(f"client.{i}", sim.states[i])
+        yield from named("server", sim.server)
+        yield from () if kept else named_clients(sim.states.items())
 
-    _write_whole(path, tensors, {"trimtab": json.dumps(settings)})
+    write_tensors(path, tensors, {"trimtab": json.dumps(settings)})
 
 
 def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
@@ -74,14 +67,14 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file; pass one that sim.save wrote.") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise _damaged(path, str(error)) from None
-    if saved.get("format") != FORMAT:
+        raise damaged(path, str(error)) from None
+    if saved.get("format") not in (FORMAT, WITH_SNAPSHOTS):
         raise ValueError(
-            f"{path} has format {saved.get('format')}, this version of trimtab reads {FORMAT}; "
-            "continue it with the version that wrote it."
+            f"{path} has format {saved.get('format')}, this version of trimtab reads {FORMAT} and "
+            f"{WITH_SNAPSHOTS}; continue it with the version that wrote it."
         )
     if missing:
-        raise _damaged(path, f"it has no {min(missing)}")
+        raise damaged(path, f"it has no {min(missing)}")
     if saved.get("results", 1) != RESULTS:
         warnings.warn(
             f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
@@ -121,63 +114,13 @@ def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) 
     )
 
 
-def _damaged(path: Path, why: str) -> ValueError:
-    """Return the error that refuses a file, and says how to go on without it."""
-    why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
-    return ValueError(
-        f"{path} is damaged or no saved simulation ({why}); delete this file to start anew, or "
-        "resume without it to have its rounds run once more."
-    )
-
-
 def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     """Fill a new simulation with the states in a file."""
-    x = sim.server.x
-    with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        begin = file.tell()
-
-        def tensor(name: str) -> Tensor:
-            if name not in header:
-                raise _damaged(path, f"it has no {name}")
-            entry = header[name]
-            start, end = entry["data_offsets"]
-            data = torch.empty(end - start, dtype=torch.uint8)
-            file.seek(begin + start)
-            file.readinto(data.numpy().data)
-            return data.view(_DTYPES[entry["dtype"]]).view(entry["shape"]).to(x.device)
-
-        def read(name: str, like: State) -> State:
-            numbers = count()
-            return map_leaves(lambda _: tensor(f"{name}.{next(numbers)}"), like)
-
-        sim.server = read("server", sim.server)
-        client = sim.algorithm.init_client(x)
+    client = sim.algorithm.init_client(sim.server.x)
+    with reading(path) as file:
+        sim.server = file.state("server", sim.server)
         for i in settings["clients"]:
-            sim.states[i] = read(f"client.{i}", client)
+            sim.states[i] = file.state(f"client.{i}", client)
     sim.r = settings["r"]
+    sim.states.restore(settings.get("snapshots", {}), client, sim.r)
     sim.changes = [(r, text) for r, text in settings["changes"]]
-
-
-def _write_whole(
-    path: Path, tensors: Callable[[], Iterator[tuple[str, Tensor]]], metadata: dict[str, str]
-) -> None:
-    """Write a file so that it appears whole or not at all; go through the tensors twice."""
-    header: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, leaf in tensors():
-        start, end = end, end + leaf.numel() * leaf.element_size()
-        entry = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape, "data_offsets": (start, end)}
-        header[name] = entry
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part, open(part, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, leaf in tensors():
-            file.write(leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-def _named(name: str, state: State) -> Iterator[tuple[str, Tensor]]:
-    for j, leaf in enumerate(leaves(state)):
-        yield f"{name}.{j}", leaf.detach()

@@ -3,19 +3,76 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 from weakref import finalize
 
 import torch
 from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
+from trimtab.simulation.tensor_file import reading
 
 _LINE = 64  # bytes; every tensor of a row begins at a multiple
 _SLAB = 1 << 26  # bytes that are taken from the system at once,
 _ROWS = 512  # for so many states at most
+
+
+class StateStore(Protocol):
+    """Where a simulation keeps the states of its clients, in this process or elsewhere."""
+
+    def __setitem__(self, client: int, state: State) -> None: ...
+    def __getitem__(self, client: int) -> State: ...
+    def __contains__(self, client: int) -> bool: ...
+    def __iter__(self) -> Iterator[int]: ...
+    def __len__(self) -> int: ...
+
+    @property
+    def in_memory(self) -> int:
+        """How many bytes they take in memory."""
+        ...
+
+    @property
+    def on_disk(self) -> int:
+        """How many bytes they take in temporary files."""
+        ...
+
+    def items(self) -> Iterator[tuple[int, State]]:
+        """Go through the clients seen and their states, in the order of their numbers."""
+        ...
+
+    def stage(self, client: int, state: State) -> None:
+        """Keep a state that counts once it is committed."""
+        ...
+
+    def rooms(self, like: State, count: int) -> list[State]:
+        """Return memory for new states that are to be staged; as many as there is room for."""
+        ...
+
+    def latest(self, client: int) -> State | None:
+        """Return the staged state, else the one that counts, else None."""
+        ...
+
+    def commit(self, clients: Iterable[int]) -> None:
+        """Let the staged states of these clients count; forget others."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the staged states."""
+        ...
+
+    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+        """Keep the states after round r where a checkpoint will find them, and return where.
+
+        An empty answer: nowhere but here, so that the checkpoint has to hold them.
+        """
+        ...
+
+    def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
+        """Take up the states that `keep` has kept, in the form of another state."""
+        ...
 
 
 class ClientStates:
@@ -65,6 +122,10 @@ class ClientStates:
 
     def __len__(self) -> int:
         return len(self._committed)
+
+    def items(self) -> Iterator[tuple[int, State]]:
+        """Go through the clients seen and their states, in the order of their numbers."""
+        return ((i, self[i]) for i in self)
 
     @property
     def on_disk(self) -> int:
@@ -120,6 +181,21 @@ class ClientStates:
         while self._lent:
             self._free(self._lent.popitem()[1])
 
+    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+        """Keep nothing elsewhere."""
+        return {}
+
+    def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
+        """Take up what another store kept in snapshots."""
+        for path in files_of(kept):
+            self.load(path, like)
+
+    def load(self, path: Path, like: State) -> None:
+        """Take up the states in a file."""
+        with reading(path) as file:
+            for i in file.clients:
+                self[i] = file.state(f"client.{i}", like)
+
     # -- inside
 
     def _keep(self, index: "dict[int, _Place]", client: int, state: State) -> None:
@@ -150,6 +226,12 @@ class ClientStates:
     def _free(self, place: "_Place") -> None:
         place.free()
         self.in_memory -= place.in_memory
+
+
+def files_of(kept: dict[str, Any]) -> Iterator[Path]:
+    """Go through the files of snapshots that a checkpoint names, older ones first."""
+    for names in kept.get("files", {}).values():
+        yield from (Path(kept["folder"]) / name for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class Cohort:
             self.exchanges,
             sim.tapes,
             work,
+            self._new,
             sim.slow,
         )
         self.last = sim.runs_on.run(exchange, self.alive)
@@ -84,14 +85,17 @@ class Cohort:
 
     def _state(self, i: int) -> State:
         state = self.sim.states.latest(i)
-        return self.sim.algorithm.init_client(self.sim.server.x) if state is None else state
+        return self._new() if state is None else state
+
+    def _new(self) -> State:
+        return self.sim.algorithm.init_client(self.sim.server.x)
 
     def _states(self, clients: Sequence[int]) -> list[State]:
         """Return the states of several clients; those without one share that of a new client."""
         found = [self.sim.states.latest(i) for i in clients]
         if not any(state is None for state in found):
             return found
-        new = self.sim.algorithm.init_client(self.sim.server.x)
+        new = self._new()
         return [new if state is None else state for state in found]
 
     @property

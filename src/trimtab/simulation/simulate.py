@@ -187,8 +187,8 @@ class Simulation(Iterator[Round]):
         p = self.problem.weights
         total = torch.zeros_like(c, dtype=torch.float64)
         seen = 0.0
-        for i in self.states:
-            total += float(p[i]) * control(self.states[i]).double()
+        for i, state in self.states.items():
+            total += float(p[i]) * control(state).double()
             seen += float(p[i])
         total += max(0.0, 1 - seen) * c_new.double()
         return float((c.double() - total).norm())

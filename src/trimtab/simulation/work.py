@@ -24,11 +24,16 @@ class Work:
     def __init__(self, can: Capabilities) -> None:
         self._samples, self._reshuffles = can.samples, can.reshuffles
         self._done: dict[int, int] = {}
+        self._elsewhere = 0
 
     @property
     def total(self) -> int:
         """The work of all clients."""
-        return sum(self._done.values())
+        return sum(self._done.values()) + self._elsewhere
+
+    def add(self, total: int) -> None:
+        """Count what was computed, and counted, on another machine."""
+        self._elsewhere += total
 
     def counted(self, i: int, gradient: Gradient) -> Gradient:
         """Return the oracle of a client that starts, which counts what it is asked."""

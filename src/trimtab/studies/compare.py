@@ -28,9 +28,10 @@ from trimtab.studies.prior import Prior
 from trimtab.studies.question import Question
 from trimtab.studies.recipe import Recipe
 from trimtab.studies.record import RoundLine, how_computed
+from trimtab.studies.remote import helpers
 from trimtab.studies.study import Study
 from trimtab.studies.trial import Trial
-from trimtab.studies.workers import Workers
+from trimtab.studies.workers import Workers, processes
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
 LEAST = 20  # the curves of all algorithms have >= 20 rounds, if R allows it
@@ -65,6 +66,7 @@ def compare(
     resume: bool = False,
     prior: Prior | None = None,
     jobs: int = 1,
+    cluster: str | bool = False,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and tell which is best, and how sure that is.
 
@@ -84,7 +86,8 @@ def compare(
     prior: what a diagnosis expects; it is tried first, nothing is left out because of it, and the
     notes say whether it was right. With `out`, everything is written there and an interrupted
     comparison can be resumed. jobs: how many processes run algorithms side by side, for a problem
-    given by its name; no number depends on it.
+    given by its name; cluster: the address of a Ray cluster, or True for one on this machine, whose
+    machines run them. No number depends on either.
     `compare.start` takes the same arguments and returns a task that tells of every round.
 
     >>> import torch, trimtab
@@ -123,10 +126,12 @@ def compare(
         available=available,
         prior=prior,
     )
-    described = question.to_json(jobs) if jobs > 1 else None
+    described = None
+    if jobs > 1 or cluster:
+        described = question.to_json(None if cluster else jobs)
     with ExitStack() as at_end:
         folder = None if out is None else Path(out)
-        if jobs > 1 and folder is None:
+        if described is not None and folder is None:
             folder = Path(at_end.enter_context(TemporaryDirectory(prefix="trimtab-")))
         study = question.study(folder, resume)
         lock = None if folder is None else at_end.enter_context(Lock(folder))
@@ -134,12 +139,16 @@ def compare(
         deadline = Deadline.of(minutes)
         study.budget = yield from study.set_budget(minutes, budget)
         workers = None
-        if described is not None and lock is not None:
+        if described is not None and lock is not None and folder is not None:
             study.resume = True  # what the workers leave is gone through here
-            if study.keeps_cores_busy:
+            if study.keeps_cores_busy and not cluster:
                 yield Note("one client keeps all cores busy, so that lanes run one after another")
             else:
-                workers = at_end.enter_context(Workers(jobs, described, study, deadline, lock))
+                start = processes(lock)
+                if cluster:
+                    jobs, start = helpers(None if cluster is True else cluster, folder)
+                workers = Workers(jobs, start, described, study, deadline)
+                at_end.enter_context(workers)
         result = yield from _compared(study, seeds, deadline, workers)
         if out is None:
             result.folder = None

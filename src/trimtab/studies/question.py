@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from trimtab.algorithms.registry import decode, encode, kind
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
+from trimtab.problems.loading import anywhere
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import Available
 from trimtab.studies.cost import unit_of
@@ -76,17 +77,19 @@ class Question:
             prior=self.prior,
         )
 
-    def to_json(self, jobs: int) -> dict[str, Any]:
+    def to_json(self, jobs: int | None) -> dict[str, Any]:
         """Return it as another process may read it; refuse what only this one can make.
 
-        No code is in it: what is the user's has a name, by which the other process finds it.
+        No code is in it: what is the user's has a name, by which the other process finds it. jobs:
+        how many processes there are on this machine; None for other machines, where files are
+        looked for at the same paths.
         """
         if not isinstance(self.problem, Recipe):
             raise _only_here(jobs, "a problem", NAMED)
         if callable(self.available):
             raise _only_here(jobs, "a table of who is there", "the path of a CSV as {available}")
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        problem = asdict(self.problem)
+        problem = asdict(self.problem) | {"spec": anywhere(self.problem.spec)}
         x = None if self.x is None else b64encode(save({"x": self.x.contiguous()})).decode()
         return plain | {
             "problem": problem | {"data": _path(self.problem.data)},
@@ -116,13 +119,13 @@ class Question:
 
 
 def _path(path: Any) -> str | None:
-    return None if path is None else str(path)
+    return None if path is None else str(Path(path).resolve())
 
 
-def _described(algorithm: Any, jobs: int) -> Any:
+def _described(algorithm: Any, jobs: int | None) -> Any:
     """Return a name, or an instance as names and hyper-parameters."""
     if isinstance(algorithm, str):
-        return algorithm
+        return anywhere(algorithm)
     if isinstance(algorithm, type):
         known = kind(algorithm)
         if not known.origin:
@@ -135,7 +138,15 @@ def _described(algorithm: Any, jobs: int) -> Any:
     raise _only_here(jobs, "algorithms", "their names or file.py:Class")
 
 
-def _only_here(jobs: int, what: str, instead: str) -> BadArgument:
+def _only_here(jobs: int | None, what: str, instead: str) -> BadArgument:
+    if jobs is None:
+        return BadArgument(
+            "cluster",
+            "{cluster} needs {_what} that other machines can make too; pass "
+            + instead
+            + ", or drop {cluster}.",
+            _what=what,
+        )
     return BadArgument(
         "jobs",
         "{jobs:{_jobs}} needs {_what} that other processes can make too; pass "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from trimtab.problems.loading import load_problem
+from trimtab.problems.loading import load_problem_and_target
 from trimtab.problems.problem import Problem
 from trimtab.studies.start import weighted
 
@@ -27,7 +27,7 @@ class Recipe:
     @cached_property
     def made(self) -> tuple[Problem, float | None]:
         """The problem, and the target it suggests; made once."""
-        problem, target = load_problem(
+        problem, target = load_problem_and_target(
             self.spec, partition=self.partition, batch=self.batch, data=self.data, seed=self.seed
         )
         return weighted(problem, self.weights), target

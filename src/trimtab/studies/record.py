@@ -41,10 +41,14 @@ FORMAT = 1
 
 
 def how_computed(executors: Iterable[Executor]) -> dict[str, Any]:
-    """Return what bits depend on beside the settings: threads, where an executor uses them all."""
-    if not any(executor.threads == "all" for executor in executors):
-        return {}
-    return {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
+    """Return what bits depend on beside the settings, and what executors tell of themselves."""
+    used = list(executors)
+    told: dict[str, Any] = {}
+    for executor in used:
+        told |= executor.facts()
+    if not any(executor.threads == "all" for executor in used):
+        return told
+    return told | {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from trimtab.problems.notes import notes
 from trimtab.problems.per_client import per_client
 from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem, judged_by
-from trimtab.simulation import cohort_size, simulate
+from trimtab.simulation import Executor, cohort_size, simulate
 from trimtab.simulation.sampling import Available
 from trimtab.studies.chosen import Chosen, Split, Stopped
 from trimtab.studies.comparison import About, Comparison
@@ -51,6 +51,7 @@ def run(
     slow: float = 0.0,
     lost: float = 0.0,
     available: Available = None,
+    executor: Executor | None = None,
 ) -> Generator[RoundDone, None, Comparison]:
     """Run until the target or R rounds; leave record, models and checkpoint in `out`.
 
@@ -59,7 +60,7 @@ def run(
     stop and to choose the best model, or 'none'; by default 0.1 with patience or save='best', else
     none, and the problem's own validation data where it has some. The metrics of the rounds are
     then those of the rows held out, and the result has the test metrics of the model that was
-    chosen.
+    chosen. executor: what runs the cohorts, such as Ray(…) for a cluster; by default chosen.
     """
     R, patience = round_count(R), _checked_patience(patience)
     if save not in SAVE:
@@ -80,10 +81,12 @@ def run(
         "slow": slow or None,
         "lost": lost or None,
         "available": known_by(available, problem.N),
+        "shards": None if executor is None else executor.facts().get("shards"),
     }
     settings |= {what: value for what, value in besides.items() if value is not None}
     options: dict[str, Any] = {"S": S, "seed": seed, "x": start}
     options |= {"slow": slow, "lost": lost, "available": available}
+    options |= {} if executor is None else {"executor": executor}
     simulate(algorithm, problem, **options)  # refuses what cannot run before anything is written
     if force:
         make_way(out, resume)
@@ -114,9 +117,10 @@ def run(
         told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
         result = Comparison(name, goal, [entry], advice, out, about=told, chosen=chosen)
         result.population = population_of(problem)
-        executor = trial.sim.runs_on
-        how = {"executor": executor.name, "path": trial.sim.path, **how_computed([executor])}
+        used = trial.sim.runs_on
+        how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
+        used.close()
         return result
 
 

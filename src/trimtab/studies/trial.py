@@ -63,8 +63,10 @@ class Trial:
             path, done = self.record.checkpoint, len(self.rounds)
             sim = None
             if path is not None and path.exists():
-                there = self.options.get("available")
-                sim = Simulation.load(path, self.algorithm, self.problem, available=there)
+                there, by = (self.options.get(name) for name in ("available", "executor"))
+                sim = Simulation.load(
+                    path, self.algorithm, self.problem, executor=by, available=there
+                )
             if sim is None or sim.r > done:
                 sim = self.simulation(self.algorithm, self.problem, **self.options)
             self._sim = sim

@@ -6,6 +6,8 @@ import signal
 import sys
 import warnings
 from collections import deque
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import fields
 from math import inf
 from pathlib import Path
@@ -21,6 +23,8 @@ from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.course import STAGES, Course
 from trimtab.studies.events import RoundDone
 from trimtab.studies.question import Question
+
+Message = dict[str, Any]
 
 
 class Stopped(Exception):
@@ -47,49 +51,58 @@ def main() -> None:
 
 
 def _work(asked: IO[str], out: IO[str], stop: list[int]) -> None:
-    setup = json.loads(asked.readline())
-    torch.set_num_threads(setup["threads"])  # as in the comparison, so that bits are the same
-    study = Question.from_json(setup["question"]).study(Path(setup["folder"]), resume=True)
-    study.shared = True
-    study.budget = inf if setup["budget"] is None else setup["budget"]
-    deadline = Deadline(setup["minutes"], monotonic() - setup["elapsed"])
-    lanes = {lane.label: lane for lane in study.lanes}
-    courses: dict[str, tuple[Course, int]] = {}  # with the number of stages it went through
+    jobs = Jobs(json.loads(asked.readline()))
     for line in asked:
-        job = json.loads(line)
+        messages = jobs.run(json.loads(line))
+        try:
+            for message in messages:
+                _tell(out, message)
+                if stop:
+                    raise Stopped
+        finally:
+            messages.close()  # The trial under way is saved.
+
+
+class Jobs:
+    """A study in another process: it runs stages of lanes, and tells what happens in messages."""
+
+    def __init__(self, setup: Message) -> None:
+        torch.set_num_threads(setup["threads"])  # as in the comparison, so that bits are the same
+        study = Question.from_json(setup["question"]).study(Path(setup["folder"]), resume=True)
+        study.shared = True
+        study.budget = inf if setup["budget"] is None else setup["budget"]
+        self.study = study
+        self.deadline = Deadline(setup["minutes"], monotonic() - setup["elapsed"])
+        self.lanes = {lane.label: lane for lane in study.lanes}
+        self.courses: dict[str, tuple[Course, int]] = {}  # with how many stages it went through
+
+    def has(self, job: Message) -> bool:
+        """Tell whether the lane of a job is in memory, just before the job's stage."""
+        return self.courses.get(job["label"], (None, -1))[1] == STAGES.index(job["stage"])
+
+    def run(self, job: Message) -> Generator[Message, None, None]:
+        """Run a stage of a lane, with those before it if another process went on with it."""
         label, stage = job["label"], STAGES.index(job["stage"])
-        course, done = courses.pop(label, (None, 0))
-        if course is None or done != stage:  # another process went on with it
-            clock = Clock(deadline, deque(job["told"]))
-            course, done = Course(study, lanes[label], clock), 0
+        known = self.has(job)
+        course, done = self.courses.pop(label, (None, 0))
+        if course is None or not known:
+            clock = Clock(self.deadline, deque(job["told"]))
+            course, done = Course(self.study, self.lanes[label], clock), 0
         said = len(job["told"])
         for name in STAGES[done : stage + 1]:
-            _run(course, name, job["facts"], out, stop)
-        courses[label] = course, stage + 1
-        _tell(out, {"done": course.clock.said[said:]})
+            with closing(course.run(name, job["facts"])) as events:
+                for event in events:
+                    yield {"note": event.sentence} if isinstance(event, Note) else _round(event)
+        self.courses[label] = course, stage + 1
+        yield {"done": course.clock.said[said:]}
 
 
-def _run(course: Course, stage: str, facts: dict[str, Any], out: IO[str], stop: list[int]) -> None:
-    """Run a stage, and tell of its events; stop between two rounds if asked to."""
-    events = course.run(stage, facts)
-    try:
-        for event in events:
-            if isinstance(event, Note):
-                _tell(out, {"note": event.sentence})
-            else:
-                _tell(out, _round(event))
-            if stop:
-                raise Stopped
-    finally:
-        events.close()  # The trial under way is saved.
-
-
-def _round(event: RoundDone) -> dict[str, Any]:
+def _round(event: RoundDone) -> Message:
     hyper: Any = event.algorithm
     words = {f.name: encode(getattr(hyper, f.name)) for f in fields(hyper)}
     return {"lane": event.label, "algorithm": words, "line": event.line.to_json()}
 
 
-def _tell(out: IO[str], message: dict[str, Any]) -> None:
+def _tell(out: IO[str], message: Message) -> None:
     out.write(json.dumps(message) + "\n")
     out.flush()

@@ -9,13 +9,13 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,7 +32,6 @@ from trimtab.studies.record import RoundLine
 from trimtab.studies.study import Study
 
 Message = dict[str, Any]
-Inbox = SimpleQueue[tuple["Worker", Message | None]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,10 @@ class Job:
 class Worker:
     """One process; it ends when this one does, however that is."""
 
-    def __init__(self, setup: Message, inbox: Inbox, share: int, lock: Lock) -> None:
+    def __init__(self, setup: Message, inbox: "Inbox", share: int, lock: Lock) -> None:
         command = [sys.executable, "-P", _guard.__file__, str(os.getpid())]
         self.job: Job | None = None
+        self.ended = "a process of the comparison ended"
         self.process = subprocess.Popen(
             [*command, "trimtab.studies.worker:main"],
             stdin=subprocess.PIPE,
@@ -67,7 +67,7 @@ class Worker:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
-    def _listen(self, inbox: Inbox) -> None:
+    def _listen(self, inbox: "Inbox") -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             inbox.put((self, json.loads(line)))
@@ -82,20 +82,58 @@ class Worker:
 
     def wait(self) -> None:
         """Wait for the end of the process."""
-        self.process.wait()
+        self.ended += f" with code {self.process.wait()}"
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             with suppress(BrokenPipeError):
                 pipe.close()
 
+    def end(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Helper(Protocol):
+    """Whoever runs stages of lanes: a process here, or one on another machine."""
+
+    job: Job | None
+    ended: str  # how it ended, once it has
+
+    def send(self, message: Message) -> None:
+        """Tell it what to run."""
+        ...
+
+    def ask_to_end(self) -> None:
+        """Let it save its work, if it can."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        ...
+
+    def end(self) -> None:
+        """End it at once."""
+        ...
+
+
+Inbox = SimpleQueue[tuple[Helper, Message | None]]
+Start = Callable[[Message, Inbox, int], Helper]
+"""Starts a helper, to which so many cores belong, with what it is to know at first."""
+
+
+def processes(lock: Lock) -> Start:
+    """Return what starts helpers on this machine."""
+    return lambda setup, inbox, share: Worker(setup, inbox, share, lock)
+
 
 class Workers:
-    """The processes of a comparison; they start with the first stage that is to be run."""
+    """The helpers of a comparison; they start with the first stage that is to be run."""
 
     def __init__(
-        self, count: int, question: Message, study: Study, deadline: Deadline, lock: Lock
+        self, count: int, start: Start, question: Message, study: Study, deadline: Deadline
     ) -> None:
-        self.count, self.lock = min(count, len(study.lanes)), lock
+        self.count, self.start = min(count, len(study.lanes)), start
         self.setup = {
             "question": question,
             "folder": str(study.folder),
@@ -107,9 +145,9 @@ class Workers:
         self.lanes = {lane.label: lane for lane in study.lanes}
         self.inbox: Inbox = SimpleQueue()
         self.facts: dict[str, Any] = {}
-        self.workers: list[Worker] | None = None  # None: not started yet
+        self.workers: list[Helper] | None = None  # None: not started yet
         self.failed = ""  # what went wrong in a process
-        self.last: dict[str, Worker] = {}  # who ran a lane last, and has it in memory
+        self.last: dict[str, Helper] = {}  # who ran a lane last, and has it in memory
 
     def __enter__(self) -> "Workers":
         return self
@@ -127,8 +165,7 @@ class Workers:
                 worker.wait()
         finally:
             for worker in workers:
-                worker.process.kill()
-                worker.process.wait()
+                worker.end()
 
     def run(
         self, courses: Sequence[Course], stages: Sequence[str], facts: Mapping[str, Any]
@@ -141,8 +178,8 @@ class Workers:
         self.facts |= facts
         if self.workers is None:
             share = max(1, cores() // self.count)
-            start = (self.setup, self.inbox, share, self.lock)
-            self.workers = [Worker(*start) for _ in range(self.count)]
+            start = (self.setup, self.inbox, share)
+            self.workers = [self.start(*start) for _ in range(self.count)]
         clocks = {course.lane.label: course.clock for course in courses}
         left = [Job(label, stage) for stage in stages for label in clocks]
         while self.workers and (left or any(worker.job for worker in self.workers)):
@@ -169,7 +206,7 @@ class Workers:
                 yield self._event(message)
         return list(courses)
 
-    def _next(self, worker: Worker, left: Sequence[Job]) -> Job | None:
+    def _next(self, worker: Helper, left: Sequence[Job]) -> Job | None:
         """Return the next job: of lanes that nobody else has in memory, if there is such a one."""
         assert self.workers is not None
         busy = {other.job.label for other in self.workers if other.job}
@@ -177,7 +214,7 @@ class Workers:
         own = (job for job in free if self.last.get(job.label) in (None, worker))
         return next(own, free[0] if free else None)
 
-    def _lost(self, worker: Worker, left: list[Job]) -> None:
+    def _lost(self, worker: Helper, left: list[Job]) -> None:
         """Give the job of a process that has ended to another one; at last to this one."""
         assert self.workers is not None
         self.workers.remove(worker)
@@ -185,8 +222,7 @@ class Workers:
         if worker.job is not None:
             left.insert(0, worker.job)
         warnings.warn(
-            f"a process of the comparison ended with code {worker.process.returncode}; what it was "
-            "to run is run by those that are left.",
+            f"{worker.ended}; what it was to run is run by those that are left.",
             stacklevel=2,
         )
 

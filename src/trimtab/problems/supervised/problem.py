@@ -12,6 +12,7 @@ from trimtab.compute.kernel import Layers
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
+from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
@@ -248,7 +249,8 @@ class Supervised:
         how = (reader.collate is not None, reader.on_batch)
         kept, held = (Part(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
-        return parted if not self.clients.in_memory or parted.has_validation else self
+        made = parted if not self.clients.in_memory or parted.has_validation else self
+        return derived(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
 
     @property
     def has_validation(self) -> bool:
@@ -413,11 +415,13 @@ class Supervised:
         other = Supervised(**{**self._arguments, **changes})
         other.metric = self.metric
         names = self.names if len(self.clients) == len(other.clients) else None
-        return other._of_table(self.columns, names)
+        made = other._of_table(self.columns, names)
+        return derived(self, made, "replace", **changes)  # type: ignore[no-any-return]
 
     def with_metric(self, name: str) -> "Supervised":
         """Return the problem with a ready metric measured besides."""
-        return self.replace(metrics={**self.metrics, name: name})
+        made = self.replace(metrics={**self.metrics, name: name})
+        return derived(self, made, "with_metric", name)  # type: ignore[no-any-return]
 
     @cached_property
     def fingerprint(self) -> str:

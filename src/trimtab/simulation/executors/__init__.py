@@ -5,6 +5,7 @@ fused     the same with all intra-op threads, for modules that keep all cores bu
           and with fused vectors; with the other executors the server has one thread too
 batched   chunks of the cohort as one (s, d) computation
 threads   blocks of clients on as many threads as there are cores, one intra-op thread each
+tree-V    clients in V virtual shards, added in a fixed tree: what a cluster is compared with
 """
 
 from logging import getLogger
@@ -17,6 +18,7 @@ from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import Fused
 from trimtab.simulation.executors.loop import Loop
 from trimtab.simulation.executors.threads import Threads
+from trimtab.simulation.executors.tree import Tree
 
 EXECUTORS: dict[str, Executor] = {
     executor.name: executor for executor in (Loop(), Fused(), Batched(), Threads())
@@ -34,7 +36,7 @@ def choose(problem: Problem, S: int) -> Executor:
 
 def known(name: str) -> bool:
     """Tell whether an executor of this name comes with trimtab."""
-    return OLD_NAMES.get(name, name) in EXECUTORS
+    return OLD_NAMES.get(name, name) in EXECUTORS or _tree(name) is not None
 
 
 def executor_of(wanted: Any, problem: Problem, S: int) -> Executor:
@@ -45,10 +47,17 @@ def executor_of(wanted: Any, problem: Problem, S: int) -> Executor:
             return choose(problem, S)
         if name in EXECUTORS:
             return EXECUTORS[name]
-    elif isinstance(wanted, Executor) and not isinstance(wanted, type):
-        return wanted
+        wanted = _tree(name) or wanted
+    if isinstance(wanted, Executor) and not isinstance(wanted, type):
+        return wanted.begin(problem, S)
     names = ", ".join(EXECUTORS)
     raise ValueError(f"executor={wanted!r}; pass auto, {names}, or an Executor of your own.")
 
 
-__all__ = ["EXECUTORS", "Exchange", "Executor", "choose", "executor_of", "known"]
+def _tree(name: str) -> Tree | None:
+    """Return the tree of a name such as tree-16; None for other names."""
+    kind, _, shards = name.partition("-")
+    return Tree(int(shards)) if kind == "tree" and shards.isdecimal() and int(shards) else None
+
+
+__all__ = ["EXECUTORS", "Exchange", "Executor", "Tree", "choose", "executor_of", "known"]

@@ -12,7 +12,7 @@ from trimtab.core.oracle import ClientOracle, Draws, Pace, draws_of_client
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem, chosen
-from trimtab.simulation.client_states import ClientStates
+from trimtab.simulation.client_states import ClientStates, StateStore
 from trimtab.simulation.work import Work
 
 
@@ -33,6 +33,7 @@ class Exchange:
     number: int  # of this exchange in its round
     tapes: Tapes
     work: Work  # counts what the clients compute
+    fresh: Callable[[], State]  # the state of a client that has none yet
     slow: float = 0.0  # the share of clients that make only some of their local steps
 
     def weight(self, i: int) -> float:
@@ -89,6 +90,18 @@ class Executor(Protocol):
         """Run the program on each client; return the sum of what they sent."""
         ...
 
-    def states(self, memory: int | None) -> ClientStates:
+    def begin(self, problem: Problem, S: int) -> "Executor":
+        """Return what runs one simulation; an executor that keeps nothing of one is its own."""
+        return self
+
+    def states(self, memory: int | None) -> StateStore:
         """Return where client states are kept: at most so many bytes in RAM."""
         return ClientStates(memory)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a record should say of it besides its name."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what was taken for a simulation that has ended."""
+        return

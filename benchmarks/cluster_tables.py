@@ -1,0 +1,87 @@
+"""The record of benchmarks/cluster.py as tables of docs/performance.md."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+NOT_YET = "Not measured yet."
+ONE, TWO = "1 actor", "2 actors"
+
+
+def cluster_tables(cases: dict[str, Any]) -> dict[str, str]:
+    """Return the tables by the names of their places."""
+    works = {name: cases[name] for name in ("W1", "W2", "W4") if name in cases}
+    return {
+        "cluster_empty": _table(_EMPTY, _empty(cases["empty"])) if "empty" in cases else NOT_YET,
+        "cluster_workloads": _table(_WORKS, _works(works)) if works else NOT_YET,
+        "cluster_goals": _table(_GOALS, _goals(cases["W1"])) if "W1" in cases else NOT_YET,
+        "cluster_scale": "\n\n".join(
+            f"{name}: {_scale(cases[name]) if name in cases else NOT_YET}" for name in _SIZES
+        ),
+    }
+
+
+_EMPTY = ("d", "actors", "loop", "tree", "Ray", "Ray less tree")
+_WORKS = ("", "executor", "one process", "tree", ONE, TWO, "equal bits")
+_GOALS = ("W1, 5 epochs", "goal", "measured", "", "load of the machine")
+_SCALE = (
+    "clients with a state",
+    "peak MB of each actor",
+    "states MB in memory, on disk",
+    "ms a round",
+)
+
+
+_SIZES = ("100,000 clients", "1,000,000 clients")
+
+
+def _empty(case: dict[str, Any]) -> Iterable[Sequence[str]]:
+    for row in case["rows"]:
+        more = row["ray"]["least"] - row["tree"]["least"]
+        shown = (_shown(row[name]) for name in ("loop", "tree", "ray"))
+        yield f"{row['d']:,}", str(row["actors"]), *shown, f"{more:.1f}"
+
+
+def _works(cases: dict[str, Any]) -> Iterable[Sequence[str]]:
+    for name, case in cases.items():
+        times = (_shown(case["milliseconds"][each]) for each in _WORKS[2:6])
+        same = "yes" if case["equal bits"] else "**no**"
+        yield f"{name}: {case['shows']}", case["executor"], *times, same
+
+
+def _goals(case: dict[str, Any]) -> Iterable[Sequence[str]]:
+    least = {name: times["least"] for name, times in case["milliseconds"].items()}
+    load = case["machine"]["load"]
+    for what, value, goal, met in (
+        (
+            "2 actors / one process",
+            least[TWO] / least["one process"],
+            "≤ 1.15",
+            lambda v: v <= 1.15,
+        ),
+        ("1 actor / 2 actors", least[ONE] / least[TWO], "≥ 1.7", lambda v: v >= 1.7),
+    ):
+        busy = "unknown" if load is None else f"{load:.1f}"
+        yield what, goal, f"{value:.2f}", "met" if met(value) else "**missed**", busy
+
+
+def _scale(case: dict[str, Any]) -> str:
+    head = f"S = {case['S']:,}, {case['limit MB']:g} MB of states in memory at most.\n\n"
+    rows = (
+        (
+            f"{row['clients']:,}",
+            ", ".join(f"{peak:,.0f}" for peak in row["peak MB of each actor"]),
+            f"{row['states MB in memory']:,.0f}, {row['states MB on disk']:,.0f}",
+            f"{row['ms a round']:,.0f}",
+        )
+        for row in case["rows"]
+    )
+    return head + _table(_SCALE, rows)
+
+
+def _shown(times: dict[str, float]) -> str:
+    return f"{times['least']:.1f} ({times['median']:.1f})"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

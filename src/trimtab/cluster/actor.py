@@ -1,0 +1,123 @@
+"""The process that holds a shard: it checks who asks, and says where it is if something fails.
+
+Nothing here imports torch, so that an actor can choose instruction sets before torch is loaded.
+"""
+
+import os
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimtab.cluster.shard import Setup, Shard
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What must be alike on all machines for their bits to be: versions; and instruction sets."""
+
+    node: str
+    python: str
+    torch: str
+    trimtab: str
+    results: int
+    kernel: str  # "none" where there is no kernel
+    instructions: str  # of PyTorch
+
+    def versions(self) -> dict[str, Any]:
+        """Return what cannot be chosen, and so must be the same everywhere."""
+        names = ("python", "torch", "trimtab", "results")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What went wrong at a shard, in a sentence that names its machine."""
+
+    sentence: str
+    of_system: bool = False  # it was an OSError
+
+
+def this_machine(node: str) -> Machine:
+    """Return what there is on this machine."""
+    import torch
+
+    from trimtab._version import RESULTS, __version__
+    from trimtab.compute.kernel import LEVELS, level, works
+
+    best = level()
+    usable = best is not None and works(torch.float32)
+    return Machine(
+        node=node,
+        python=".".join(platform.python_version_tuple()[:2]),
+        torch=torch.__version__,
+        trimtab=__version__,
+        results=RESULTS,
+        kernel=LEVELS[best] if best is not None and usable else "none",
+        instructions=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+class Actor:
+    """A shard behind its fence: it answers only those who know its number.
+
+    environment: variables to be set before torch is loaded.
+    """
+
+    def __init__(self, incarnation: int, environment: dict[str, str]) -> None:
+        os.environ.update(environment)
+        self.incarnation = incarnation
+        self.shard: Shard | None = None
+        self.node = node_name()
+
+    def hello(self) -> Any:
+        """Return what there is on this machine."""
+        try:
+            return this_machine(self.node)
+        except Exception as error:
+            return self._failed(error)
+
+    def pid(self) -> int:
+        """Return the number of this process."""
+        return os.getpid()
+
+    def prepare(self, incarnation: int, setup: "Setup") -> Any:
+        """Make the problem, and the shard; None if all is well."""
+        try:
+            from trimtab.cluster.shard import Shard
+
+            self._check(incarnation)
+            self.shard = Shard(setup)
+        except Exception as error:
+            return self._failed(error)
+        return None
+
+    def ask(self, incarnation: int, method: str, *arguments: Any) -> Any:
+        """Return what a method of the shard returns, or how it failed."""
+        try:
+            self._check(incarnation)
+            return getattr(self.shard, method)(*arguments)
+        except Exception as error:
+            return self._failed(error)
+
+    def _check(self, incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            raise ValueError(
+                f"this shard is number {self.incarnation}, and number {incarnation} was asked; "
+                "another has taken its place, so it does nothing more."
+            )
+
+    def _failed(self, error: Exception) -> Failed:
+        from trimtab._importing import told
+
+        ours = isinstance(error, ValueError | OSError)
+        sentence = (str(error).strip().splitlines() or [""])[0] if ours else f"{told(error)}."
+        return Failed(f"{self.node}: {sentence}", isinstance(error, OSError))
+
+
+def node_name() -> str:
+    """Return this machine's name in a sentence."""
+    import ray
+
+    short = ray.get_runtime_context().get_node_id()[:6]
+    return f"node {ray.util.get_node_ip_address()} ({short})"

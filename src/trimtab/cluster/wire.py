@@ -1,0 +1,62 @@
+"""What travels between the driver and shards: tensors as arrays, which Ray does not copy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.core import Leaf, State, leaves, map_leaves
+
+
+@dataclass(frozen=True)
+class Packed(Leaf):
+    """A tensor on its way: its bytes, or one number where all are the same."""
+
+    data: Any  # a NumPy array of bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def tensor(self, device: torch.device) -> Tensor:
+        """Return the tensor, in memory of its own."""
+        flat = torch.from_numpy(self.data.copy()).view(self.dtype)
+        whole = flat.view(self.shape) if flat.numel() == _count(self.shape) else None
+        made = flat.expand(self.shape).contiguous() if whole is None else whole
+        return made.to(device)
+
+
+def pack(tree: State) -> State:
+    """Return a tree whose tensors can travel."""
+    return map_leaves(_packed, tree)
+
+
+def pack_small(tree: State) -> State:
+    """Return the same, where a tensor of equal numbers travels as one: new states are zeros."""
+
+    def packed(leaf: Tensor) -> Packed:
+        flat = leaf.detach().flatten()
+        alike = flat.numel() > 1 and bool((flat == flat[0]).all())
+        return _packed(flat[:1], tuple(leaf.shape)) if alike else _packed(leaf)
+
+    return map_leaves(packed, tree)
+
+
+def unpack(tree: State, device: torch.device = torch.device("cpu")) -> State:  # noqa: B008
+    """Return a tree as it was, on a device."""
+    return map_leaves(lambda leaf: leaf.tensor(device), tree)
+
+
+def nbytes_packed(tree: State) -> int:
+    """Return how many bytes a packed tree takes."""
+    return sum(leaf.data.nbytes for leaf in leaves(tree))
+
+
+def _packed(leaf: Tensor, shape: tuple[int, ...] | None = None) -> Packed:
+    flat = leaf.detach().cpu().contiguous().view(-1)
+    data = np.asarray(flat.view(torch.uint8).numpy())
+    return Packed(data, leaf.dtype, tuple(leaf.shape) if shape is None else shape)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
