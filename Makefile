@@ -73,7 +73,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,federation,pandas,datasets]"
+	$(INSTALL) --editable ".[dev,federation,pandas,datasets,tensorboard,mlflow]"
 	touch $@
 
 clean:

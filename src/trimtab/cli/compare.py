@@ -9,9 +9,9 @@ import click
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
 from trimtab.cli.options import Numbers, RunOptions, run_options
-from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
-from trimtab.cli.progress import follow
+from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.starting import needs
+from trimtab.cli.study import follow_study
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def compare(
             prior=None if diagnosed is None else _prior(diagnosed),
             **how,
         )
-        result = follow(work, folder)
-    result.page = write_report(result, folder)
+        result = follow_study(work, folder, problem, made, options)
     if options.as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

@@ -87,7 +87,8 @@ def _run(course: Course, stage: str, facts: dict[str, Any], out: IO[str], stop: 
 def _round(event: RoundDone) -> dict[str, Any]:
     hyper: Any = event.algorithm
     words = {f.name: encode(getattr(hyper, f.name)) for f in fields(hyper)}
-    return {"lane": event.label, "algorithm": words, "line": event.line.to_json()}
+    told = {"lane": event.label, "algorithm": words, "line": event.line.to_json()}
+    return told | {"run": event.run}
 
 
 def _tell(out: IO[str], message: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
+from trimtab.cli.federate.page import PAGE, page_so_far, write_page
 from trimtab.cli.federate.shown import (
     folder_argument,
     json_option,
@@ -16,6 +17,7 @@ from trimtab.cli.federate.shown import (
     say_what_to_send,
     until_stopped,
 )
+from trimtab.cli.live import finish, live_options, served
 from trimtab.cli.options import (
     OWN,
     CountOrFraction,
@@ -90,6 +92,7 @@ def init(
 )
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @json_option
+@live_options
 def server(
     folder: Path,
     algorithm: str,
@@ -101,6 +104,8 @@ def server(
     on_lost_state: str,
     bind: str | None,
     as_json: bool,
+    live: bool,
+    live_port: int,
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
@@ -120,7 +125,7 @@ def server(
         seed=seed,
         on_lost_state=on_lost_state,
     )
-    _show_summary(folder, job, _serve(folder, job, bind), as_json)
+    _show_summary(folder, job, _serve(folder, job, bind, live, live_port), as_json)
 
 
 @click.command()
@@ -132,13 +137,16 @@ def server(
 @click.option("--on-lost-state", type=_LOST)
 @click.option("--bind")
 @json_option
-def resume(folder: Path, bind: str | None, as_json: bool, **changes: Any) -> None:
+@live_options
+def resume(
+    folder: Path, bind: str | None, as_json: bool, live: bool, live_port: int, **changes: Any
+) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
     from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
     job = resume_job(Federation.read(folder), **changes)
-    _show_summary(folder, job, _serve(folder, job, bind), as_json)
+    _show_summary(folder, job, _serve(folder, job, bind, live, live_port), as_json)
 
 
 @click.command()
@@ -171,7 +179,9 @@ class _Outcome:
     audit: "AuditDone | None" = None
 
 
-def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
+def _serve(
+    folder: Path, job: "Job", bind: str | None, live: bool = False, live_port: int = 0
+) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
     from trimtab.federation.events import AuditDone, RoundCommitted
     from trimtab.federation.log import LOGGER, attached
@@ -186,6 +196,7 @@ def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
         until_stopped(process.stop, process.close),
         Watch(console, title, job.R, list(process.federation.sites)) as watch,
         attached(follow=watch.line),
+        served(live, live_port, lambda: page_so_far(folder, job)) as page,
     ):
         process.start()
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
@@ -196,6 +207,7 @@ def _serve(folder: Path, job: "Job", bind: str | None) -> _Outcome:
                 outcome.audit = event
             else:
                 outcome.ended = event
+                finish(page, write_page(folder))
     if process.interrupted:
         raise click.ClickException(
             f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."
@@ -210,4 +222,7 @@ def _show_summary(folder: Path, job: "Job", outcome: _Outcome, as_json: bool) ->
     own = Federation.read(folder).problem.metric
     metric = None if own is None else own.name
     summary = summary_of(folder / job.state, outcome.ended, outcome.audit, metric)
-    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else summary.sentence)
+    if as_json:
+        click.echo(json.dumps(summary.to_json() | {"page": str(folder / PAGE)}, indent=2))
+        return
+    click.echo(f"{summary.sentence}\nPage: {folder / PAGE}")

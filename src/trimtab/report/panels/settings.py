@@ -131,4 +131,8 @@ def data(page: Page) -> str:
         for kind in ("csv", "json")
     )
     offered = f'<p class="downloads">{buttons}</p>' if page.curves else ""
+    folders = [s.result.folder for s in page.sources if s.result.folder is not None]
+    if page.path is None and folders:
+        places = ", ".join(f"<code>{escape(str(folder))}</code>" for folder in folders)
+        offered += f"<p>Records and models are in {places}.</p>"
     return section("Data and models", offered + (f"<ul>{items}</ul>" if items else ""))
