@@ -225,9 +225,9 @@ def test_options_are_what_they_were():
                 *live,
             ]
         ),
-        "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
+        "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out"]),
         "report": ["--json", "--out"],
-        "bench": ["--json", "--out", "--quick", "--repeats", "--resume"],
+        "bench": ["--json", "--out", "--quick", "--repeats", "--resume", "--seed"],
         "reproduce": sorted(
             ["--cells", "--data", "--json", "--out", "--quick", "--seed", "--seeds", *live]
         ),

@@ -156,6 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
         port = self.server.live.port
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.path == "/favicon.ico":  # every browser asks for one
+            self.send_response(HTTPStatus.NO_CONTENT)
+            self.end_headers()
         elif self.path not in ("/", "/events"):
             self.send_error(HTTPStatus.NOT_FOUND)
         else:

@@ -11,7 +11,7 @@ from trimtab.report.style import html_table, section
 
 def made(page: Page) -> str:
     """Show what a reader must know of the numbers."""
-    facts = [fact for source in page.sources for fact in _notes(source)]
+    facts = [f for source in page.sources if not source.underway for f in _notes(source)]
     notes = dict.fromkeys(facts)
     return section(
         "How it was made", "".join(f'<p class="small">{escape(note)}</p>' for note in notes)

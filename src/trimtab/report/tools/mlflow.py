@@ -1,6 +1,7 @@
 """Runs as MLflow keeps them: an experiment for each folder, a run for each seed of an algorithm."""
 
 import logging
+import warnings
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,12 @@ BATCH = 1000  # MLflow takes <= 1000 numbers at a time
 
 def write_mlflow(sources: Sequence[Source], folder: Path) -> list[Path]:
     """Write the runs of some results into a store; return its folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What its own packages deprecate is no news here.
+        return _written(sources, folder)
+
+
+def _written(sources: Sequence[Source], folder: Path) -> list[Path]:
     mlflow, entities = _packages()
     store = folder / "mlflow.db"
     folder.mkdir(parents=True, exist_ok=True)
