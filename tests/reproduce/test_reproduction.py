@@ -106,7 +106,8 @@ def test_a_pattern_that_fits_nothing_is_refused_with_the_names(tmp_path):
 def test_what_a_cell_tells_is_told_with_its_name_and_the_result_is_all_records(tmp_path):
     work = reproduce.start(reproduction(), tmp_path, quick=True)
     told = [event for event in work if isinstance(event, Progress)]
-    assert told == [Progress("a-1: half", 0.5), Progress("b-1: half", 0.5)]
+    whole = [Progress("a-1 (1 of 2): half", 0.25), Progress("b-1 (2 of 2): half", 0.75)]
+    assert told == whole
     assert {name: record["value"] for name, record in work.result().items()} == {
         "a-1": 1.0,
         "b-1": 1.0,

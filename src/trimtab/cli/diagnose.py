@@ -12,7 +12,7 @@ from trimtab._files import write_json
 from trimtab.cli import completion
 from trimtab.cli.live import Stage, finish, live_options, served
 from trimtab.cli.options import CountOrFraction
-from trimtab.cli.output import output_folder, short_name, users_output
+from trimtab.cli.output import command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
@@ -73,7 +73,7 @@ def diagnose(
             first = Task(_with_first_page(work, problem, page))
             stopped = "stopped; a diagnosis is not kept in parts: repeat the command."
             diagnosis = replace(watch(first, stopped, stage.hear), name=problem)
-            write_diagnosis(diagnosis, page)
+            write_diagnosis(diagnosis, page, command_again())
             content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
             write_json(folder / "diagnosis.json", content)
             finish(shown, page)

@@ -54,7 +54,7 @@ def whole(diagnosis: "Diagnosis") -> str:
     if diagnosis.rates:
         aim = f"to f - f* = {diagnosis.eps:.3g}"
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
-    predicted = (*_theory(diagnosis), *_stationary(diagnosis), *_model(diagnosis))
+    predicted = (*_theory(diagnosis), *stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
     lines += ["", diagnosis.differences.sentence]
     lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
@@ -76,7 +76,7 @@ def html(diagnosis: "Diagnosis") -> str:
     sizes = f"N = {diagnosis.N}, d = {diagnosis.d}, S = {diagnosis.S}"
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"
-        for name, value, meaning in _scalars(diagnosis)
+        for name, value, meaning in scalars(diagnosis)
     )
     return (
         f"<div>{''.join(f'<p>{sentence}</p>' for sentence in said)}"
@@ -90,13 +90,13 @@ def html(diagnosis: "Diagnosis") -> str:
 
 
 def _measured(diagnosis: "Diagnosis") -> list[str]:
-    rows = [f"{name:<7}{value:<34}{meaning}" for name, value, meaning in _scalars(diagnosis)]
+    rows = [f"{name:<7}{value:<34}{meaning}" for name, value, meaning in scalars(diagnosis)]
     if diagnosis.bounds and diagnosis.measured_on < diagnosis.N:
         rows.append(f"(Hessians of {diagnosis.measured_on} of {diagnosis.N} clients one by one)")
     return rows
 
 
-def _scalars(diagnosis: "Diagnosis") -> list[tuple[str, str, str]]:
+def scalars(diagnosis: "Diagnosis") -> list[tuple[str, str, str]]:
     """Return the measured scalars: name, value, meaning."""
     ratio = local = ""
     if diagnosis.L and not diagnosis.rough:
@@ -151,7 +151,8 @@ def _theory(diagnosis: "Diagnosis") -> list[str]:
     return rows
 
 
-def _stationary(diagnosis: "Diagnosis") -> list[str]:
+def stationary(diagnosis: "Diagnosis") -> list[str]:
+    """Return where runs would stop, and how much they would scatter there."""
     rows = []
     bias, variance = diagnosis.bias, diagnosis.variance
     if bias.heterogeneity is not None:

@@ -207,7 +207,7 @@
 
     function axes() {
       const parts = [];
-      for (const tick of Y.ticks(5)) {
+      for (const tick of Y.ticks(6)) {
         parts.push(`<path class="grid" d="M${LEFT} ${Y(tick).toFixed(1)}H${width - right}"/>`, text(LEFT - 6, Y(tick) + 4, short(tick), "end"));
       }
       for (const tick of X.ticks(width < 480 ? 4 : 6)) {
