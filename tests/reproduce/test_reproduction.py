@@ -115,6 +115,18 @@ def test_what_a_cell_tells_is_told_with_its_name_and_the_result_is_all_records(t
     assert work.result() == reproduce(reproduction(), tmp_path, quick=True)
 
 
+def test_the_cells_of_one_seed_alone(tmp_path):
+    several = replace(
+        reproduction(),
+        cells=lambda quick, seeds: [cell(f"a-{seed}") for seed in range(seeds)],
+        more=lambda records: [],
+    )
+    assert done(several, tmp_path, seed=2) == ["a-2"]
+    assert done(several, tmp_path, seed=0) == ["a-0"]
+    with pytest.raises(ValueError, match=r"small has no cells of seed 1; take seed 0"):
+        done(reproduction(), tmp_path, seed=1)
+
+
 def test_a_reproduction_that_is_closed_closes_the_cell_at_work(tmp_path):
     closed = []
 

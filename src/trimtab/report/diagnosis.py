@@ -152,10 +152,7 @@ def _expected(diagnosis: Diagnosis) -> str:
     ]
     numbers = html_table(["algorithm", "K", "rounds", "step size"], rows, aim)
     note = "On the quadratic model, the step size tuned for each K; 'n+': not there in n rounds."
-    return (
-        f'<figure class="wide" tabindex="0"><figcaption>{escape(aim)}</figcaption>{chart}</figure>'
-        f'<p class="small">{escape(note)}</p>{behind(numbers)}'
-    )
+    return f'{_figure(aim, chart)}<p class="small">{escape(note)}</p>{behind(numbers)}'
 
 
 def _is_advised(diagnosis: Diagnosis, one: Predicted) -> bool:
@@ -182,10 +179,13 @@ def _bias(diagnosis: Diagnosis) -> str:
     cells = [[str(row.K), _cell(row.limit), _cell(row.heterogeneity)] for row in rows]
     numbers = html_table(["K", "FedAvg stops at", "to first order"], cells, "Bias by K")
     said = f"|x - x*| at eta_l = {diagnosis.eta_l:.3g}, by the number of local steps."
-    drawn = (
-        f'<figure class="wide" tabindex="0"><figcaption>{escape(said)}</figcaption>{chart}</figure>'
-    )
-    return drawn + behind(numbers)
+    return _figure(said, chart) + behind(numbers)
+
+
+def _figure(said: str, chart: str) -> str:
+    """Return a chart below a sentence, in a box that scrolls where it is too small."""
+    caption = f"<figcaption>{escape(said)}</figcaption>"
+    return f'<figure class="wide" tabindex="0">{caption}{chart}</figure>'
 
 
 def _measured(diagnosis: Diagnosis) -> str:
