@@ -1,22 +1,32 @@
 """A page that follows what goes on: what is served, to whom, and what a folder shows so far."""
 
 import http.client
+import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from threading import Event
 
+import click
 import pytest
+from rich.console import Console
 
 from trimtab import FedAvg, Quadratic, compare
+from trimtab.cli.output import command_again
+from trimtab.cli.progress import Board, watch
 from trimtab.cli.standings import Standings
+from trimtab.core.task import Progress, Task
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.serving import LOOPBACK, LivePage
 from trimtab.report.sources import source_of
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.events import RoundDone
+from trimtab.studies.goal import Goal
+from trimtab.studies.record import RoundLine
 from trimtab.studies.underway import Underway, settings_of_text
 
 PROBLEM = """
@@ -151,8 +161,6 @@ def test_a_comparison_at_work_is_shown_as_far_as_it_is(tmp_path):
 
 
 def read_goal(folder):
-    from trimtab.studies.goal import Goal
-
     return Goal.from_json(json.loads((folder / "compare.json").read_text())["goal"])
 
 
@@ -236,8 +244,6 @@ class Rounds:
         self.standings = Standings(folder, lambda: self.now)
 
     def play(self, first, last, seconds):
-        from trimtab.studies.record import RoundLine
-
         for r in range(first, last + 1):
             self.now += seconds
             accuracy = {"accuracy": 0.5 + 0.01 * (r if r < 5 else 5 - r)}
@@ -269,12 +275,6 @@ def test_nothing_is_said_of_the_time_left_at_once(tmp_path):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_board_of_rounds_is_shown_on_a_terminal_alone(tmp_path, terminal):
-    import io
-
-    from rich.console import Console
-
-    from trimtab.cli.progress import Board
-
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 10, seconds=2.0)
     out = io.StringIO()
@@ -296,3 +296,57 @@ def test_a_board_of_rounds_is_shown_on_a_terminal_alone(tmp_path, terminal):
     ):
         assert word in shown, word
     assert "10 rounds in 20 s, at most 20 s left" in shown
+
+
+# -- how it is stopped
+
+
+def test_ctrl_c_between_two_steps_closes_the_work_and_says_how_to_go_on():
+    def steps():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            yield Progress("first", 0.1)
+            yield Progress("second", 0.2)
+        finally:
+            closed.append(True)
+
+    closed, heard, before = [], [], signal.getsignal(signal.SIGINT)
+    with pytest.raises(click.ClickException, match="repeat the command"):
+        watch(Task(steps()), "stopped; repeat the command.", heard.append)
+    assert closed == [True]
+    assert heard == [Progress("first", 0.1)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_page_of_a_run_that_was_stopped_says_so(tmp_path):
+    asked = "run fedavg mine.py:pair --eta-l 0.001 --K 2 --out here"
+    words = [*asked.split(), "-R", "1000000"]
+    process, port = commanded(tmp_path, *words)
+    try:
+        pages = told(port)
+        assert "Live: " in next(pages)
+        process.send_signal(signal.SIGINT)
+        assert all('data-over="yes"' not in page for page in pages)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "all rounds so far are in here: repeat the command with --resume" in err
+    assert "Traceback" not in err
+    lines = (tmp_path / "here" / "rounds.jsonl").read_text().splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab", *words, "-R", str(len(lines) + 3), "--resume"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"ran {len(lines) + 3} rounds" in done.stdout
+
+
+def test_the_command_of_a_page_leaves_out_how_it_was_watched():
+    with click.Context(click.Command("x"), obj=None) as context:
+        words = "run sgd --live --live-port 80 --log tensorboard --eta 1 --json"
+        context.obj = words.split()
+        assert command_again() == "trimtab run sgd --eta 1"
