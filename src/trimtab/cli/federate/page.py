@@ -1,5 +1,6 @@
 """The page of a federation's run, in the operator's folder."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,13 @@ def page_so_far(folder: Path, job: "Job") -> str:
         return with_note(nothing_yet(folder.name), "Live: no round is committed yet.")
     page = page_of([read_federation(folder, job.state, underway=True)])
     return with_note(page, f"Live: round {begun.r} of at most {job.R}.")
+
+
+def write_demo_page(folder: Path) -> Path:
+    """Write the page of both runs of a demonstration side by side, and return where it is."""
+    from trimtab.report.federation import read_federation
+    from trimtab.report.page import write_pages
+
+    states = {"SCAFFOLD": "state", "FedAvg": "state-fedavg"}
+    runs = [(name, read_federation(folder / "operator", state)) for name, state in states.items()]
+    return write_pages([replace(run, name=name) for name, run in runs], folder / PAGE)
