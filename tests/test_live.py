@@ -34,6 +34,14 @@ from trimtab import Quadratic
 
 def pair():
     return Quadratic([1.0, 3.0], [1.0, -2.0])
+
+class Slow(Quadratic):
+    def evaluate(self, x, client=None):
+        __import__("time").sleep(0.02)
+        return super().evaluate(x, client)
+
+def slow():
+    return Slow([1.0, 3.0], [1.0, -2.0])
 """
 
 
@@ -319,8 +327,8 @@ def test_ctrl_c_between_two_steps_closes_the_work_and_says_how_to_go_on():
 
 
 def test_the_page_of_a_run_that_was_stopped_says_so(tmp_path):
-    asked = "run fedavg mine.py:pair --eta-l 0.001 --K 2 --out here"
-    words = [*asked.split(), "-R", "1000000"]
+    asked = "run fedavg mine.py:slow --eta-l 0.001 --K 2 --out here"
+    words = [*asked.split(), "-R", "100000"]
     process, port = commanded(tmp_path, *words)
     try:
         pages = told(port)
