@@ -82,7 +82,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,federation,pandas,datasets,cluster]"
+	$(INSTALL) --editable ".[dev,federation,pandas,datasets,cluster,tensorboard,mlflow]"
 	touch $@
 
 clean:

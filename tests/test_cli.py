@@ -200,7 +200,8 @@ def test_options_are_what_they_were():
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
-    common += ["--lost", "--available", "--force"]
+    live = ["--live", "--live-port"]
+    common += ["--lost", "--available", "--force", "--log", *live]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
     of_compare = (
@@ -222,14 +223,21 @@ def test_options_are_what_they_were():
                 "--minutes",
                 "--out",
                 "--seed",
+                *live,
             ]
         ),
-        "check": sorted([*hyper.split(), "--json", "--mean-gradient"]),
+        "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out"]),
         "report": ["--json", "--out"],
-        "bench": ["--json", "--out", "--quick", "--repeats", "--resume"],
-        "reproduce": ["--cells", "--cluster", "--data", "--json", "--out", "--quick", "--seeds"],
+        "bench": ["--json", "--out", "--quick", "--repeats", "--resume", "--seed"],
+        "reproduce": sorted(
+            [
+                *("--cells", "--cluster", "--data", "--json", "--out"),
+                *("--quick", "--seed", "--seeds", *live),
+            ]
+        ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
         "picture": [],  # its commands: tests/test_pictures.py
+        "export": ["--json", "--out", "--to"],
         "doctor": ["--data", "--json"],
         "completion": [],
     }

@@ -3,23 +3,37 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from base64 import b64decode
 from dataclasses import replace
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from trimtab import FedAvg, Metric, Quadratic, Scaffold, Sgd, Supervised, compare
+from trimtab import (
+    FedAvg,
+    Metric,
+    Quadratic,
+    Scaffold,
+    Sgd,
+    Supervised,
+    compare,
+    diagnose,
+    simulate,
+)
 from trimtab.cli import main
 from trimtab.report import read_source, write_page, write_pages
 from trimtab.report.panels import PANELS
+from trimtab.report.panels.search import _kind
 from trimtab.report.sources import Page, source_of
-from trimtab.studies.entry import Entry
+from trimtab.studies.entry import Candidate, Entry
 from trimtab.studies.record import RoundLine
 
 ROOT = Path(__file__).parents[1]
@@ -159,6 +173,56 @@ def test_a_result_shows_itself_in_a_notebook_and_is_short_elsewhere(result):
     assert "script" not in tags.seen
     assert result.advice in tags.text
     assert len(repr(result)) < 100 + len(result.problem) + len(result.advice)
+
+
+def test_rounds_simulations_and_diagnoses_show_themselves_and_are_short_elsewhere():
+    sim = simulate(Scaffold(eta_l=0.1, K=2), labelled(), S=2)
+    done = next(sim)
+    found = diagnose(pair(), minutes=0.02)
+    for shown, word in ((sim, "Scaffold(eta_l=0.1"), (done, "drift"), (found, found.advice)):
+        tags = parsed(shown._repr_html_())
+        assert "script" not in tags.seen
+        assert word in tags.text
+        assert word in repr(shown)
+        assert len(repr(shown)) < 400
+        assert "tensor(" not in repr(shown)
+
+
+def test_nothing_that_shows_itself_imports_the_report():
+    code = (
+        "import sys, trimtab; q = trimtab.Quadratic([1.0, 3.0], [1.0, -2.0])\n"
+        "sim = trimtab.simulate(trimtab.Sgd(eta=0.1), q)\n"
+        "next(sim)._repr_html_(), sim._repr_html_(), trimtab.diagnose(q)._repr_html_()\n"
+        "trimtab.compare(q, ['sgd'], R=3)._repr_html_()\n"
+        "assert not [name for name in sys.modules if name.startswith('trimtab.report')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_long_work_shows_a_line_in_a_notebook_alone(monkeypatch, there):
+    class Shell:
+        kernel = object()
+
+    class Handle:
+        def update(self, look, raw):
+            lines.append(look)
+
+    def display(look, raw, display_id):
+        lines.append(look)
+        return Handle()
+
+    lines = []
+    shell = Shell() if there else None
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    found = compare(pair(), [Sgd(eta=0.1)], R=5, name=EVIL)
+    assert found.entries[0].curve
+    assert bool(lines) == there
+    if there:
+        assert "sgd: eta = 0.1, round 1" in lines[0]["text/plain"]
+        assert re.fullmatch(r"compare: \d+\.\d s", lines[-1]["text/plain"])
+        assert all(EVIL not in line["text/html"] for line in lines)
 
 
 # -- what older folders have
@@ -356,3 +420,13 @@ def test_a_winner_that_is_fragile_is_marked(tmp_path):
     text = write_page(found, tmp_path / "page.html").read_text()
     assert "fragile winner" in text
     assert "fragile where the start moves by a millionth: Scaffold" in text
+
+
+# -- which of several is the winner
+
+
+def test_a_momentum_whose_number_begins_like_the_winners_is_no_winner():
+    settings = {"eta": 0.1, "K": 5, "base": "Momentum(beta=0.9)"}
+    entry = Entry("mime", "mime", settings, step="eta")
+    tried = [Candidate(0.1, 8, None, 0.5, None, K=5, beta=beta) for beta in (0.0, 0.9)]
+    assert [_kind(entry, one) for one in tried] == ["run", "winner"]

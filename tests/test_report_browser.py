@@ -6,6 +6,7 @@ it is with TRIMTAB_CHROMIUM.
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -13,11 +14,16 @@ import pytest
 import torch
 from torch import nn
 
-from trimtab import Scaffold, Supervised, compare
+from trimtab import Quadratic, Scaffold, Supervised, compare, diagnose
 from trimtab.problems.catalogue import quadratic_problem
-from trimtab.report import read_source, write_pages
+from trimtab.report import read_source, write_diagnosis, write_pages
+from trimtab.report.page import page_of
+from trimtab.report.serving import LivePage
+from trimtab.report.sources import source_of
 from trimtab.reproduce.report import write_reproduction
+from trimtab.studies.events import RoundDone
 from trimtab.studies.run import run
+from trimtab.studies.underway import Underway
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")
@@ -60,6 +66,7 @@ def pages(tmp_path_factory):
         "run": write_pages([alone], home / "run.html"),
         "side by side": write_pages([compared, alone], home / "both.html"),
         "reproduction": write_reproduction(ROOT / "results" / "figure3", home / "figure3.html"),
+        "diagnosis": write_diagnosis(diagnose(labelled(), minutes=0.05), home / "d.html", "again"),
     }
 
 
@@ -87,7 +94,7 @@ def opened(browser, pages):
             lambda asked: asked.url.startswith(("file:", "blob:")) or complaints.append(asked.url),
         )
         tab.goto(pages[name].as_uri())
-        if name != "reproduction":
+        if name not in ("reproduction", "diagnosis"):
             tab.wait_for_selector("html[data-ready=yes]")
         return tab
 
@@ -105,7 +112,7 @@ def ticks(tab, chart="#chart-accuracy"):
     return tab.locator(f"{chart} svg text").all_text_contents()
 
 
-NAMES = ("comparison", "run", "side by side", "reproduction")
+NAMES = ("comparison", "run", "side by side", "reproduction", "diagnosis")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -249,3 +256,70 @@ def test_without_script_the_charts_are_there(browser, pages):
     assert tab.locator("#chart-accuracy path.line").count() >= 4
     assert tab.locator(".controls").first.is_hidden()
     context.close()
+
+
+# -- a page that follows a comparison at work
+
+
+def test_a_live_page_changes_without_being_loaded_again(browser, tmp_path):
+    pair = Quadratic([1.0, 3.0], [1.0, -2.0])
+    words = {"R": 60, "K": 3, "seeds": 1, "out": tmp_path / "c"}
+    work = compare.start(pair, ["sgd", "fedavg"], **words)
+    there, complaints = Underway(tmp_path / "c"), []
+
+    def go_on(rounds):
+        while rounds and (event := next(work, None)) is not None:
+            rounds -= isinstance(event, RoundDone) and bool(event.label)
+
+    def look():
+        note = f'</h1><p class="live">{there.rounds} rounds</p>'
+        return page_of([source_of(there.look(), underway=True)]).replace("</h1>", note, 1)
+
+    go_on(100)
+    first = there.look()
+    assert len(first.entries) == 2
+    with LivePage(look) as live:
+        tab = browser.new_page(viewport={"width": 1100, "height": 900})
+        tab.on("console", lambda said: complaints.append(said.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(live.url)
+        tab.wait_for_selector("html[data-ready=yes]")
+        tab.evaluate("window.notLoadedAgain = true")
+        tab.locator(".legend button", has_text="Sgd").first.click()
+        tab.locator("#chart-loss + details summary").click()
+        tab.locator(".controls select").select_option("bytes")
+        numbers, svg = tab.locator(".live"), tab.locator("#chart-loss svg.lines")
+        svg.focus()
+        tab.keyboard.press("End")
+        told = tab.locator("#chart-loss .tip").text_content()
+        before = numbers.text_content()
+        go_on(150)
+        tab.wait_for_function(
+            "(was) => document.querySelector('.live').textContent !== was", arg=before
+        )
+        assert tab.evaluate("window.notLoadedAgain")
+        assert tab.locator("figure g.series[data-key=s0-0] path.line").count() == 0
+        assert tab.locator("#chart-loss + details[open]").count() == 1
+        assert tab.locator(".controls select").input_value() == "bytes"
+        assert tab.locator("#chart-loss .tip").is_visible()
+        assert tab.locator("#chart-loss .tip").text_content() != ""
+        assert told
+        go_on(10**9)
+        last = page_of([source_of(work.result())])
+        live.finish(last.replace("</h1>", '</h1><p class="live" data-over="yes">over</p>', 1))
+        tab.wait_for_selector(".live[data-over=yes]")
+        assert "How sure: not at all yet" not in tab.locator(".advice").text_content()
+        assert tab.locator("h2").all_text_contents() == re.findall("<h2>(.*?)</h2>", last)
+        heads = tab.locator("main > *").evaluate_all("all => all.map((one) => one.tagName)")
+        assert heads.index("P") == 1
+        tab.close()
+    assert complaints == []
+
+
+def test_a_live_page_says_when_nobody_answers_any_more(browser):
+    with LivePage(lambda: page_of([]).replace("</h1>", '</h1><p class="live">Live</p>', 1)) as live:
+        tab = browser.new_page()
+        tab.goto(live.url)
+        tab.wait_for_selector("html[data-ready=yes]")
+    tab.wait_for_function("document.querySelector('.live').textContent.startsWith('Not live')")
+    tab.close()

@@ -1,6 +1,7 @@
 """What is advised, why, and how it is said."""
 
 import json
+import re
 from itertools import islice
 
 import pytest
@@ -13,7 +14,6 @@ from trimtab.diagnosis import quadratic_model
 from trimtab.diagnosis.choice import choose
 from trimtab.diagnosis.quadratic_model import Predicted
 from trimtab.report import write_diagnosis
-from trimtab.report.diagnosis import figure
 
 FIELDS = ["G", "B", "delta", "L", "mu", "sigma", "zeta", "K", "eta_l", "eta_g", "algorithm"]
 FIELDS += ["reasons"]
@@ -242,8 +242,15 @@ def test_the_page_holds_all_it_shows(different, tmp_path):
     assert different.advice in text
     assert "<svg" in text
     assert 'src="http' not in text
-    titles = [axes.get_title(loc="left") for axes in figure(different).axes]
-    assert [title.split()[0] for title in titles] == ["Who", "How", "Predicted", "Bias"]
+    heads = re.findall("<h2>(.*?)</h2>", text)
+    assert heads[:4] == ["Why", "How the clients differ", "Who differs", "Rounds that are expected"]
+    assert "<pre" not in text  # nothing is said a second time
+    for row in different.clients:
+        assert f"{row.gradient:.3g}" in text
+    pictures = re.findall(r'<svg class="(\w+)"([^>]*)>', text)
+    assert {"bars", "spectrum", "lines"} <= {name for name, _ in pictures}
+    assert all("aria-label=" in rest for _, rest in pictures)
+    assert text.count("<details>") >= 2
 
 
 def test_weak_numbers_do_not_break_the_page(tmp_path):

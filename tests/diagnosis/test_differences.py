@@ -71,7 +71,7 @@ def test_each_kind_is_told_from_the_others(change, expected):
     assert kinds[clear.what].found == bool(expected)
 
 
-def test_who_stands_out_is_named_in_the_sentence_and_framed_in_the_picture():
+def test_who_stands_out_is_named_in_the_sentence_and_starred_in_the_picture():
     made = problem(lambda i, X, y: (X + (3 if i == 5 else 0), y))
     differences = found(made)
     kind = next(kind for kind in differences.kinds if kind.what == "features")
@@ -79,7 +79,7 @@ def test_who_stands_out_is_named_in_the_sentence_and_framed_in_the_picture():
     assert "client 5 (" in differences.sentence
     drawn = picture(differences)
     assert drawn.startswith("<svg")
-    assert drawn.count('stroke="#222"') == sum(len(k.outliers) for k in differences.kinds)
+    assert drawn.count('class="over">*</text>') == sum(len(k.outliers) for k in differences.kinds)
     assert "client 5: " in drawn
 
 

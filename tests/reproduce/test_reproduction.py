@@ -106,12 +106,25 @@ def test_a_pattern_that_fits_nothing_is_refused_with_the_names(tmp_path):
 def test_what_a_cell_tells_is_told_with_its_name_and_the_result_is_all_records(tmp_path):
     work = reproduce.start(reproduction(), tmp_path, quick=True)
     told = [event for event in work if isinstance(event, Progress)]
-    assert told == [Progress("a-1: half", 0.5), Progress("b-1: half", 0.5)]
+    whole = [Progress("a-1 (1 of 2): half", 0.25), Progress("b-1 (2 of 2): half", 0.75)]
+    assert told == whole
     assert {name: record["value"] for name, record in work.result().items()} == {
         "a-1": 1.0,
         "b-1": 1.0,
     }
     assert work.result() == reproduce(reproduction(), tmp_path, quick=True)
+
+
+def test_the_cells_of_one_seed_alone(tmp_path):
+    several = replace(
+        reproduction(),
+        cells=lambda quick, seeds: [cell(f"a-{seed}") for seed in range(seeds)],
+        more=lambda records: [],
+    )
+    assert done(several, tmp_path, seed=2) == ["a-2"]
+    assert done(several, tmp_path, seed=0) == ["a-0"]
+    with pytest.raises(ValueError, match=r"small has no cells of seed 1; take seed 0"):
+        done(reproduction(), tmp_path, seed=1)
 
 
 def test_a_reproduction_that_is_closed_closes_the_cell_at_work(tmp_path):

@@ -39,23 +39,28 @@ class Workload:
     test: int = 0  # If > 0, an evaluation on so many samples is measured too.
     autocast: bool = False  # If true, a round in bfloat16 is measured too.
     compiled: bool = False  # If true, a round with a step by torch.compile is measured too.
+    seed: int = 0  # of data and parameters
 
     def module(self) -> nn.Module:
         """Return the model, always with the same parameters."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(self.seed)
             return self.build()
 
     def clients(self) -> list[tuple[Tensor, Tensor]]:
         """Return the data of all clients."""
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator().manual_seed(self.seed)
         low, high = (self.n, self.n + 1) if isinstance(self.n, int) else self.n
         sizes: list[int] = torch.randint(low, high, (self.N,), generator=draw).tolist()
         return [self.data(n, draw) for n in sizes]
 
     def test_set(self) -> tuple[Tensor, Tensor] | None:
         """Return data to evaluate on, if there is an evaluation."""
-        return self.data(self.test, torch.Generator().manual_seed(2)) if self.test else None
+        return (
+            self.data(self.test, torch.Generator().manual_seed(self.seed + 2))
+            if self.test
+            else None
+        )
 
     def small(self) -> "Workload":
         """Return the same with little data and few steps, to see that everything runs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 
 
@@ -17,6 +18,7 @@ from trimtab.cli.starting import needs
 @click.option("--quick", is_flag=True, help="Little data, to see that all runs; no times to quote.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the record.")
 @click.option("--resume", is_flag=True, help="Go on with --out; measure what it does not hold.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of data and parameters.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("bench", "report")
 def bench(
@@ -25,6 +27,7 @@ def bench(
     quick: bool,
     out: Path | None,
     resume: bool,
+    seed: int,
     as_json: bool,
 ) -> None:
     """Measure rounds of WORKLOADS against their bare matrix products and a plain PyTorch loop.
@@ -40,15 +43,15 @@ def bench(
             raise ValueError(f"{name!r} is no workload; pass some of {', '.join(WORKLOADS)}.")
     if resume and out is None:
         raise ValueError("--resume goes on with a record; pass its file as --out.")
-    console, record = Console(stderr=True), BenchRecord(out, resume=resume)
+    record = BenchRecord(out, resume=resume)
+    kept = "is lost" if out is None else f"is in {out}: repeat the command with --resume"
     for name in workloads or known:
         work = known[name.lower()]
         if work.name in record:
             continue
         work = work.small() if quick else work
-        work = replace(work, repeats=min(repeats or work.repeats, work.repeats))
-        with console.status(f"{work.name}: {work.shows}"):
-            record.add(measure(work))
+        work = replace(work, repeats=min(repeats or work.repeats, work.repeats), seed=seed)
+        record.add(watch(measure.start(work), f"stopped; what was measured {kept}."))
     made = record.to_json()
     if as_json:
         click.echo(json.dumps(made, indent=2))

@@ -2,10 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
+from trimtab._files import write_json
 from trimtab.cli import completion
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
 from trimtab.cli.starting import needs
@@ -15,9 +17,16 @@ from trimtab.cli.starting import needs
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
 @click.option("--mean-gradient", is_flag=True, help="c_i is the mean gradient, as in SCAFFOLD.")
+@click.option("--out", type=click.Path(path_type=Path), help="JSON file for the verdicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("testing")
-def check(algorithm: str, mean_gradient: bool, as_json: bool, **hyper: Any) -> None:
+def check(
+    algorithm: str,
+    mean_gradient: bool,
+    out: Path | None,
+    as_json: bool,
+    **hyper: Any,
+) -> None:
     """Hold an ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
 
     Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
@@ -33,9 +42,12 @@ def check(algorithm: str, mean_gradient: bool, as_json: bool, **hyper: Any) -> N
     instance = trial_of(chosen, **given | own)
     judged = list(verdicts(instance, mean_gradient=mean_gradient))
     broken = [verdict for verdict in judged if verdict.broken]
+    rules = {v.rule: v.broken or "kept" for v in judged}
+    content = {"algorithm": repr(instance), "rules": rules}
+    if out is not None:
+        write_json(out, content)
     if as_json:
-        rules = {v.rule: v.broken or "kept" for v in judged}
-        click.echo(json.dumps({"algorithm": repr(instance), "rules": rules}, indent=2))
+        click.echo(json.dumps(content, indent=2))
     else:
         for verdict in judged:
             click.echo(f"{'broken' if verdict.broken else 'kept  '}  {verdict.says}")

@@ -9,9 +9,9 @@ import click
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
 from trimtab.cli.options import Numbers, RunOptions, cluster_of, cluster_option, run_options
-from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
-from trimtab.cli.progress import follow
+from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.starting import needs
+from trimtab.cli.study import follow_study
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def compare(
             cluster=cluster_of(cluster),
             **how,
         )
-        result = follow(work, folder)
-    result.page = write_report(result, folder)
+        result = follow_study(work, folder, problem, made, options)
     if options.as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

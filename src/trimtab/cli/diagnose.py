@@ -10,8 +10,9 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
+from trimtab.cli.live import Stage, finish, live_options, served
 from trimtab.cli.options import CountOrFraction
-from trimtab.cli.output import output_folder, short_name, users_output
+from trimtab.cli.output import command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@live_options
 @needs("diagnosis.diagnose", "report")
 def diagnose(
     problem: str,
@@ -44,6 +46,8 @@ def diagnose(
     data: Path | None,
     out: Path | None,
     as_json: bool,
+    live: bool,
+    live_port: int,
 ) -> None:
     """Measure how the clients of PROBLEM differ, and advise algorithm, K and step sizes.
 
@@ -55,7 +59,8 @@ def diagnose(
     from trimtab.report import write_diagnosis
 
     folder = output_folder(out, f"diagnose-{short_name(problem)}", resume=False)
-    if folder.is_dir() and any(folder.iterdir()):
+    there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    if there - {"report.html"}:  # which one that was stopped leaves
         raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     with users_output():
         made = load_problem(problem, batch=batch, data=data, seed=seed)
@@ -63,11 +68,15 @@ def diagnose(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
         folder.mkdir(parents=True, exist_ok=True)
-        first = _with_first_page(work, problem, folder / "report.html")
-        diagnosis = replace(watch(Task(first)), name=problem)
-    page = write_diagnosis(diagnosis, folder / "report.html")
-    content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
-    write_json(folder / "diagnosis.json", content)
+        page, stage = folder / "report.html", Stage(problem)
+        with served(live, live_port, lambda: stage.page(page)) as shown:
+            first = Task(_with_first_page(work, problem, page))
+            stopped = "stopped; a diagnosis is not kept in parts: repeat the command."
+            diagnosis = replace(watch(first, stopped, stage.hear), name=problem)
+            write_diagnosis(diagnosis, page, command_again())
+            content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
+            write_json(folder / "diagnosis.json", content)
+            finish(shown, page)
     if as_json:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:

@@ -150,6 +150,8 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 _EXTRAS = {  # what is imported, what it is for, and how it is installed
     "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
     "pandas": ("pandas, for Comparison.to_pandas", "pip install pandas"),
+    "tensorboard": ("TensorBoard, for --log and export", "pip install 'trimtab[tensorboard]'"),
+    "mlflow": ("MLflow, for export", "pip install 'trimtab[mlflow]'"),
 }
 
 

@@ -10,6 +10,7 @@ import click
 
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import BASE_NAMES, Kind
+from trimtab.cli.live import LIVE
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ class RunOptions:
     lost: float
     available: Path | None
     force: bool
+    log: str | None
+    live: bool
+    live_port: int
 
     def recipe(self, spec: str) -> "Recipe":
         """Return how the problem that is meant is made, as the options want it."""
@@ -125,6 +129,10 @@ _RUN_OPTIONS = (
         "--available", type=click.Path(path_type=Path), help="CSV of client,from,to (rounds)."
     ),
     click.option("--force", is_flag=True, help="Move a folder in the way aside."),
+    click.option(
+        "--log", type=click.Choice(["tensorboard"]), help="Write rounds for others as they come."
+    ),
+    *LIVE,
 )
 
 

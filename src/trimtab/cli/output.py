@@ -51,12 +51,23 @@ def write_report(result: "Comparison", folder: Path) -> Path:
     from trimtab.report import write_page
 
     path = folder / ("run.json" if (folder / "run.json").exists() else "compare.json")
-    words: list[str] | None = click.get_current_context().find_root().obj
-    record = read_json(path)
-    if words is not None and "command" not in record:
-        again = [word for word in words if word not in ("--resume", "--json", "--debug")]
-        write_json(path, record | {"command": shlex.join(["trimtab", *again])})
+    record, command = read_json(path), command_again()
+    if command and "command" not in record:
+        write_json(path, record | {"command": command})
     return write_page(result, folder / "report.html")
+
+
+def command_again() -> str:
+    """Return the command that makes the same result again; empty where there was none."""
+    words: list[str] | None = click.get_current_context().find_root().obj
+    kept, left = ["trimtab"], list(words or ())
+    while left:
+        word = left.pop(0)
+        if word in ("--log", "--live-port"):
+            left[:1] = []
+        elif word not in ("--resume", "--json", "--debug", "--live"):
+            kept.append(word)
+    return shlex.join(kept) if words else ""
 
 
 def output_folder(out: Path | None, stem: str, resume: bool) -> Path:

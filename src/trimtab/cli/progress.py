@@ -1,15 +1,21 @@
 """What is seen while a command works, and how it is stopped."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trimtab.cli.standings import Standings
+from trimtab.core.human import human_bytes
 
 if TYPE_CHECKING:
     from trimtab.core.task import Task
@@ -17,29 +23,74 @@ if TYPE_CHECKING:
     from trimtab.studies.events import RoundDone
 
 R = TypeVar("R")
+HEADS = ("algorithm", "step size", "round", "now", "best", "drift", "bytes")
 
 
-def follow(work: "Task[Any, Comparison]", folder: Path) -> "Comparison":
-    """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C."""
+class Board:
+    """A table of the algorithms at work, on a terminal; nothing elsewhere."""
+
+    def __init__(self, console: Console, standings: Standings) -> None:
+        self.console, self.standings = console, standings
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self.table)
+
+    def __enter__(self) -> "Board":
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.console.is_terminal:
+            self._live.stop()
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence above the table."""
+        if self.console.is_terminal:
+            self.console.print(sentence, highlight=False, markup=False)
+
+    def table(self) -> Table:
+        """Return the table as it is now."""
+        goal = self.standings.goal
+        metric = "metric" if goal is None else goal.name
+        table = Table(box=None, pad_edge=False, caption_justify="left")
+        for head in HEADS:
+            title = {"now": metric, "best": f"best {metric}"}.get(head, head)
+            table.add_column(escape(title), justify="left" if head == "algorithm" else "right")
+        for label, one in list(self.standings.lanes.items()):
+            line = one.last.line
+            now = None if goal is None else line.metrics.get(goal.name)
+            shown = (_step(one.last), str(line.r), _number(now), _number(one.best))
+            table.add_row(escape(label), *shown, _number(line.drift), human_bytes(one.bytes))
+        table.caption = self.standings.sentence if self.standings.lanes else "starting"
+        return table
+
+
+def follow(
+    work: "Task[Any, Comparison]",
+    folder: Path,
+    standings: Standings | None = None,
+    log: "Callable[[RoundDone], None] | None" = None,
+) -> "Comparison":
+    """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C.
+
+    standings: where rounds are counted, for others who show them. log: what else is told of them.
+    """
     from trimtab.core.task import Note
 
     console = Console(stderr=True, emoji=False)
-    columns = (SpinnerColumn(), TextColumn("{task.description}  {task.fields[now]}"))
-    with (
-        _stoppable(console) as stop,
-        Progress(*columns, console=console, disable=not console.is_terminal) as lines,
-    ):
-        tasks: dict[str, Any] = {}
+    counted = standings or Standings(folder)
+    with stoppable(console, "round") as stop, Board(console, counted) as board:
         for event in work:
             if isinstance(event, Note):
-                if console.is_terminal:
-                    lines.console.print(event.sentence, highlight=False, markup=False)
+                board.say(event.sentence)
                 continue
-            if event.label not in tasks:
-                for task in tasks.values():
-                    lines.update(task, total=1, completed=1)
-                tasks[event.label] = lines.add_task(f"{event.label:<14}", total=None, now="")
-            lines.update(tasks[event.label], now=_now(event))
+            counted.add(event)
+            if log is not None:
+                log(event)
             if stop:
                 work.close()
                 raise click.ClickException(
@@ -48,40 +99,46 @@ def follow(work: "Task[Any, Comparison]", folder: Path) -> "Comparison":
         return work.result()
 
 
-def watch(work: "Task[Any, R]") -> R:
-    """Do the work with a bar on a terminal, and what else it tells; return its result."""
+def watch(work: "Task[Any, R]", stopped: str, told: "Callable[[Any], None] | None" = None) -> R:
+    """Do the work with a bar on a terminal, and what else it tells; return its result.
+
+    stopped: the sentence for who stops it with Ctrl-C. told: who hears of every event besides.
+    """
     from trimtab.core.task import Progress as Stage
 
     console = Console(stderr=True, emoji=False)
-    columns = (BarColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as lines:
+    columns = (
+        *(BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()),
+        *(TimeRemainingColumn(elapsed_when_finished=True), TextColumn("left")),
+    )
+    with (
+        stoppable(console, "step") as stop,
+        Progress(*columns, console=console, disable=not console.is_terminal) as lines,
+    ):
         task = lines.add_task("", total=1.0)
         for event in work:
             if isinstance(event, Stage):
                 lines.update(task, description=event.what, completed=event.share)
             elif console.is_terminal:
                 lines.console.print(str(event), highlight=False, markup=False)
+            if told is not None:
+                told(event)
+            if stop:
+                work.close()
+                raise click.ClickException(stopped)
     return work.result()
 
 
-def _now(event: "RoundDone") -> str:
-    from trimtab.core.hyper import step_size
-
-    step, value = step_size(event.algorithm)
-    metrics = [f"{name} {v:.4g}" for name, v in event.line.metrics.items() if v is not None]
-    return f"{step} = {value:<8.3g} round {event.line.r:<4} {', '.join(metrics)}"
-
-
 @contextmanager
-def _stoppable(console: Console) -> Iterator[list[int]]:
-    """Turn the first Ctrl-C or SIGTERM into a flag, read between rounds; the second one kills."""
+def stoppable(console: Console, step: str) -> Iterator[list[int]]:
+    """Turn the first Ctrl-C or SIGTERM into a flag, read between steps; the second one kills."""
     asked: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        console.print("stopping after this round; once more to stop at once")
+        console.print(f"stopping after this {step}; once more to stop at once")
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -89,3 +146,14 @@ def _stoppable(console: Console) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _step(event: "RoundDone") -> str:
+    from trimtab.core.hyper import step_size
+
+    name, value = step_size(event.algorithm)
+    return f"{name} = {value:.3g}" if name else ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

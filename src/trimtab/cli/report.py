@@ -19,12 +19,13 @@ from trimtab.errors import BadArgument
 def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Write the page of finished results anew; of several folders, one page side by side.
 
-    DIR is the folder of a comparison, a run, a diagnosis, or a reproduction such as results/table3.
+    DIR is the folder of a comparison, a run, a diagnosis, a federation's operator, or a
+    reproduction such as results/table3.
     The page of one folder lies in it, that of several in runs, unless --out says where. A diagnosis
     alone is put in runs too, for its folder has a page of its own.
     """
     from trimtab.report import write_pages
-    from trimtab.report.sources import read_source
+    from trimtab.report.sources import read_any
     from trimtab.reproduce.report import holds_reproduction, write_reproduction
 
     papers = [folder for folder in folders if holds_reproduction(folder)]
@@ -41,7 +42,7 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     if papers:
         write_reproduction(papers[0], page)
     else:
-        results = [read_source(folder) for folder in folders if not _diagnosis_alone(folder)]
+        results = [read_any(folder) for folder in folders if not _diagnosis_alone(folder)]
         write_pages(results, page, diagnoses)
     if as_json:
         click.echo(json.dumps({"page": str(page), "folders": [str(f) for f in folders]}, indent=2))

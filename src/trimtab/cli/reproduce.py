@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,16 @@ import click
 from rich.console import Console
 
 from trimtab.cli import completion
+from trimtab.cli.live import Stage, finish, live_options, nothing_yet, served, with_note
 from trimtab.cli.options import cluster_of, cluster_option
+from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
+from trimtab.errors import BadArgument
+
+_STOPPED = (
+    "stopped; cells that are done have their records in {folder}, and what another one has done is "
+    "kept there: repeat the command."
+)
 
 
 @click.command()
@@ -22,6 +31,8 @@ from trimtab.cli.starting import needs
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the records.")
 @cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@click.option("--seed", type=click.IntRange(min=0), help="Only the cells of this seed.")
+@live_options
 @needs("report", "reproduce")
 def reproduce(
     names: tuple[str, ...],
@@ -32,6 +43,9 @@ def reproduce(
     out: Path | None,
     cluster: str | None,
     as_json: bool,
+    seed: int | None,
+    live: bool,
+    live_port: int,
 ) -> None:
     """Reproduce tables and figures of the papers; without NAMES, list them.
 
@@ -39,8 +53,10 @@ def reproduce(
     """
     from trimtab.report import reproduction_table
     from trimtab.reproduce import REPRODUCTIONS, listing, reproduction
-    from trimtab.studies.events import CellDone
+    from trimtab.reproduce.report import write_reproduction
 
+    if seed is not None and seeds != 1:
+        raise BadArgument("seed", "{seed} is one of them, and {seeds} many; pass one of both.")
     for name in names:
         if name not in REPRODUCTIONS:
             raise ValueError(
@@ -48,17 +64,19 @@ def reproduce(
             )
     folder = out or Path("runs/quick" if quick else "results")
     pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))
-    console = Console(stderr=True)
+    pages = []
     for name in names:
-        with console.status(name) as status:
-            options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
-            options |= {"cluster": cluster_of(cluster)}
-            steps = reproduction.reproduce.start(REPRODUCTIONS[name], folder / name, **options)
-            for event in steps:
-                if isinstance(event, CellDone):
-                    console.print(f"{name} {event.name}: {event.seconds:.1f} s")
-                else:
-                    status.update(event.what)
+        options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
+        options |= {"cluster": cluster_of(cluster)}
+        if seed is not None:
+            options["seed"] = seed
+        work = reproduction.reproduce.start(REPRODUCTIONS[name], folder / name, **options)
+        stage, page = Stage(name), folder / name / "report.html"
+        look = partial(_so_far, name, folder / name, stage)
+        with served(live, live_port, look) as shown:
+            watch(work, _STOPPED.format(folder=folder / name), stage.hear)
+            pages.append(write_reproduction(folder / name, page))
+            finish(shown, page)
     listed = listing(folder, names or tuple(REPRODUCTIONS))
     if as_json:
         click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
@@ -70,5 +88,17 @@ def reproduce(
             for claim in REPRODUCTIONS[name].claims(records):
                 ours = "our own check, " if claim.own else ""
                 click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
+        for page in pages:
+            click.echo(f"Page: {page}")
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(listed))
+
+
+def _so_far(name: str, folder: Path, stage: Stage) -> str:
+    """Return the page of the records that there are."""
+    from trimtab.reproduce import REPRODUCTIONS, reproduction
+    from trimtab.reproduce.report import reproduction_page
+
+    records = reproduction.read(folder)
+    page = reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
+    return with_note(page, f"Live: {stage.now}.")

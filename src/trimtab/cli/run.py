@@ -18,9 +18,9 @@ from trimtab.cli.options import (
     run_options,
     with_epochs,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output, write_report
-from trimtab.cli.progress import follow
+from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.starting import needs
+from trimtab.cli.study import follow_study
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -102,10 +102,9 @@ def run(
             available=options.available,
             executor=executor,
         )
-        result = follow(work, folder)
+        result = follow_study(work, folder, problem, made, options)
     assert result.chosen is not None
     last, best = (folder / name for name in ("model.safetensors", "best.safetensors"))
-    result.page = write_report(result, folder)
     if options.as_json:
         only = {"problem": result.problem, "target": options.target, **result.entries[0].to_json()}
         only |= {"page": str(result.page), "model": None if save == "best" else str(last)}

@@ -1,4 +1,7 @@
-"""Numbers as people read them."""
+"""Numbers and facts as people read them."""
+
+from collections.abc import Mapping
+from html import escape
 
 
 def human(n: float) -> str:
@@ -21,3 +24,29 @@ def human_bytes(n: float) -> str:
     ('5.2 kB', '3.4 MB')
     """
     return f"{human(n)}B"
+
+
+def human_time(seconds: float) -> str:
+    """Return a length of time in the two units that suit it.
+
+    >>> human_time(0.4), human_time(75), human_time(5400)
+    ('0 s', '1 min 15 s', '1 h 30 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def html_facts(title: str, facts: Mapping[str, str]) -> str:
+    """Return facts as a small table for a notebook, every text escaped.
+
+    >>> html_facts("Round 3", {"drift": "< 0.1"}).partition("<table>")[2]
+    '<tbody><tr><th>drift</th><td>&lt; 0.1</td></tr></tbody></table></div>'
+    """
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts.items()
+    )
+    return f"<div><p><b>{escape(title)}</b></p><table><tbody>{rows}</tbody></table></div>"

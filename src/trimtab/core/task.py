@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
+from trimtab.core.notebook import Line, line_below
+
 P = ParamSpec("P")
 E = TypeVar("E")
 R = TypeVar("R")
@@ -18,12 +20,18 @@ class Progress:
     what: str
     share: float | None = None
 
+    def __str__(self) -> str:
+        return self.what if self.share is None else f"{self.what}, about {self.share:.0%} done"
+
 
 @dataclass(frozen=True)
 class Note:
     """A sentence for whoever watches."""
 
     sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 class Task(Generator[E, None, R]):
@@ -96,8 +104,8 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
     'done'
     >>> for event in (work := count.start(2)):
     ...     print(event)
-    Progress(what='at 0', share=0.0)
-    Progress(what='at 1', share=0.5)
+    at 0, about 0% done
+    at 1, about 50% done
     >>> work.result()
     'done'
     """
@@ -107,7 +115,14 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
 
     @wraps(steps)
     def whole(*args: P.args, **kwargs: P.kwargs) -> R:
-        return start(*args, **kwargs).result()
+        work = start(*args, **kwargs)
+        show = line_below()
+        if show is not None:
+            line = Line(steps.__name__, show)
+            for event in work:
+                line.tell(event)
+            line.end()
+        return work.result()
 
     returns = steps.__annotations__.get("return")
     result = get_args(returns)[2] if get_args(returns) else Any

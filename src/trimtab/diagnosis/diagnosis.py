@@ -247,3 +247,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return text.whole(self)
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {self.name}: {self.advice}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the advice, how sure it is, and the measured numbers."""
+        return text.html(self)

@@ -1,5 +1,6 @@
 """How a diagnosis reads on a terminal."""
 
+from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def whole(diagnosis: "Diagnosis") -> str:
     if diagnosis.rates:
         aim = f"to f - f* = {diagnosis.eps:.3g}"
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
-    predicted = (*_theory(diagnosis), *_stationary(diagnosis), *_model(diagnosis))
+    predicted = (*_theory(diagnosis), *stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
     lines += ["", diagnosis.differences.sentence]
     lines += ["", "Clients, those that differ most first (gradient, Hessian apart):"]
@@ -64,16 +65,45 @@ def whole(diagnosis: "Diagnosis") -> str:
     return "\n".join(lines)
 
 
+def html(diagnosis: "Diagnosis") -> str:
+    """Return advice, reasons, doubts and what was measured, for a notebook; every text escaped."""
+    why = [*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K]
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        why.insert(0, diagnosis.gain.sentence(diagnosis.algorithm))
+    said = [f"<b>{escape(diagnosis.advice)}</b> {escape(' '.join(filter(None, why)))}"]
+    said += [f"How sure: {escape(diagnosis.sure)}", escape(diagnosis.differences.sentence)]
+    doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
+    sizes = f"N = {diagnosis.N}, d = {diagnosis.d}, S = {diagnosis.S}"
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"
+        for name, value, meaning in scalars(diagnosis)
+    )
+    return (
+        f"<div>{''.join(f'<p>{sentence}</p>' for sentence in said)}"
+        f"{f'<ul>{doubts}</ul>' if doubts else ''}"
+        f"<table><caption>Measured at the {escape(diagnosis.where)}, {sizes}; {LEVEL:.0%} "
+        f"intervals</caption><tbody>{rows}</tbody></table></div>"
+    )
+
+
 # -- measured
 
 
 def _measured(diagnosis: "Diagnosis") -> list[str]:
+    rows = [f"{name:<7}{value:<34}{meaning}" for name, value, meaning in scalars(diagnosis)]
+    if diagnosis.bounds and diagnosis.measured_on < diagnosis.N:
+        rows.append(f"(Hessians of {diagnosis.measured_on} of {diagnosis.N} clients one by one)")
+    return rows
+
+
+def scalars(diagnosis: "Diagnosis") -> list[tuple[str, str, str]]:
+    """Return the measured scalars: name, value, meaning."""
     ratio = local = ""
     if diagnosis.L and not diagnosis.rough:
         ratio = f"; delta/L = {diagnosis.intervals['delta/L']}"
     if diagnosis.eta_l is not None:
         local = f" at eta_l = {diagnosis.eta_l:.3g}, K = {diagnosis.K}"
-    rows = [
+    return [
         _scalar(diagnosis, "zeta", "how far the clients' gradients are apart"),
         _scalar(diagnosis, "G", "gradient dissimilarity of (A1)"),
         _scalar(diagnosis, "B", "its other constant, the largest over the points tried"),
@@ -84,19 +114,16 @@ def _measured(diagnosis: "Diagnosis") -> list[str]:
         _scalar(diagnosis, "sigma", "noise of a mini-batch gradient"),
         _scalar(diagnosis, "drift", f"average drift of local steps{local}"),
     ]
-    if diagnosis.bounds and diagnosis.measured_on < diagnosis.N:
-        rows.append(f"(Hessians of {diagnosis.measured_on} of {diagnosis.N} clients one by one)")
-    return rows
 
 
-def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> str:
-    """Return a line with the scalar of this name, its interval, or what bound it is."""
+def _scalar(diagnosis: "Diagnosis", name: str, meaning: str) -> tuple[str, str, str]:
+    """Return the scalar of this name, with its interval, or what bound it is; and its meaning."""
     value = getattr(diagnosis.scalars, name)
     if not isfinite(value):
-        return f"{name:<7}{'not measured':<34}{meaning}"
+        return name, "not measured", meaning
     sign = {"at least": ">= ", "at most": "<= "}.get(diagnosis.bounds.get(name, ""), "")
     shown = f"{sign}{diagnosis.intervals.get(name, f'{value:.3g}')}"
-    return f"{name:<7}{shown:<34}{meaning}"
+    return name, shown, meaning
 
 
 def _convexity(diagnosis: "Diagnosis") -> str:
@@ -124,7 +151,8 @@ def _theory(diagnosis: "Diagnosis") -> list[str]:
     return rows
 
 
-def _stationary(diagnosis: "Diagnosis") -> list[str]:
+def stationary(diagnosis: "Diagnosis") -> list[str]:
+    """Return where runs would stop, and how much they would scatter there."""
     rows = []
     bias, variance = diagnosis.bias, diagnosis.variance
     if bias.heterogeneity is not None:

@@ -1,218 +1,241 @@
-"""The page of a diagnosis: the advice, four plots, and the numbers behind them."""
+"""The page of a diagnosis: the advice and why, how the clients differ, and what is expected."""
 
+from collections.abc import Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from trimtab._files import write_whole
 from trimtab.algorithms.registry import kind
-from trimtab.diagnosis import Diagnosis
+from trimtab.core.human import human_time
+from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.first_facts import FirstFacts
-from trimtab.report.differences import picture
-from trimtab.report.style import PLOTS, document, html_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from trimtab.diagnosis.quadratic_model import Predicted
+from trimtab.diagnosis.theory import dominating
+from trimtab.report.charts.bars import Bar, bar_chart
+from trimtab.report.charts.colours import DASHES
+from trimtab.report.charts.lines import Line, line_chart
+from trimtab.report.charts.spectrum import spectrum_chart
+from trimtab.report.differences import picture, table
+from trimtab.report.style import behind, document, html_table, section
 
 SHOWN = 30  # <= 30 clients have bars
 STRIPS = 6  # <= 6 clients have a spectrum
+GRADIENTS, HESSIANS = "#00798c", "#8a5a00"
 
 
-def write_diagnosis(diagnosis: Diagnosis, path: Path) -> Path:
-    """Write the page, and return where it is."""
-    from trimtab.report.plots import svg  # It imports matplotlib, which is slow.
-
+def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str = "") -> Path:
+    """Write the page, and return where it is; command: what makes it again."""
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
+    parts = (
+        _advice(diagnosis),
+        section("Why", _why(diagnosis)),
+        section("How the clients differ", _how(diagnosis.differences)),
+        section("Who differs", _who(diagnosis)),
+        section("Rounds that are expected", _expected(diagnosis)),
+        section("Where runs would stop", _bias(diagnosis)),
+        section("What was measured", _measured(diagnosis)),
+        section("What theory says", _theory(diagnosis)),
+        section("Settings", _settings(diagnosis, command)),
+    )
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    saved = ""
-    if diagnosis.gain is not None and diagnosis.algorithm is not None:
-        saved = diagnosis.gain.sentence(diagnosis.algorithm)
-    reasons = " ".join([saved, *diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K])
-    doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
-    body = f"""<p class="advice"><b>{escape(diagnosis.advice)}</b> {escape(reasons)}</p>
-<p>How sure: {escape(diagnosis.sure)}</p>
-{f"<ul>{doubts}</ul>" if doubts else ""}
-{_how(diagnosis.differences)}
-<div class="plot">{svg(figure(diagnosis))}</div>
-<p class="small">Upper left: |grad f_i - grad f| and |Hess_i - Hess| of each client, as a share of
-the largest; pale bars are estimates from random vectors. Upper right: eigenvalues of Hess_i - Hess
-of the clients that differ most; dashed at plus and minus delta. Lower left: rounds to eps on the
-quadratic model, the step size tuned for each K; hollow: not there by then. Lower right: how far
-from the optimum FedAvg stops at the step size that is advised.</p>
-{_points(diagnosis)}
-<pre style="white-space: pre-wrap">{escape(str(diagnosis))}</pre>"""
-    write_whole(path, document(title, body))
+    write_whole(path, document(title, "\n".join(part for part in parts if part)))
     return path
 
 
 def write_first_facts(facts: FirstFacts, name: str, path: Path) -> Path:
     """Write the first page, which the whole one replaces, and return where it is."""
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
-    body = f"""<p class="advice"><b>So far ({facts.seconds:.0f} seconds).</b> The diagnosis goes on,
-and this page is replaced when it ends.</p>
+    body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b> The diagnosis
+goes on, and this page is replaced when it ends.</p></div>
 <ul>{said}</ul>
-{_how(facts.differences)}"""
+{section("How the clients differ", _how(facts.differences))}"""
     write_whole(path, document(f"{name}: first facts about its clients", body))
     return path
 
 
+def _advice(diagnosis: Diagnosis) -> str:
+    """Return the question, the answer in one sentence, what it saves, and how sure it is."""
+    saved = ""
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        saved = f"<p>{escape(diagnosis.gain.sentence(diagnosis.algorithm))}</p>"
+    question = f"Which algorithm, K and step size suit {diagnosis.name}?"
+    return f"""<div class="advice"><p class="question">{escape(question)}</p>
+<p><b>{escape(diagnosis.advice)}</b></p>{saved}<p>How sure: {escape(diagnosis.sure)}</p></div>"""
+
+
+def _why(diagnosis: Diagnosis) -> str:
+    said = [*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K]
+    reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in said if sentence)
+    doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
+    against = f"<h3>What speaks against it</h3><ul>{doubts}</ul>" if doubts else ""
+    return f"<ul>{reasons}</ul>{against}" if reasons or against else ""
+
+
 def _how(differences: Differences) -> str:
-    """Return how the clients' data differ, with a picture."""
+    """Return how the clients' data differ, with a picture and its numbers."""
     drawn = picture(differences)
-    shown = f'<div class="plot">{drawn}</div>' if drawn else ""
-    return f"<h2>How the clients differ</h2><p>{escape(differences.sentence)}</p>{shown}"
+    shown = f'<figure class="wide" tabindex="0">{drawn}</figure>' if drawn else ""
+    numbers = behind(table(differences)) if drawn else ""
+    return f"<p>{escape(differences.sentence)}</p>{shown}{numbers}"
+
+
+def _who(diagnosis: Diagnosis) -> str:
+    """Return how far each client is apart, and the spectra of those that differ most."""
+    rows = diagnosis.clients[:SHOWN]
+    if not rows:
+        return ""
+    gradients = [Bar(str(row.client), row.gradient) for row in rows]
+    known = [row for row in rows if isfinite(row.hessian)]
+    hessians = [Bar(str(row.client), row.hessian, row.measured) for row in known]
+    charts = [bar_chart(gradients, "|grad f_i - grad f|", "client", GRADIENTS, "Gradients")]
+    if hessians:
+        charts.append(bar_chart(hessians, "|Hess_i - Hess|", "client", HESSIANS, "Hessians"))
+    spectra = [
+        (f"client {row.client}", *diagnosis.spectra[row.client])
+        for row in diagnosis.clients
+        if row.client in diagnosis.spectra
+    ][:STRIPS]
+    if spectra:
+        edge = diagnosis.delta if isfinite(diagnosis.delta) else None
+        charts.append(spectrum_chart(spectra, edge, "eigenvalues of Hess_i - Hess"))
+    figures = "".join(f"<figure>{chart}</figure>" for chart in charts)
+    note = "Those that differ most come first; a hollow bar is an estimate from random vectors."
+    if spectra:
+        note += (
+            " Dashed lines are plus and minus delta; a longer stroke stands for more directions."
+        )
+    body = html_table(
+        ["client", "weight", "gradient apart", "Hessian apart", "Hessian is", "stands out"],
+        [
+            [
+                *(str(row.client), f"{row.weight:.3g}", f"{row.gradient:.3g}", _cell(row.hessian)),
+                "measured" if row.measured else "estimated",
+                escape(row.outlier) or "-",
+            ]
+            for row in rows
+        ],
+        "How far clients are apart",
+    )
+    values = [
+        [escape(name), ", ".join(f"{value:.3g}" for value in own)] for name, own, _ in spectra
+    ]
+    if values:
+        body += html_table(["client", "eigenvalues"], values, "Eigenvalues", "facts")
+    return f'<div class="pair">{figures}</div><p class="small">{note}</p>{behind(body)}'
+
+
+def _expected(diagnosis: Diagnosis) -> str:
+    """Return the rounds on the quadratic model against K, the step size tuned for each."""
+    names = list(dict.fromkeys(one.algorithm for one in diagnosis.predicted))
+    if not names:
+        return ""
+    lines = []
+    for j, name in enumerate(names):
+        mine = sorted((o for o in diagnosis.predicted if o.algorithm == name), key=lambda o: o.K)
+        rounds = [None if o.rounds is None else float(o.rounds) or 0.5 for o in mine]
+        looks = (kind(name).colour, DASHES[j % len(DASHES)])
+        lines.append(Line(f"p{j}", named(name), *looks, [float(o.K) for o in mine], rounds))
+    aim = f"rounds to f - f* = {diagnosis.eps:.2g}"
+    chart = line_chart(lines, "local steps K", aim, x_log=True, y_log=True)
+    rows = [
+        [
+            escape(named(one.algorithm)) + (" (advised)" if _is_advised(diagnosis, one) else ""),
+            str(one.K),
+            f"{one.ran}+" if one.rounds is None else str(one.rounds),
+            "-" if one.eta is None else f"{one.eta:.3g}",
+        ]
+        for one in diagnosis.predicted
+    ]
+    numbers = html_table(["algorithm", "K", "rounds", "step size"], rows, aim)
+    note = "On the quadratic model, the step size tuned for each K; 'n+': not there in n rounds."
+    return f'{_figure(aim, chart)}<p class="small">{escape(note)}</p>{behind(numbers)}'
+
+
+def _is_advised(diagnosis: Diagnosis, one: Predicted) -> bool:
+    return (one.algorithm, one.K) == (diagnosis.algorithm, diagnosis.K)
+
+
+def _bias(diagnosis: Diagnosis) -> str:
+    """Return how far from the optimum FedAvg stops at the step size that is advised."""
+    rows = [row for row in diagnosis.bias_by_K if row.K != 1 and row.heterogeneity > 0]
+    if not rows or diagnosis.eta_l is None:
+        return ""
+    K = [float(row.K) for row in rows]
+    colour = kind(FEDAVG).colour
+    limits = [row.limit if row.limit is not None and row.limit > 0 else None for row in rows]
+    lines = [
+        Line("b0", "FedAvg", colour, DASHES[0], K, limits),
+        Line("b1", "FedAvg, 1st order", colour, DASHES[1], K, [row.heterogeneity for row in rows]),
+    ]
+    noise = diagnosis.bias.scaffold
+    if noise:
+        looks = (kind(SCAFFOLD).colour, DASHES[2])
+        lines.append(Line("b2", "Scaffold (noise)", *looks, K, [noise] * len(K)))
+    chart = line_chart(lines, "local steps K", "|x - x*|", x_log=True, y_log=True)
+    cells = [[str(row.K), _cell(row.limit), _cell(row.heterogeneity)] for row in rows]
+    numbers = html_table(["K", "FedAvg stops at", "to first order"], cells, "Bias by K")
+    said = f"|x - x*| at eta_l = {diagnosis.eta_l:.3g}, by the number of local steps."
+    return _figure(said, chart) + behind(numbers)
+
+
+def _figure(said: str, chart: str) -> str:
+    """Return a chart below a sentence, in a box that scrolls where it is too small."""
+    caption = f"<figcaption>{escape(said)}</figcaption>"
+    return f'<figure class="wide" tabindex="0">{caption}{chart}</figure>'
+
+
+def _measured(diagnosis: Diagnosis) -> str:
+    rows = [[escape(cell) for cell in row] for row in text.scalars(diagnosis)]
+    where = f"At the {diagnosis.where}; {LEVEL:.0%} intervals in brackets."
+    found = html_table(["number", "value", "what it is"], rows, "Measured numbers", "facts")
+    return f"<p>{escape(where)}</p>{found}{_points(diagnosis)}"
 
 
 def _points(diagnosis: Diagnosis) -> str:
     heads = ["point", "f", "zeta", "|grad f|", "B", "L", "delta"]
+    names = ("loss", "zeta", "gradient", "B", "L", "delta")
     rows = [
         [
             escape(row.where),
-            *(
-                escape(str(row.intervals.get(name, _cell(value))))
-                for name, value in (
-                    ("loss", row.loss),
-                    ("zeta", row.zeta),
-                    ("gradient", row.gradient),
-                    ("B", row.B),
-                    ("L", row.L),
-                    ("delta", row.delta),
-                )
-            ),
+            *(escape(str(row.intervals.get(n, _cell(getattr(row, n))))) for n in names),
         ]
         for row in diagnosis.points
     ]
-    return f"<h2>Points</h2>{html_table(heads, rows)}"
+    return f"<h3>Points</h3>{html_table(heads, rows, 'Points')}" if rows else ""
+
+
+def _theory(diagnosis: Diagnosis) -> str:
+    rows = [
+        [escape(named(name)), escape(str(diagnosis.intervals[f"rounds {name}"])), dominating(rate)]
+        for name, rate in diagnosis.rates.items()
+    ]
+    said = f"Rounds to f - f* = {diagnosis.eps:.3g} up to constants ({diagnosis.convexity})."
+    rates = html_table(["algorithm", "rounds, relative", "most for"], rows, "Rates") if rows else ""
+    lines: Sequence[str] = text.stationary(diagnosis)
+    more = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return (f"<p>{escape(said)}</p>{rates}" if rates else "") + (f"<ul>{more}</ul>" if more else "")
+
+
+def _settings(diagnosis: Diagnosis, command: str) -> str:
+    facts = {
+        "clients N": str(diagnosis.N),
+        "parameters d": f"{diagnosis.d:,}",
+        "clients a round S": str(diagnosis.S),
+        "f - f* that is wanted": f"{diagnosis.eps:.3g}",
+        "clients come once and keep nothing": "yes" if diagnosis.cross_device else "no",
+        "Hessians one by one": f"of {diagnosis.measured_on} of {diagnosis.N} clients",
+        "time": human_time(diagnosis.seconds),
+    }
+    rows = [[escape(name), escape(value)] for name, value in facts.items()]
+    made = html_table(["setting", "value"], rows, "Settings", "facts")
+    again = f"<p>To make it again:</p><pre>{escape(command)}</pre>" if command else ""
+    link = '<p>All numbers: <a href="diagnosis.json">diagnosis.json</a>.</p>' if command else ""
+    return made + again + link
 
 
 def _cell(value: float | None) -> str:
     return "-" if value is None or not isfinite(value) else f"{value:.3g}"
-
-
-def figure(diagnosis: Diagnosis) -> "Figure":
-    """Return the four plots."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(PLOTS):
-        made = Figure(figsize=(10, 7.4), layout="constrained")
-        panels: Any = made.subplots(2, 2)
-        _bars(panels[0][0], diagnosis)
-        _spectrum(panels[0][1], diagnosis)
-        _rounds(panels[1][0], diagnosis)
-        _bias(panels[1][1], diagnosis)
-    return made
-
-
-def _bars(axes: "Axes", diagnosis: Diagnosis) -> None:
-    rows = diagnosis.clients[:SHOWN]
-    gradients = [row.gradient for row in rows]
-    hessians = [row.hessian if isfinite(row.hessian) else 0.0 for row in rows]
-    for values, shift, colour, label in (
-        (gradients, -0.2, "#00798c", "gradient"),
-        (hessians, 0.2, "#edae49", "Hessian"),
-    ):
-        top = max(values, default=0.0) or 1.0
-        bars = axes.bar([j + shift for j in range(len(rows))], [v / top for v in values], 0.4)
-        for bar, row in zip(bars, rows, strict=True):
-            pale = label == "Hessian" and not row.measured
-            bar.set_color(colour)
-            bar.set_alpha(0.4 if pale else 1.0)
-        axes.bar([0], [0], 0.4, color=colour, label=f"{label}, largest {top:.2g}")
-    few = len(rows) <= 15
-    axes.set_xticks(range(len(rows)), [str(row.client) if few else "" for row in rows])
-    axes.set_ylim(0, 1.25)
-    everybody = len(diagnosis.clients) <= SHOWN
-    axes.set_xlabel("client" if everybody else f"the {SHOWN} that differ most")
-    axes.set_ylabel("apart from the mean, relative")
-    axes.set_title("Who differs", fontsize=10, loc="left")
-    axes.legend(loc="upper right", ncols=2, fontsize=9)
-
-
-def _spectrum(axes: "Axes", diagnosis: Diagnosis) -> None:
-    order = [row.client for row in diagnosis.clients if row.client in diagnosis.spectra][:STRIPS]
-    for level, client in enumerate(order):
-        values, weights = diagnosis.spectra[client]
-        sizes = [20 + 80 * weight for weight in weights]
-        y = [level] * len(values)
-        axes.scatter(values, y, s=sizes, marker="|", color="#00798c", linewidths=1.2)
-    for edge in (-diagnosis.delta, diagnosis.delta) if isfinite(diagnosis.delta) else ():
-        axes.axvline(edge, color="#d1495b", linewidth=1, linestyle="--")
-    axes.axvline(0, color="#bbbbbb", linewidth=0.8)
-    axes.set_yticks(range(len(order)), [f"client {client}" for client in order])
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlabel("eigenvalues of Hess_i - Hess")
-    known = diagnosis.L > 0 and not diagnosis.rough
-    bound = f"delta >= {diagnosis.delta:.2g}" if isfinite(diagnosis.delta) else "not measured"
-    ratio = f"delta/L = {diagnosis.delta / diagnosis.L:.2g}" if known else bound
-    axes.set_title(f"How their Hessians differ ({ratio})", fontsize=10, loc="left")
-
-
-def _rounds(axes: "Axes", diagnosis: Diagnosis) -> None:
-    for name in dict.fromkeys(one.algorithm for one in diagnosis.predicted):
-        mine = sorted((o for o in diagnosis.predicted if o.algorithm == name), key=lambda o: o.K)
-        there = [one for one in mine if one.rounds is not None]
-        beyond = [one for one in mine if one.rounds is None]
-        style: dict[str, Any] = {"color": kind(name).colour, "markersize": 5}
-        line = ([o.K for o in there], [o.rounds or 0.5 for o in there])
-        axes.plot(*line, marker="o", linewidth=1.6, label=named(name), **style)
-        tops = ([o.K for o in beyond], [o.ran for o in beyond])
-        axes.plot(*tops, marker="^", linestyle="none", fillstyle="none", **style)
-        for one in mine:
-            if one.algorithm == diagnosis.algorithm and one.K == diagnosis.K and one.rounds:
-                ring: dict[str, Any] = {"markersize": 13, "fillstyle": "none", "color": "#222222"}
-                axes.plot([one.K], [one.rounds], "o", linestyle="none", **ring, label="advised")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    _plain(axes.xaxis)
-    _plain(axes.yaxis)
-    axes.set_xlabel("local steps K")
-    axes.set_ylabel(f"rounds to f - f* = {diagnosis.eps:.2g}")
-    axes.set_title("Predicted rounds", fontsize=10, loc="left")
-    if diagnosis.predicted:
-        axes.legend(fontsize=9)
-    else:
-        axes.text(0.5, 0.5, "not known", ha="center", transform=axes.transAxes, color="#666666")
-        axes.set_axis_off()
-
-
-def _bias(axes: "Axes", diagnosis: Diagnosis) -> None:
-
-    at = "" if diagnosis.eta_l is None else f" at eta_l = {diagnosis.eta_l:.2g}"
-    axes.set_title(f"Bias{at}", fontsize=10, loc="left")
-    rows = [row for row in diagnosis.bias_by_K if row.K != 1]
-    if not any(row.heterogeneity > 0 for row in rows):
-        why = "none" if rows or diagnosis.K == 1 else "not known"
-        axes.text(0.5, 0.5, why, ha="center", transform=axes.transAxes, color="#666666")
-        axes.set_axis_off()
-        return
-    K = [row.K for row in rows]
-    red: dict[str, Any] = {"color": kind(FEDAVG).colour, "linewidth": 1.6}
-    axes.plot(K, [_or_nan(row.limit) for row in rows], **red, marker="o", label="FedAvg stops")
-    first = [_or_nan(row.heterogeneity) for row in rows]
-    axes.plot(K, first, **red | {"linewidth": 1}, linestyle="--", label="to first order")
-    noise = diagnosis.bias.scaffold
-    if noise:
-        label = "Scaffold (noise, first order)"
-        axes.axhline(noise, color=kind(SCAFFOLD).colour, linewidth=1.6, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    _plain(axes.xaxis)
-    axes.set_xlabel("local steps K")
-    axes.set_ylabel("|x - x*|")
-    axes.legend(fontsize=9)
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None or value <= 0 else value
-
-
-def _plain(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))

@@ -1,18 +1,21 @@
-"""How clients differ, as a picture: drawn here, no plotting library needed."""
+"""How clients differ, as a picture and as a table: a column each client, a row each kind."""
 
 from html import escape
 
 from trimtab.diagnosis.differences import Difference, Differences
+from trimtab.report.charts.svg import ink, svg, text
+from trimtab.report.style import html_table
 
 SHOWN = 40  # <= 40 clients have a column
 LABELS = 30  # <= 30 labels have a row
-CELL, LEFT, TOP = 17, 90, 18
+CELL, LEFT, TOP = 17, 130, 18
+SHARES, FOUND, CHANCE = "#00798c", "#d1495b", "#777777"
 
 
 def picture(differences: Differences) -> str:
     """Return an <svg> with a column for each client: shares of labels, then one row for each kind.
 
-    The darker, the more; a frame marks who stands out.
+    The darker, the more; a star marks who stands out; a row says whether it is more than chance.
     """
     clients = _columns(differences)
     if not clients:
@@ -22,27 +25,52 @@ def picture(differences: Differences) -> str:
     shares = differences.shares or {}
     classes = max((len(shares[i]) for i in clients if i in shares), default=0)
     if 0 < classes <= LABELS:
-        parts.append(_text(0, y - 5, "shares of the labels"))
+        parts.append(text(0, y - 5, "shares of the labels", kind="name"))
         for label in range(classes):
-            parts.append(_text(LEFT - 8, y + 12, str(label), end=True))
-            parts += [
-                _cell(column, y, shares[i][label], "#00798c", f"client {i}, label {label}")
+            parts.append(text(LEFT - 8, y + 12, str(label), "end"))
+            cells = [
+                _cell(column, y, shares[i][label], f"client {i}, label {label}")
                 for column, i in enumerate(clients)
                 if i in shares
             ]
+            parts.append(_inked(SHARES, cells))
             y += CELL
         y += CELL
     for kind in differences.kinds:
         parts += _row(kind, clients, y)
         y += CELL + 4
     for column, i in enumerate(clients):
-        parts.append(_text(LEFT + column * CELL + CELL / 2, y + 12, str(i), middle=True))
-    parts.append(_text(0, y + 12, "client"))
+        parts.append(text(LEFT + column * CELL + CELL / 2, y + 12, str(i), "middle"))
+    parts.append(text(0, y + 12, "client", kind="name"))
     width, height = LEFT + len(clients) * CELL + 10, y + 24
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'style="max-width: {width}px" role="img">{"".join(parts)}</svg>'
-    )
+    said = f"In what {len(clients)} clients differ; the numbers are in the table below."
+    drawn = svg(width, height, parts, said, "cells")
+    return drawn.replace("<svg ", f'<svg style="width: {width}px; min-width: 0" ', 1)
+
+
+def table(differences: Differences) -> str:
+    """Return the numbers behind the picture."""
+    clients = _columns(differences)
+    shares = differences.shares or {}
+    classes = max((len(shares[i]) for i in clients if i in shares), default=0)
+    labels = range(classes if classes <= LABELS else 0)
+    heads = ["client", *(f"{kind.what} ({kind.unit})" for kind in differences.kinds)]
+    heads += [f"label {label}" for label in labels]
+    rows = [
+        [
+            str(i),
+            *(escape(_said(kind, i)) for kind in differences.kinds),
+            *(f"{shares[i][label]:.2g}" if i in shares else "-" for label in labels),
+        ]
+        for i in clients
+    ]
+    return html_table(heads, rows, "In what clients differ")
+
+
+def _said(kind: Difference, client: int) -> str:
+    value = kind.values.get(client)
+    mark = " *" if client in kind.outliers else ""
+    return "-" if value is None else f"{value:.3g}{mark}"
 
 
 def _columns(differences: Differences) -> list[int]:
@@ -56,31 +84,29 @@ def _columns(differences: Differences) -> list[int]:
 
 def _row(kind: Difference, clients: list[int], y: int) -> list[str]:
     top = max(kind.values.values(), default=0.0) or 1.0
-    colour = "#d1495b" if kind.found else "#bbbbbb"
-    parts = [_text(LEFT - 8, y + 12, kind.what, end=True)]
+    verdict = "differ" if kind.found else "by chance"
+    parts = [text(LEFT - 8, y + 12, f"{kind.what}: {verdict}", "end")]
+    cells, marks = [], []
     for column, i in enumerate(clients):
         value = kind.values.get(i)
         if value is None:
             continue
-        about = f"client {i}: {value:.2g} {kind.unit}"
-        parts.append(_cell(column, y, value / top, colour, about, framed=i in kind.outliers))
-    return parts
+        stands_out = i in kind.outliers
+        about = f"client {i}: {value:.2g} {kind.unit}" + (", stands out" if stands_out else "")
+        cells.append(_cell(column, y, value / top, about))
+        if stands_out:
+            centre = LEFT + column * CELL + CELL / 2 - 1
+            marks.append(text(centre, y + 15, "*", "middle", "over"))
+    return [*parts, _inked(FOUND if kind.found else CHANCE, cells), *marks]
 
 
-def _cell(
-    column: int, y: float, share: float, colour: str, about: str, *, framed: bool = False
-) -> str:
-    line = ' stroke="#222"' if framed else ' stroke="#e5e5e5"'
+def _inked(colour: str, cells: list[str]) -> str:
+    return f'<g class="series" style="{ink(colour)}">{"".join(cells)}</g>'
+
+
+def _cell(column: int, y: float, share: float, about: str) -> str:
     return (
-        f'<rect x="{LEFT + column * CELL}" y="{y}" width="{CELL - 2}" height="{CELL - 2}" '
-        f'fill="{colour}" fill-opacity="{min(1.0, max(0.0, share)):.3f}"{line}>'
+        f'<rect class="cell" x="{LEFT + column * CELL}" y="{y}" width="{CELL - 2}" '
+        f'height="{CELL - 2}" fill-opacity="{min(1.0, max(0.0, share)):.3f}">'
         f"<title>{escape(about)}</title></rect>"
-    )
-
-
-def _text(x: float, y: float, words: str, *, end: bool = False, middle: bool = False) -> str:
-    anchor = "end" if end else "middle" if middle else "start"
-    return (
-        f'<text x="{x:g}" y="{y:g}" font-size="10" fill="#555" text-anchor="{anchor}">'
-        f"{escape(words)}</text>"
     )

@@ -6,19 +6,34 @@
   const MOST = 400, TOP = 12, BOTTOM = 44, LEFT = 58, HEIGHT = 316, LABELLED = 8, APART = 15;
   const holder = document.getElementById("data");
   if (!holder || typeof DecompressionStream === "undefined") return;
-  const data = await opened(holder.textContent);
-  const series = new Map(data.series.map((one) => [one.key, one]));
-  const view = { x: data.first, log: data.log, hidden: new Set() };
-  const charts = [...document.querySelectorAll("figure[data-y]")].map(chart);
-  document.querySelectorAll(".controls").forEach(controls);
-  document.querySelectorAll(".legend").forEach(legend);
-  document.querySelectorAll("[data-download]").forEach(download);
+  let data = await opened(holder.textContent);
+  const view = { x: data.first, log: data.log, hidden: new Set(), chosen: false };
+  const charts = new Map(), ready = new WeakSet();
   const all = () => charts.forEach((one) => one.draw());
+  setUp();
   addEventListener("resize", all);
   addEventListener("beforeprint", () => charts.forEach((one) => one.draw(720)));
   addEventListener("afterprint", all);
+  document.addEventListener("trimtab-data", async (event) => {
+    data = await opened(event.detail);
+    if (!view.chosen) [view.x, view.log] = [data.first, data.log];
+    setUp();
+    charts.forEach((one) => one.draw(null, true));
+  });
   all();
   document.documentElement.dataset.ready = "yes";
+
+  // Gives every part what it can do, those too that a live page got since.
+  function setUp() {
+    for (const figure of charts.keys()) if (!figure.isConnected) charts.delete(figure);
+    const parts = { "figure[data-y]": (one) => charts.set(one, chart(one)), ".controls": controls, ".legend": legend, "[data-download]": download };
+    for (const [which, does] of Object.entries(parts)) {
+      for (const part of document.querySelectorAll(which)) {
+        if (!ready.has(part)) does(part);
+        ready.add(part);
+      }
+    }
+  }
 
   async function opened(text) {
     const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
@@ -124,11 +139,10 @@
   // -- one chart
 
   function chart(figure) {
-    const svg = figure.querySelector("svg"), y = figure.dataset.y, yLog = figure.dataset.log === "yes";
-    const target = figure.dataset.target ? Number(figure.dataset.target) : null;
+    const svg = figure.querySelector("svg"), y = figure.dataset.y;
     const tip = make(figure, "div", { class: "tip", hidden: "" });
     const live = make(figure, "p", { class: "unseen", role: "status" });
-    let range = null, width = 720, right = 0, at = null, drag = null, X = null, Y = null;
+    let range = null, width = 720, right = 0, at = null, drag = null, X = null, Y = null, yLog = false, target = null;
     const self = { draw, range: () => range };
     buttons();
     svg.setAttribute("tabindex", "0");
@@ -166,7 +180,10 @@
       return high > low ? [low, high] : [low, view.log ? 10 * low : low + 1];
     }
 
-    function draw(wanted) {
+    function draw(wanted, stay) {
+      const was = stay && !tip.hidden ? at : null;
+      yLog = figure.dataset.log === "yes";
+      target = figure.dataset.target ? Number(figure.dataset.target) : null;
       width = wanted || Math.max(280, Math.round(svg.getBoundingClientRect().width));
       const lines = shown(), labelled = width >= 560 && lines.length <= LABELLED;
       right = labelled ? 132 : 14;
@@ -185,12 +202,12 @@
       const goal = target === null ? "" : `<path class="target" d="M${LEFT} ${Y(target).toFixed(1)}H${width - right}"/>`;
       svg.innerHTML = `${bounds}${axes()}<g clip-path="url(#${clip})">${goal}${lines.map(line).join("")}</g>` +
         (labelled ? labels(lines) : "") + '<g class="pointer"></g>';
-      point(null);
+      point(was);
     }
 
     function axes() {
       const parts = [];
-      for (const tick of Y.ticks(5)) {
+      for (const tick of Y.ticks(6)) {
         parts.push(`<path class="grid" d="M${LEFT} ${Y(tick).toFixed(1)}H${width - right}"/>`, text(LEFT - 6, Y(tick) + 4, short(tick), "end"));
       }
       for (const tick of X.ticks(width < 480 ? 4 : 6)) {
@@ -356,6 +373,7 @@
     bar.addEventListener("change", () => {
       view.x = axis.value;
       view.log = log.checked;
+      view.chosen = true;
       charts.forEach((one) => one.reset());
       all();
     });
@@ -363,7 +381,8 @@
 
   function legend(list) {
     for (const item of list.querySelectorAll("li[data-key]")) {
-      const button = make(item, "button", { type: "button", "aria-pressed": "true" });
+      const shown = String(!view.hidden.has(item.dataset.key));
+      const button = make(item, "button", { type: "button", "aria-pressed": shown });
       button.append(...[...item.childNodes].filter((node) => node !== button));
       button.title = "Show or hide";
       button.addEventListener("click", () => {

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,37 @@ def write_pages(
     sources: Sequence[Source], path: Path, diagnoses: dict[str, dict[str, Any]] | None = None
 ) -> Path:
     """Write one page for several results; diagnoses: those of other folders, by name."""
-    page = Page(_told_apart(sources), path, dict(diagnoses or {}))
-    parts = (panel(page) for panel in PANELS)
-    body = "\n".join(part for part in parts if part)
-    data = packed(page.curves, _file_name(page), starts_logarithmic(page))
-    end = (
-        f'<script type="text/plain" id="data">{data}</script>\n<script>{asset("page.js")}</script>'
-    )
-    write_whole(path, document(_title(page), body, end))
+    write_whole(path, page_of(sources, path, diagnoses))
     return path
 
 
-def _told_apart(sources: Sequence[Source]) -> list[Source]:
+def page_of(
+    sources: Sequence[Source],
+    path: Path | None = None,
+    diagnoses: dict[str, dict[str, Any]] | None = None,
+) -> str:
+    """Return the page; path: where it will lie, None if it is served."""
+    page = Page(told_apart(sources), path, dict(diagnoses or {}))
+    parts = (panel(page) for panel in PANELS)
+    body = "\n".join(part for part in parts if part)
+    data = packed(page.curves, _file_name(page), starts_logarithmic(page))
+    return document(_title(page), body, _scripts(data))
+
+
+def nothing_yet(name: str) -> str:
+    """Return the page of what has just begun; newer ones can take its place."""
+    body = f'<div class="advice"><p>{escape(name)} has nothing to show yet.</p></div>'
+    return document(f"{name}: starting", body, _scripts(packed([], name, False)))
+
+
+def _scripts(data: str) -> str:
+    """Return the curves of a page, and what lets people move in them."""
+    return (
+        f'<script type="text/plain" id="data">{data}</script>\n<script>{asset("page.js")}</script>'
+    )
+
+
+def told_apart(sources: Sequence[Source]) -> list[Source]:
     """Return the sources; where two folders are called alike, by their whole paths."""
     names = [source.name for source in sources]
     return [
@@ -50,8 +70,11 @@ def _title(page: Page) -> str:
     if len(page.sources) > 1:
         return f"{', '.join(source.name for source in page.sources)}: side by side"
     result = page.sources[0].result
-    alone = len(result.entries) == 1
-    who = result.entries[0].shown if alone else f"{len(result.entries)} algorithms"
+    who = f"{len(result.entries)} algorithms"
+    if len(result.entries) == 1:
+        who = result.entries[0].shown
+    elif not result.entries:
+        return f"{result.problem}: nothing has been measured yet"
     return f"{result.problem}: {who} to {wanted(result)}"
 
 

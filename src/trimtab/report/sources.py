@@ -14,6 +14,7 @@ from trimtab.studies.comparison import Comparison, read_comparison
 from trimtab.studies.entry import Entry
 from trimtab.studies.record import RoundLine
 
+FEDERATION = "federation.json"  # what the folder of a federation's operator has
 _FILES = {  # what may lie in a folder, or in one of an algorithm
     "model.safetensors": "model after the last round",
     "best.safetensors": "model after the best round",
@@ -25,16 +26,33 @@ _FILES = {  # what may lie in a folder, or in one of an algorithm
 
 
 @dataclass(frozen=True)
+class SiteFacts:
+    """What is known of a site at the end: its weight, and what it did."""
+
+    name: str
+    weight: float
+    rounds: int  # in which it took part
+    bytes_up: int
+    seconds: float  # of its own work
+    last: dict[str, float | None]  # its metrics when it was last asked
+    absent: int  # rounds that it sat out
+    why: str  # why it sat out the last of them
+
+
+@dataclass(frozen=True)
 class Source:
     """A result, what it is called on the page, and the JSON file of its folder without the outcome.
 
-    diagnosis: what `diagnosis.json` holds, if it lies in the folder.
+    diagnosis: what `diagnosis.json` holds, if it lies in the folder. underway: it goes on, and the
+    result is what there is so far.
     """
 
     name: str
     result: Comparison
     record: dict[str, Any] = field(default_factory=dict)
     diagnosis: dict[str, Any] | None = None
+    underway: bool = False
+    sites: tuple[SiteFacts, ...] = ()  # of a federation
 
     def seeds(self, entry: Entry) -> list[list[RoundLine]]:
         """Return the rounds of every seed of an entry, as far as the folder has them."""
@@ -50,19 +68,28 @@ class Source:
         ]
 
 
-def source_of(result: Comparison) -> Source:
+def source_of(result: Comparison, underway: bool = False) -> Source:
     """Return a result with what its folder says."""
     folder = result.folder
     if folder is None:
-        return Source(result.problem, result)
+        return Source(result.problem, result, underway=underway)
     name = "run.json" if (folder / "run.json").exists() else "compare.json"
     record = {k: v for k, v in (_json(folder / name) or {}).items() if k != "outcome"}
-    return Source(folder.name, result, record, read_diagnosis(folder))
+    return Source(folder.name, result, record, read_diagnosis(folder), underway)
 
 
 def read_source(folder: Path) -> Source:
     """Return what the folder of a finished comparison or run holds."""
     return source_of(read_comparison(folder))
+
+
+def read_any(folder: Path) -> Source:
+    """Return the result that a folder holds: of a comparison, a run, or a federation."""
+    if not (folder / FEDERATION).exists():
+        return read_source(folder)
+    from trimtab.report.federation import read_federation  # It needs what Flower brings along.
+
+    return read_federation(folder)
 
 
 def read_diagnosis(folder: Path) -> dict[str, Any] | None:
@@ -79,10 +106,13 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the panels of one page show, and where the page will lie."""
+    """All that the panels of one page show, and where the page will lie.
+
+    path is None for a page that is served, from where no file can be reached.
+    """
 
     sources: Sequence[Source]
-    path: Path
+    path: Path | None
     diagnoses: dict[str, dict[str, Any]] = field(default_factory=dict)  # by folder
 
     @cached_property
@@ -100,12 +130,13 @@ class Page:
     def files(self, source: Source) -> list[tuple[str, str]]:
         """Return the files beside a result: what each is, and where it lies from the page."""
         folder = source.result.folder
-        if folder is None:
+        if folder is None or self.path is None:
             return []
+        home = self.path.parent
         places = [(folder, "")]
         places += [(folder / entry.label, f"{entry.shown}: ") for entry in source.result.entries]
         return [
-            (whose + what, Path(relpath(place / name, self.path.parent)).as_posix())
+            (whose + what, Path(relpath(place / name, home)).as_posix())
             for place, whose in places
             for name, what in _FILES.items()
             if (place / name).exists()

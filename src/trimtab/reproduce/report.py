@@ -20,10 +20,13 @@ def write_reproduction(folder: Path, path: Path) -> Path:
     if found is None:
         known = ", ".join(REPRODUCTIONS)
         raise ValueError(f"{folder} is called as no reproduction is; rename it to one of {known}.")
-    records = read(folder)
-    title = f"{found.name}: {found.shows}"
-    write_whole(path, document(title, _body(found, records)))
+    write_whole(path, reproduction_page(found, read(folder)))
     return path
+
+
+def reproduction_page(found: Reproduction, records: Records) -> str:
+    """Return the page of the records that there are."""
+    return document(f"{found.name}: {found.shows}", _body(found, records))
 
 
 def _body(reproduction: Reproduction, records: Records) -> str:

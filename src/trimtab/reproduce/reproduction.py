@@ -217,23 +217,31 @@ def reproduce(
     seeds: int = 1,
     pick: Sequence[str] = ("*",),
     data: Path | None = None,
+    seed: int | None = None,
     cluster: str | bool = False,
 ) -> Generator[Progress | CellDone, None, dict[str, Record]]:
     """Compute the cells that were picked and have no record yet; return all records.
 
-    cluster: the address of a Ray cluster, or True for one on this machine, that computes them.
+    seed: only the cells of this one, of those that are counted from 0. cluster: the address of a
+    Ray cluster, or True for one on this machine, that computes them.
     """
     each = partial(_each, folder=folder, pick=pick, data=data)
     if cluster:
         address = None if cluster is True else cluster
         each = partial(each_remotely, folder=folder, pick=pick, data=data, address=address)
-    cells = reproduction.cells(quick, seeds)
+    cells = _of_seed(lambda count: reproduction.cells(quick, count), seeds, seed)
 
     def more() -> Sequence[Cell]:
-        return [] if quick else reproduction.more(read(folder))
+        return [] if quick or seed else reproduction.more(read(folder))
 
     def repeats() -> Sequence[Cell]:
-        return reproduction.repeats(read(folder), seeds)
+        records = read(folder)
+        return _of_seed(lambda count: reproduction.repeats(records, count), seeds, seed)
+
+    if seed and not cells and not repeats():
+        raise ValueError(
+            f"{reproduction.name} has no cells of seed {seed}; take seed 0, or compute it first."
+        )
 
     known = [cell.name for cell in (*cells, *repeats(), *more())]
     for pattern in pick:
@@ -246,18 +254,30 @@ def reproduce(
     return read(folder)
 
 
+def _of_seed(
+    cells: Callable[[int], Sequence[Cell]], seeds: int, seed: int | None
+) -> Sequence[Cell]:
+    """Return the cells of so many seeds; or those of one alone, beyond those before it."""
+    if seed is None:
+        return cells(seeds)
+    before = {cell.name for cell in cells(seed)} if seed else set()
+    return [cell for cell in cells(seed + 1) if cell.name not in before]
+
+
 def _each(
     cells: Sequence[Cell], folder: Path, pick: Sequence[str], data: Path | None
 ) -> Generator[Progress | CellDone, None, None]:
-    for cell in cells:
+    """Compute cells one after another; the share that is told is that of these cells."""
+    wanted = [cell for cell in cells if any(fnmatch(cell.name, pattern) for pattern in pick)]
+    for number, cell in enumerate(wanted):
         path, scratch = folder / f"{cell.name}.json.gz", folder / ".unfinished" / cell.name
-        if path.exists() or not any(fnmatch(cell.name, pattern) for pattern in pick):
+        if path.exists():
             continue
         try:
             with Lock(scratch):
                 if path.exists():  # Another process was faster.
                     continue
-                record = yield from _record(cell, data, scratch)
+                record = yield from _record(cell, data, scratch, (number, len(wanted)))
                 write(path, record)
                 rmtree(scratch, ignore_errors=True)
         except InUse:
@@ -266,12 +286,14 @@ def _each(
         yield CellDone(cell.name, record["seconds"])
 
 
-def _record(cell: Cell, data: Path | None, scratch: Path) -> Computing:
-    """Compute a cell; what it tells is told with its name."""
+def _record(cell: Cell, data: Path | None, scratch: Path, place: tuple[int, int]) -> Computing:
+    """Compute a cell; what it tells is told with its name, and its place among so many."""
+    number, count = place
     started = perf_counter()
     with closing(Task(cell.compute(data, scratch))) as work:
         for at in work:
-            yield Progress(f"{cell.name}: {at.what}", at.share)
+            share = (number + (at.share or 0.0)) / count
+            yield Progress(f"{cell.name} ({number + 1} of {count}): {at.what}", share)
         record: Record = plain(work.result())
     seconds = round(perf_counter() - started, 2)
     return record | {"seconds": seconds, "versions": environment()}
@@ -311,7 +333,7 @@ def each_remotely(
 def _computed(cell: Cell, data: Path | None) -> Record:
     """Compute a cell on whatever machine this is."""
     with TemporaryDirectory(prefix="trimtab-cell-") as scratch:
-        return Task(_record(cell, data, Path(scratch))).result()
+        return Task(_record(cell, data, Path(scratch), place=(0, 1))).result()
 
 
 # -- records on disk

@@ -22,6 +22,7 @@ from trimtab.core import (
     map_leaves,
     plain_number,
 )
+from trimtab.core.human import html_facts, human_bytes
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.core.tree import control
@@ -60,6 +61,21 @@ class Round:
     exchanges: int  # in which clients were reached
     work: int  # sample gradients at those that computed
 
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Round {self.r}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return html_facts(f"Round {self.r}", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return what is shown of it; x and the server's state are too long."""
+        facts = {"d": f"{self.x.numel():,}", "clients": str(len(self.cohort))}
+        facts |= {"up": human_bytes(self.bytes_up), "down": human_bytes(self.bytes_down)}
+        facts |= {name: f"{getattr(self, name):.4g}" for name in ("drift", "spread", "cosine")}
+        return facts | {"seconds": f"{self.seconds:.3g}"}
+
 
 class Simulation(Iterator[Round]):
     """An iterator of rounds; made by `simulate` or `Simulation.load`."""
@@ -76,6 +92,20 @@ class Simulation(Iterator[Round]):
         self.tapes = Tapes()
         self._moves: deque[Moves] = deque(maxlen=2)  # of the last rounds, should one diverge
         self._algorithm = algorithm
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<Simulation after round {self.r}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return html_facts(f"Simulation after round {self.r}", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return what is shown of it."""
+        problem = f"{type(self.problem).__name__}, N = {self.problem.N}, d = {self.problem.d}"
+        facts = {"algorithm": repr(self._algorithm), "problem": problem, "S": str(self.S)}
+        return facts | {"seed": str(self.seed), "executor": self.executor}
 
     @property
     def executor(self) -> str:

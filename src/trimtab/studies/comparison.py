@@ -1,16 +1,14 @@
 """What a comparison found: its entries, the advice, and its form on disk."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import LOSS, Metric
 from trimtab.problems.population import Population
 from trimtab.studies import export
 from trimtab.studies.chosen import Chosen
-from trimtab.studies.cost import unit_of
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
 
@@ -97,12 +95,9 @@ class Comparison:
     def to_record(self) -> dict[str, Any]:
         """Return what `read_comparison` needs to show the result again."""
         return {
-            "metric": self.metric,
-            "range": {f.name: getattr(self.goal.metric, f.name) for f in fields(Metric)},
-            "target": self.target,
+            **self.goal.to_json(),
             "advice": self.advice,
             "entries": [entry.to_record() for entry in self.entries],
-            "prefer": self.goal.unit,
             "about": self.about.to_json(),
             "population": None if self.population is None else self.population.to_json(),
         }
@@ -119,11 +114,7 @@ def read_comparison(folder: Path) -> Comparison:
             folder=folder,
         )
     outcome = content["outcome"]
-    metric = Metric(outcome["metric"], higher=outcome["metric"] != LOSS.name)
-    if "range" in outcome:
-        ends = {end: value for end, value in outcome["range"].items() if value is not None}
-        metric = Metric(**ends)
-    goal = Goal(metric, outcome["target"], unit_of(outcome.get("prefer", "rounds")))
+    goal = Goal.from_json(outcome)
     entries = [Entry.from_record(entry) for entry in outcome["entries"]]
     about = About.from_json(outcome.get("about", {}))
     name = content["settings"]["problem"]

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from operator import index
+from typing import Any
 
+from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY, Metric
+from trimtab.problems.metric import ACCURACY, LOSS, Metric
 from trimtab.problems.problem import Problem, metric_of
-from trimtab.studies.cost import Unit, spent
+from trimtab.studies.cost import Unit, spent, unit_of
 from trimtab.studies.record import RoundLine
 
 
@@ -30,6 +32,23 @@ class Goal:
     def name(self) -> str:
         """The metric's name."""
         return self.metric.name
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the goal as a record holds it.
+
+        >>> Goal.from_json(Goal(ACCURACY, 0.9).to_json()) == Goal(ACCURACY, 0.9)
+        True
+        """
+        ends: dict[str, Any] = plain({f.name: getattr(self.metric, f.name) for f in fields(Metric)})
+        return {"metric": self.name, "range": ends, "target": self.target, "prefer": self.unit}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Goal":
+        """Read it; folders of version 0.1.0 say neither the range nor what was preferred."""
+        metric = Metric(record["metric"], higher=record["metric"] != LOSS.name)
+        if "range" in record:
+            metric = Metric(**{end: v for end, v in record["range"].items() if v is not None})
+        return cls(metric, record["target"], unit_of(record.get("prefer", "rounds")))
 
     def without_target(self) -> "Goal":
         """Return the goal of whoever runs on."""

@@ -92,6 +92,7 @@ def run(
         make_way(out, resume)
     with Lock(out):
         record = Record(out, settings, problem=given, resume=resume)
+        record.note(goal=goal.to_json(), R=R)  # for whoever watches the folder
         label = kind(algorithm).name
         trial = Trial(
             algorithm,

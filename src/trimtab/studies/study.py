@@ -53,6 +53,8 @@ class Study:
             settings |= {} if self.prior is None else {"prior": self.prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
+            # Whoever watches the folder knows by it which way is up.
+            write_json(path, read_json(path) | {"goal": self.goal.to_json()})
 
     @property
     def keeps_cores_busy(self) -> bool:

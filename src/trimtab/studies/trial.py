@@ -52,6 +52,11 @@ class Trial:
         self._most: float | None = None  # the best score, of whoever ran it
 
     @property
+    def name(self) -> str:
+        """The name of its folder; empty where nothing is written."""
+        return "" if self.record.folder is None else self.record.folder.name
+
+    @property
     def rounds(self) -> list[RoundLine]:
         """The rounds so far."""
         return self.record.rounds
@@ -106,7 +111,7 @@ class Trial:
                 self._unsaved += perf_counter() - started
                 if self._unsaved > self.save_every:
                     self.save()
-                yield RoundDone(self.label, self.algorithm, self.rounds[-1])
+                yield RoundDone(self.label, self.algorithm, self.rounds[-1], self.name)
         except GeneratorExit:
             self.save()  # stopped between two rounds: an interrupted run goes on here
             raise

@@ -100,7 +100,8 @@ class Jobs:
 def _round(event: RoundDone) -> Message:
     hyper: Any = event.algorithm
     words = {f.name: encode(getattr(hyper, f.name)) for f in fields(hyper)}
-    return {"lane": event.label, "algorithm": words, "line": event.line.to_json()}
+    told = {"lane": event.label, "algorithm": words, "line": event.line.to_json()}
+    return told | {"run": event.run}
 
 
 def _tell(out: IO[str], message: Message) -> None:

@@ -231,7 +231,8 @@ class Workers:
             return Note(message["note"])
         lane = self.lanes[message["lane"]]
         words = {name: decode(value) for name, value in message["algorithm"].items()}
-        return RoundDone(lane.label, _kind_of(lane)(**words), RoundLine.from_json(message["line"]))
+        line = RoundLine.from_json(message["line"])
+        return RoundDone(lane.label, _kind_of(lane)(**words), line, message["run"])
 
 
 def _kind_of(lane: Lane) -> type[Any]:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
+from trimtab.cli.federate.page import PAGE, page_so_far, write_page
 from trimtab.cli.federate.shown import (
     folder_argument,
     json_option,
@@ -20,6 +21,7 @@ from trimtab.cli.federate.shown import (
     until_stopped,
     watching_options,
 )
+from trimtab.cli.live import finish, live_options, served
 from trimtab.cli.options import (
     OWN,
     CountOrFraction,
@@ -103,6 +105,7 @@ def init(
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @watching_options
 @json_option
+@live_options
 def server(
     folder: Path,
     algorithm: str,
@@ -117,6 +120,8 @@ def server(
     log_size: float | None,
     metrics_port: int | None,
     as_json: bool,
+    live: bool,
+    live_port: int,
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
@@ -138,7 +143,8 @@ def server(
         seed=seed,
         on_lost_state=on_lost_state,
     )
-    outcome = _serve(folder, job, bind, log_style(log_json, log_size), metrics_port)
+    style = log_style(log_json, log_size)
+    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -152,6 +158,7 @@ def server(
 @click.option("--bind")
 @watching_options
 @json_option
+@live_options
 def resume(
     folder: Path,
     bind: str | None,
@@ -159,6 +166,8 @@ def resume(
     log_size: float | None,
     metrics_port: int | None,
     as_json: bool,
+    live: bool,
+    live_port: int,
     **changes: Any,
 ) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
@@ -166,7 +175,8 @@ def resume(
     from trimtab.federation.setup.operator_folder import Federation
 
     job = resume_job(Federation.read(folder), **changes)
-    outcome = _serve(folder, job, bind, log_style(log_json, log_size), metrics_port)
+    style = log_style(log_json, log_size)
+    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -212,6 +222,8 @@ def _serve(
     bind: str | None,
     style: "LogStyle | None" = None,
     metrics_port: int | None = None,
+    live: bool = False,
+    live_port: int = 0,
 ) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
     from trimtab.algorithms.registry import decode
@@ -231,12 +243,13 @@ def _serve(
         Watch(console, title, job.R, list(process.federation.sites)) as watch,
         attached(follow=watch.line),
         closing(OperatorView(process, job.R)) as view,
+        served(live, live_port, lambda: page_so_far(folder, job)) as page,
         ExitStack() as stack,
     ):
         if metrics_port is not None:
-            page = MetricsPage(metrics_port, view.samples, view.troubles)
-            stack.callback(page.close)
-            LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+            metrics = MetricsPage(metrics_port, view.samples, view.troubles)
+            stack.callback(metrics.close)
+            LOGGER.info(f"metrics at http://127.0.0.1:{metrics.port}/metrics")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
@@ -248,6 +261,7 @@ def _serve(
                 outcome.audit = event
             else:
                 outcome.ended = event
+                finish(page, write_page(folder))
     if process.interrupted:
         raise click.ClickException(
             f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."
@@ -262,4 +276,7 @@ def _show_summary(folder: Path, job: "Job", outcome: _Outcome, as_json: bool) ->
     own = Federation.read(folder).problem.metric
     metric = None if own is None else own.name
     summary = summary_of(folder / job.state, outcome.ended, outcome.audit, metric)
-    click.echo(json.dumps(summary.to_json(), indent=2) if as_json else summary.sentence)
+    if as_json:
+        click.echo(json.dumps(summary.to_json() | {"page": str(folder / PAGE)}, indent=2))
+        return
+    click.echo(f"{summary.sentence}\nPage: {folder / PAGE}")

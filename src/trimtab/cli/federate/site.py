@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from trimtab.cli.federate.page import write_demo_page
 from trimtab.cli.federate.shown import (
     folder_argument,
     json_option,
@@ -75,6 +76,7 @@ def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
         for note in work:
             print_line(console, note.sentence)
         result = work.result()
+    page = None if out is None else write_demo_page(out)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
@@ -84,3 +86,5 @@ def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
         )
     audit = result.to_json()["audit"]
     click.echo(f"audit: |c - sum p_i c_i| = {audit['deviation']:.3g}")
+    if page is not None:
+        click.echo(f"Page: {page}")

@@ -28,7 +28,7 @@ def text(
 def axes(x: Scale, y: Scale, x_name: str, y_name: str, x_ticks: list[float] | None = None) -> str:
     """Return grid lines, ticks with their numbers, and the names of both axes."""
     parts = []
-    for tick in y.ticks(5):
+    for tick in y.ticks(6):
         at = y(tick)
         parts.append(f'<path class="grid" d="M{x.start:g} {at:.1f}H{x.end:g}"/>')
         parts.append(text(x.start - 6, at + 4, short(tick), "end"))

@@ -11,11 +11,12 @@ from trimtab.report.panels.curves import curves, telemetry
 from trimtab.report.panels.diagnosis import diagnosis
 from trimtab.report.panels.search import search
 from trimtab.report.panels.settings import data, made, settings
+from trimtab.report.panels.sites import sites
 from trimtab.report.panels.table import table
 from trimtab.report.sources import Page
 
 Panel = Callable[[Page], str]
 PANELS: tuple[Panel, ...] = (
-    *(answer, curves, table, search, telemetry, clients, served, diagnosis),
+    *(answer, curves, table, search, telemetry, sites, clients, served, diagnosis),
     *(made, settings, data),
 )

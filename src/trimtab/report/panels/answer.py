@@ -23,6 +23,8 @@ def _of(source: Source, several: bool) -> str:
 def _question(source: Source) -> str:
     result = source.result
     names = [entry.shown for entry in result.entries if not entry.baseline]
+    if not names:
+        return f"Which algorithm is best on {result.problem}?"
     if len(names) == 1:
         return f"How does {names[0]} do on {result.problem}?"
     words = WORDS[result.goal.unit]
@@ -32,6 +34,8 @@ def _question(source: Source) -> str:
 
 def _how_sure(source: Source) -> str:
     """Say what the numbers rest on, and what was not looked at."""
+    if source.underway:
+        return "not at all yet, for it goes on; this page follows it."
     result, about = source.result, source.result.about
     seeds = max((len(entry.runs) for entry in result.entries), default=0)
     said = [

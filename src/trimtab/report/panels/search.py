@@ -9,6 +9,7 @@ from trimtab.report.curves import colour_of
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import behind, html_table, section
 from trimtab.studies.entry import Candidate, Entry
+from trimtab.studies.underway import settings_of_text
 
 FAR = 4.0  # the worst quarter is left outside if it makes the axis > 4 times as long
 _AXES: dict[str, Callable[[Candidate], float | None]] = {
@@ -96,7 +97,8 @@ def _kind(entry: Entry, candidate: Candidate) -> Kind:
         value is None or settings.get(name) == value
         for name, value in (("K", candidate.K), ("eta_g", candidate.eta_g))
     )
-    beta = candidate.beta is None or f"beta={candidate.beta:g}" in str(settings.get("base", ""))
+    base = settings_of_text(str(settings.get("base", "")))
+    beta = candidate.beta is None or base.get("beta") == candidate.beta
     if not (same and beta):
         return "run"
     return "fragile" if entry.fragile else "winner"

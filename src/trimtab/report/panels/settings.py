@@ -11,7 +11,7 @@ from trimtab.report.style import html_table, section
 
 def made(page: Page) -> str:
     """Show what a reader must know of the numbers."""
-    facts = [fact for source in page.sources for fact in _notes(source)]
+    facts = [f for source in page.sources if not source.underway for f in _notes(source)]
     notes = dict.fromkeys(facts)
     return section(
         "How it was made", "".join(f'<p class="small">{escape(note)}</p>' for note in notes)
@@ -131,4 +131,8 @@ def data(page: Page) -> str:
         for kind in ("csv", "json")
     )
     offered = f'<p class="downloads">{buttons}</p>' if page.curves else ""
+    folders = [s.result.folder for s in page.sources if s.result.folder is not None]
+    if page.path is None and folders:
+        places = ", ".join(f"<code>{escape(str(folder))}</code>" for folder in folders)
+        offered += f"<p>Records and models are in {places}.</p>"
     return section("Data and models", offered + (f"<ul>{items}</ul>" if items else ""))

@@ -1,0 +1,42 @@
+"""The page of a federation's run, in the operator's folder."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.live import nothing_yet, with_note
+
+if TYPE_CHECKING:
+    from trimtab.federation.setup.job import Job
+
+PAGE = "report.html"
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page, and return where it is."""
+    from trimtab.report.federation import write_federation
+
+    return write_federation(folder)
+
+
+def page_so_far(folder: Path, job: "Job") -> str:
+    """Return the page of the rounds that are committed."""
+    from trimtab.federation.storage.summary import read_summary
+    from trimtab.report.federation import read_federation
+    from trimtab.report.page import page_of
+
+    begun = read_summary(folder / job.state)
+    if begun is None or not begun.r:
+        return with_note(nothing_yet(folder.name), "Live: no round is committed yet.")
+    page = page_of([read_federation(folder, job.state, underway=True)])
+    return with_note(page, f"Live: round {begun.r} of at most {job.R}.")
+
+
+def write_demo_page(folder: Path) -> Path:
+    """Write the page of both runs of a demonstration side by side, and return where it is."""
+    from trimtab.report.federation import read_federation
+    from trimtab.report.page import write_pages
+
+    states = {"SCAFFOLD": "state", "FedAvg": "state-fedavg"}
+    runs = [(name, read_federation(folder / "operator", state)) for name, state in states.items()]
+    return write_pages([replace(run, name=name) for name, run in runs], folder / PAGE)
