@@ -57,7 +57,7 @@ def _of_pairs(
         draws.append(noise_sample(problem, i, x, seed, j))
         if out_of_time():
             return None
-    rows = torch.stack(draws).double().cpu()
+    rows = torch.stack(draws).cpu().double()
     return rows.T @ rows / len(rows)
 
 
@@ -71,7 +71,7 @@ def _of_samples(
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]
     rows = []
     for j in order.tolist():
-        rows.append(problem.sample_gradient(x, data.cut(j, j + 1)).detach().double().cpu())
+        rows.append(problem.sample_gradient(x, data.cut(j, j + 1)).detach().cpu().double())
         if out_of_time():
             return None
     each = torch.stack(rows)
@@ -98,7 +98,7 @@ def third_derivative(
             break
         u = vectors[:, j].to(x)
         ahead, behind = (panel.mean_products(x + s * h * u, u) for s in (1, -1))
-        total += float(values[j]) * ((ahead - behind) / (2 * h)).double().cpu()
+        total += float(values[j]) * ((ahead - behind) / (2 * h)).cpu().double()
         left -= float(values[j])
     return total, left / trace if trace > 0 else 0.0
 

@@ -97,7 +97,7 @@ def descend(
     with suppress(_OverError):
         minimize(
             search.look,
-            x.double().cpu().numpy(),
+            x.cpu().double().numpy(),
             jac=True,
             method="L-BFGS-B",
             callback=search.remember,
@@ -134,7 +134,7 @@ class _Search:
             self.start, self.least, self.lowest = slope, loss, loss
         if loss < self.lowest:
             self.lowest, self.best = loss, (here.clone(), slope)
-        return loss, gradient.double().cpu().numpy()
+        return loss, gradient.cpu().double().numpy()
 
     def remember(self, at: "NDArray[numpy.float64]") -> None:
         """Take the best point since the last step into the way; end when it is close."""

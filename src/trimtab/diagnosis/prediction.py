@@ -142,7 +142,7 @@ def _raced(
     best = winner(trial, lanes, first, alike=alike)
     if best is not None and _compared(lanes):
         best, tried = yield from better_step(trial, best)
-        lanes = lanes + tried
+        lanes = lanes + trial.slower + tried
     return _settled(trial, lanes, favourite, best)
 
 

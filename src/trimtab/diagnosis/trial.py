@@ -1,7 +1,8 @@
 """A few rounds on the problem itself, since only what was tried may be advised.
 
 Every candidate runs from the same start, a round of each in turn; one whose f rises starts again
-with a smaller step. They are compared after the same number of rounds.
+with a smaller step. They are compared after the same number of rounds. After ten of them, the best
+of each algorithm finds its step size, and goes on alone until it is there.
 """
 
 from collections.abc import Generator, Sequence
@@ -18,6 +19,7 @@ from trimtab.simulation import Diverged, Simulation, simulate
 
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
 FIRST = 3  # whether f rises is asked after >= 3 rounds, since cohorts differ
+HOPELESS = 5  # a step size is given up after >= 5 rounds if it is behind the one it should beat
 MOST = 100  # a candidate runs for <= 100 rounds
 BEHIND = 2.0  # after LEAST rounds a candidate is dropped if f - f* is > 2 x that of the best
 RACE = 0.65  # the race takes <= 0.65 x the time; the rest is for other step sizes of the winner
@@ -74,13 +76,14 @@ class Trial:
         over = 1 - case.budget.seconds_until(1.0) / case.budget.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.can.loss(case.start)
+        self.slower: list[Lane] = []  # step sizes that were tried on the way and were no better
 
     def race(
         self, lanes: Sequence[Lane], most: int, until: float, pace: Sequence[float] = ()
     ) -> Generator[Progress, None, None]:
         """Run a round of each lane in turn until somebody reaches the goal, or the time is over.
 
-        pace: f after each round of a run that got there, behind which nobody need go on.
+        pace: f after each round of a run that should be beaten; who is behind it need not go on.
         """
         end, r = most, 0
         for r in range(1, most + 1):
@@ -89,10 +92,12 @@ class Trial:
                 end = min(most, max(FIRST, floor(NEAR * r)))
             if r >= end or all(len(lane.losses) < r for lane in lanes):
                 break
+            if pace and r >= HOPELESS and all(lane.losses[r - 1] > pace[r - 1] for lane in lanes):
+                break
+            if r == LEAST and most > LEAST and not pace and end == most:
+                yield from self._narrow(r, lanes, until)
             if r >= LEAST:
                 self._drop(r, lanes)
-                if pace and all(lane.losses[r - 1] > pace[r - 1] for lane in lanes):
-                    break
         if r < end:  # The time was over, and those that started again may catch up.
             yield from self._up_to(min(LEAST, most), lanes, self.until)
         whole = r if r == end else LEAST
@@ -114,6 +119,55 @@ class Trial:
                 yield Progress(what, self.share)
                 self._advance(lane)
                 runs = not lane.failed
+
+    def _narrow(
+        self, r: int, lanes: Sequence[Lane], until: float
+    ) -> Generator[Progress, None, None]:
+        """Let the best lane of each algorithm find its step size; the others run no further."""
+        best: list[Lane] = []
+        for name in dict.fromkeys(lane.algorithm for lane in lanes):
+            mine = [lane for lane in lanes if lane.algorithm == name and len(lane.losses) >= r]
+            gaps = {id(lane): lane.losses[r - 1] - self.case.least for lane in mine}
+            near = NEAR * min(gaps.values(), default=0.0) + self.case.eps
+            kept = min((o for o in mine if gaps[id(o)] <= near), key=lambda o: o.K, default=None)
+            for lane in mine:
+                lane.dropped = lane.dropped or lane is not kept
+            best += [] if kept is None else [kept]
+        for lane in sorted(best, key=lambda lane: lane.losses[r - 1]):
+            self._drop(r, best)
+            if not lane.dropped:
+                yield from self._tune(lane, r, until)
+
+    def _tune(self, lane: Lane, r: int, until: float) -> Generator[Progress, None, None]:
+        """Double the step size of a lane while that is better after r rounds; else halve it once.
+
+        It then runs on: a step that is too large makes f rise, and is halved again.
+        """
+        doubled = 0
+        while doubled < DOUBLINGS and (yield from self._replaced(lane, 2.0, r, until)):
+            doubled += 1
+        if not doubled:
+            yield from self._replaced(lane, 0.5, r, until)
+
+    def _replaced(
+        self, lane: Lane, factor: float, r: int, until: float
+    ) -> Generator[Progress, None, bool]:
+        """Try another step size for r rounds; tell whether it was better, and is the lane's now."""
+        other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
+        for j in range(1, r + 1):
+            yield from self._up_to(j, [other], until)
+            if len(other.losses) < j or (j >= HOPELESS and other.losses[-1] > lane.losses[j - 1]):
+                break
+        there = len(other.losses) == r
+        low = min(self.case.least, lane.losses[r - 1], *other.losses)
+        if better := there and other.losses[-1] - low < CLEARLY * (lane.losses[r - 1] - low):
+            slower = Lane(lane.algorithm, lane.K, lane.eta, lane.losses)
+            lane.eta, lane.losses, lane.sim = other.eta, other.losses, other.sim
+        else:
+            slower = other
+        slower.compared, slower.dropped, slower.sim = len(slower.losses) >= r, True, None
+        self.slower.append(slower)
+        return better
 
     def _drop(self, r: int, lanes: Sequence[Lane]) -> None:
         """Drop who is far behind; not SCAFFOLD behind FedAvg, since its controls pay later."""
@@ -217,9 +271,16 @@ def _first(tried: Sequence[Lane], goal: float) -> Lane:
 
 
 def better_step(trial: Trial, lane: Lane) -> Generator[Progress, None, tuple[Lane, list[Lane]]]:
-    """Try half and twice the step size for as many rounds; return the best, and what was tried."""
+    """Try half and twice the step size for as many rounds; return the best, and what was tried.
+
+    A lane that found its step size on the way is only asked, where the model cannot be trusted and
+    it did not run for long, whether half of it would do.
+    """
     tried: list[Lane] = []
-    for factor in (0.5, *[2.0] * DOUBLINGS):
+    found = len(lane.losses) > LEAST
+    if found and (lane.there or not trial.careful or len(lane.losses) >= LONG):
+        return lane, tried
+    for factor in (0.5,) if found else (0.5, *[2.0] * DOUBLINGS):
         other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
         rounds = len(lane.losses) if lane.there else min(len(lane.losses), LONG)
         yield from trial.race([other], rounds, trial.until, lane.losses if lane.there else ())
