@@ -104,7 +104,7 @@ def descend(
             options={
                 "maxiter": most,
                 "maxfun": 4 * most,
-                "maxcor": 30 if problem.d <= LARGE else 4,
+                "maxcor": 12 if problem.d <= LARGE else 4,
                 "ftol": 0.0,
                 "gtol": 0.0,
             },

@@ -32,6 +32,9 @@ AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way 
 CLEARLY = 0.8  # a step is better than another if it leaves < 0.8 x the other's f - f*
 SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
 LONG = 30  # a step that was tried for < 30 rounds may turn out too large later
+LATE = (
+    3.0  # a race ends early if f - f* would be > 3 eps at its end, at the pace of its last rounds
+)
 NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
 
 
@@ -98,6 +101,8 @@ class Trial:
                 yield from self._narrow(r, lanes, until)
             if r >= LEAST:
                 self._drop(r, lanes)
+            if r % LONG == 0 and end == most and not self._may_arrive(r, lanes, most):
+                break
         if r < end:  # The time was over, and those that started again may catch up.
             yield from self._up_to(min(LEAST, most), lanes, self.until)
         whole = r if r == end else LEAST
@@ -168,6 +173,16 @@ class Trial:
         slower.compared, slower.dropped, slower.sim = len(slower.losses) >= r, True, None
         self.slower.append(slower)
         return better
+
+    def _may_arrive(self, r: int, lanes: Sequence[Lane], most: int) -> bool:
+        """Tell whether a lane that goes on as in its last rounds may reach the goal in time."""
+        for lane in lanes:
+            if lane.dropped or lane.failed or len(lane.losses) < r:
+                continue
+            before, now = (lane.losses[j - 1] - self.case.least for j in (r - LEAST, r))
+            if before <= 0 or (now / before) ** ((most - r) / LEAST) * now <= LATE * self.case.eps:
+                return True
+        return False
 
     def _drop(self, r: int, lanes: Sequence[Lane]) -> None:
         """Drop who is far behind; not SCAFFOLD behind FedAvg, since its controls pay later."""
