@@ -72,7 +72,7 @@ class Loss:
     def evaluate(self, x: Tensor, client: int | None = None) -> dict[str, float]:
         """Return f(x)."""
         own = self.problem
-        if not isinstance(own, Supervised) or own._test is None:
+        if not isinstance(own, Supervised) or not own.has_test:
             return {"loss": own.loss(x)}
         return {"loss": own.evaluate(x)["loss"] + own.l2 / 2 * float(x.square().sum())}
 

@@ -26,7 +26,6 @@ from trimtab.problems.partition import by_similarity, dirichlet, split
 
 FIRST_SEED = 7001
 GRID = (1, 4, 16, 64)
-FINE = (1, 2, 4, 8, 16, 32, 64)  # for quadratics, which are fast
 SHORT = (1, 4, 16)  # for networks, which are slow
 NETWORKS = ("CNN", "two layers", "transformer")
 LATER = 3  # the first network has its turn with the fourth case of another kind
@@ -200,7 +199,7 @@ def roles(seed: int, N: int = 8, each: int = 80) -> Supervised:
 
 def _cases() -> dict[str, Case]:
     cases: dict[str, Case] = {}
-    fine: dict[str, Any] = {"kind": "quadratics", "share": 1e-3, "grid": FINE}
+    fine: dict[str, Any] = {"kind": "quadratics", "share": 1e-3}
     for G in (0.1, 1, 10):
         for delta in (0.05, 0.3, 0.7):
             made = partial(quadratics, G=G, delta=delta)

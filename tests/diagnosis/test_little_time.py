@@ -16,7 +16,8 @@ from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.panel import Panel, choose_panel
-from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
+from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
+from trimtab.diagnosis.winner import _better, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
 
@@ -247,6 +248,52 @@ def test_after_few_rounds_half_the_step_is_preferred_and_after_many_the_better_o
     assert better(10, careful=True) == (True, False)
     assert better(40, careful=True) == (False, True)
     assert better(10, careful=False) == (False, True)
+
+
+@pytest.fixture
+def real():
+    """Return a trial on quadratics, aiming at 1e-6 of the way down, and lanes with small steps."""
+    problem = quadratics(G=1.0, delta=0.3)
+    budget = Budget(600.0)
+    case = begin(problem, choose_panel(problem, 0, budget), budget, problem.x0(), 6, 0, 1e-6)
+    case.best, case.least, case.optimum = problem.x_star, problem.loss(problem.x_star), True
+    lanes = [Lane("sgd", 1, 0.2), *(Lane(name, K, 0.1) for name in MANY for K in (2, 8))]
+    return Trial(case, 1.0, careful=False), lanes
+
+
+MANY = ("scaffold", "fedavg")
+
+
+def test_after_ten_rounds_the_best_of_each_algorithm_goes_on_alone_with_a_better_step(real):
+    trial, lanes = real
+    list(trial.race(lanes, 20, 1.0))
+    on = [lane for lane in lanes if len(lane.losses) > LEAST]
+    assert on
+    assert len({lane.algorithm for lane in on}) == len(on)
+    assert all(len(lane.losses) >= LEAST for lane in lanes)
+    best = next(lane for lane in on if lane.algorithm == "scaffold")
+    assert best.eta > 0.1  # A tenth of 1/L is too small.
+    same = [o for o in trial.slower if (o.algorithm, o.K) == (best.algorithm, best.K)]
+    assert {o.eta for o in same} == {0.1 * 2**j for j in range(len(same) + 1)} - {best.eta}
+    assert all(best.losses[LEAST - 1] < o.losses[-1] for o in same if len(o.losses) == LEAST)
+
+
+def test_a_race_that_cannot_arrive_ends_after_thirty_rounds(real):
+    trial, _ = real
+    slow, fast = (Lane("sgd", 1, eta) for eta in (1e-7, 1e-8))
+    list(trial.race([slow, fast], 100, 1.0))
+    assert max(len(slow.losses), len(fast.losses)) == LONG
+    assert slow.compared
+    assert not slow.there
+
+
+def test_a_race_that_may_arrive_goes_on(real):
+    trial, _ = real
+    trial.case.eps = 1e-3
+    trial.goal = trial.case.least + 1e-3
+    lane = Lane("scaffold", 8, 0.2)
+    list(trial.race([lane], 100, 1.0))
+    assert lane.there
 
 
 def test_a_step_that_explodes_is_cut_until_f_falls(trial):

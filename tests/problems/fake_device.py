@@ -200,7 +200,7 @@ def diagnosed(device):
     thinned = panel.thinned(problem, (0, 1, 2), 8, 0, Budget(9.0))
     return {
         "all samples": {name: getattr(diagnose(problem), name) for name in names},
-        "some samples": {"zeta": measure.at_point(thinned, problem.x0(0)).zeta},
+        "some samples": {"G": measure.at_point(thinned, problem.x0(0)).G},
     }
 
 

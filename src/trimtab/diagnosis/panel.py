@@ -70,7 +70,8 @@ class Panel:
         begun = False
         for some in torch.split(every, at_once):
             products: list[Tensor] = []
-            for rows in torch.split(V if V.dim() == 2 else V[some.tolist()], ROWS, dim=-2):
+            own = V if V.dim() == 2 else V.index_select(0, some.to(V.device))
+            for rows in torch.split(own, ROWS, dim=-2):
                 if begun and out_of_time():
                     return
                 products.append(self._products(some.tolist(), x, rows))

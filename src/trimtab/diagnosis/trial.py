@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
 from trimtab.core.task import Progress
-from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SIMPLEST_FIRST, make, named
-from trimtab.diagnosis.case import SHARE, Case
-from trimtab.diagnosis.choice import LIKE
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, make, named
+from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.quadratic_model import NEAR
 from trimtab.diagnosis.rows import TrialCurve
 from trimtab.simulation import Diverged, Simulation, simulate
@@ -28,14 +27,11 @@ DOUBLINGS = 4  # a step size that did well is doubled <= 4 times, while that is 
 ROOM = 0.6  # candidates are tried if they take <= 0.6 x the race, since some steps are halved
 RISEN = 0.25  # f rises if it climbs back by > 0.25 x the way down
 FAR = 3.0  # f exploded if it rose by > 3 x the start's f - f*
-AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down
 CLEARLY = 0.8  # a step is better than another if it leaves < 0.8 x the other's f - f*
-SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
 LONG = 30  # a step that was tried for < 30 rounds may turn out too large later
 LATE = (
     3.0  # a race ends early if f - f* would be > 3 eps at its end, at the pace of its last rounds
 )
-NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
 
 
 @dataclass
@@ -176,6 +172,8 @@ class Trial:
 
     def _may_arrive(self, r: int, lanes: Sequence[Lane], most: int) -> bool:
         """Tell whether a lane that goes on as in its last rounds may reach the goal in time."""
+        if self.goal == -inf:
+            return True
         for lane in lanes:
             if lane.dropped or lane.failed or len(lane.losses) < r:
                 continue
@@ -238,88 +236,3 @@ class Trial:
         low = min(losses)
         bound = low + RISEN * max(0.0, self.f_start - low) + self.case.eps
         return len(losses) >= FIRST and losses[-1] > bound
-
-
-def winner(
-    trial: Trial, lanes: Sequence[Lane], favourite: Lane | None, *, alike: bool
-) -> Lane | None:
-    """Return the lane to advise; None if nothing was tried that lowered f.
-
-    The first to reach the goal wins, or one that is simpler and hardly later. If there was no time
-    to reach it, the favourite (the model's choice) stands unless another got much further down.
-    Without one, the first to come near the least f of all wins; but FedAvg, which is often ahead
-    early, gives way to SCAFFOLD unless the clients are alike, so that it does not stop early.
-    """
-    tried = [lane for lane in lanes if lane.tried and not lane.dropped]
-    if any(lane.reached(trial.goal) < inf for lane in tried):
-        return _first(tried, trial.goal)
-    r = min((len(lane.losses) for lane in tried), default=0)
-
-    def down(lane: Lane) -> float:
-        return trial.f_start - lane.losses[r - 1]
-
-    furthest = max(map(down, tried), default=0.0)
-    if not furthest > 0:
-        return None
-    if favourite in tried and down(favourite) >= AS_GOOD * furthest:
-        return favourite
-    low = min(min(lane.losses[:r]) for lane in tried)
-    best = _first(tried, low + SHARE * (trial.f_start - low))
-    if best.algorithm == FEDAVG and not alike:
-        for lane in tried:
-            same = (lane.algorithm, lane.K) == (SCAFFOLD, best.K)
-            if same and down(lane) >= NOT_BAD * down(best):
-                return lane
-    return best
-
-
-def _first(tried: Sequence[Lane], goal: float) -> Lane:
-    """Return the simplest that is about as early as the first, with the fewest local steps."""
-    fewest = min(lane.reached(goal) for lane in tried)
-    for name in SIMPLEST_FIRST:
-        mine = [lane for lane in tried if lane.algorithm == name]
-        first = min((lane.reached(goal) for lane in mine), default=inf)
-        if first <= LIKE * fewest:
-            break
-    good = [lane for lane in mine if lane.reached(goal) <= NEAR * first]
-    return min(good, key=lambda lane: (lane.K, lane.reached(goal), lane.eta))
-
-
-def better_step(trial: Trial, lane: Lane) -> Generator[Progress, None, tuple[Lane, list[Lane]]]:
-    """Try half and twice the step size for as many rounds; return the best, and what was tried.
-
-    A lane that found its step size on the way is only asked, where the model cannot be trusted and
-    it did not run for long, whether half of it would do.
-    """
-    tried: list[Lane] = []
-    found = len(lane.losses) > LEAST
-    if found and (lane.there or not trial.careful or len(lane.losses) >= LONG):
-        return lane, tried
-    for factor in (0.5,) if found else (0.5, *[2.0] * DOUBLINGS):
-        other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
-        rounds = len(lane.losses) if lane.there else min(len(lane.losses), LONG)
-        yield from trial.race([other], rounds, trial.until, lane.losses if lane.there else ())
-        tried.append(other)
-        better = other.tried and _better(trial, other, lane)
-        lane = other if better else lane
-        if better == (factor < 1):
-            break
-    return lane, tried
-
-
-def _better(trial: Trial, lane: Lane, other: Lane) -> bool:
-    """Tell whether a lane needs fewer rounds; if neither arrives, the smaller step has the benefit.
-
-    A step at the edge of stability does well for some rounds, and then no longer: after few rounds,
-    and where the model cannot be trusted, half of it is preferred unless it is very slow.
-    """
-    there, then = lane.reached(trial.goal), other.reached(trial.goal)
-    if there != then or there < inf:
-        return there < then
-    r = min(len(lane.losses), len(other.losses))
-    ends = [each.losses[r - 1] for each in (lane, other)]
-    if not trial.careful or r >= LONG:
-        low = min(trial.case.least, *ends)
-        return ends[0] - low < CLEARLY * (ends[1] - low)
-    down = [trial.f_start - end for end in ends]
-    return lane.eta < other.eta and down[0] > SLOW * down[1]
