@@ -34,6 +34,7 @@ TIMES = LAST / "time.json"  # what diagnosis_time.py measured
 R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
+CLOCK = 150.0  # a diagnosis of 5 minutes that took > 150 s ended because they were over
 SEEDS = 3  # a race reports the median of 3 seeds
 
 NAMES = """\
@@ -266,6 +267,17 @@ def _with_step(record: dict[str, Any]) -> str:
     return str(record["with the advised step"] or f"{record['settings']['R']}+")
 
 
+def _clock_bound(row: dict[str, Any] | None) -> bool:
+    """Tell whether a diagnosis was not measured, or ended because its minutes were over."""
+    return row is None or row["cpu"] > CLOCK
+
+
+def _seconds(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not measured"
+    return f"{row['cpu']:.1f}" + (" when the minutes were over" if _clock_bound(row) else "")
+
+
 def _lane(row: dict[str, Any]) -> str:
     K = "" if row["algorithm"] == "sgd" else f", K = {row['K']}"
     return f"{named(row['algorithm'])}{K}"
@@ -335,10 +347,10 @@ def times() -> str:
     ]
     for name in dict.fromkeys(row["workload"] for row in rows):
         mine = {row["version"]: row for row in rows if row["workload"] == name}
-        seconds = [mine[version]["cpu"] if version in mine else None for version in versions]
-        shown = ["not measured" if s is None else f"{s:.1f}" for s in seconds]
-        known = None not in seconds and len(versions) == 2
-        ratio = f"{seconds[0] / seconds[1]:.1f}" if known else "-"
+        taken = [mine.get(version) for version in versions]
+        known = len(taken) == 2 and not any(map(_clock_bound, taken))
+        ratio = f"{taken[0]['cpu'] / taken[1]['cpu']:.1f}" if known else "-"
+        shown = [_seconds(row) for row in taken]
         lines.append(
             f"| {name} | {next(iter(mine.values()))['d']} | {' | '.join(shown)} | {ratio} |"
         )

@@ -5,7 +5,7 @@ what differentiates a gradient; whether that is right for this module is found o
 comparison with autograd, since not every operator's batched second derivative is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -93,8 +93,10 @@ class Curvature:
 
             def products(X: Tensor, y: Tensor, V: Tensor) -> Tensor:
                 """Return the Hessian times each row of V: that is symmetric, so either way."""
-                _, pulled = vjp(lambda at: grad(value)(at, X, y), x)
-                return vmap(lambda v: pulled(v)[0])(V)
+                pulled: Callable[[Vector], tuple[Vector]]
+                pulled = vjp(lambda at: grad(value)(at, X, y), x)[1]
+                found: Tensor = vmap(lambda v: pulled(v)[0])(V)
+                return found
 
             X, y = (torch.stack(parts) for parts in zip(*((d.X, d.y) for d in data), strict=True))
             return vmap(products)(X, y, V)
