@@ -5,8 +5,8 @@
     python benchmarks/diagnosis_time.py --source DIR/src      # another version's sources
 
 Each diagnosis runs in a process of its own, with one thread, on the same tensors, and its minutes
-are counted in CPU time; the least of two counts, since others use the machine too. results/diagnosis/time.json has a row for each
-version and workload, and docs/diagnosis.md the table.
+are counted in CPU time; the least of two counts, since others use the machine too. The record is
+results/diagnosis/time.json, a row for each version and workload; docs/diagnosis.md has the table.
 """
 
 import json
@@ -41,7 +41,9 @@ work = torch.load(sys.argv[2])
 problem = Supervised(module(work["module"]), F.cross_entropy, work["clients"], batch=0.2, l2=0.001)
 began = time.process_time()
 found = diagnose(problem, minutes=5)
-print(json.dumps({"cpu": time.process_time() - began, "version": __version__, "advice": found.advice, "d": problem.d}))
+seconds = time.process_time() - began
+row = {"cpu": seconds, "version": __version__, "advice": found.advice, "d": problem.d}
+print(json.dumps(row))
 """
 
 
