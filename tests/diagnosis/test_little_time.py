@@ -1,5 +1,6 @@
 """Every budget of time has an honest answer, and is kept: by a clock that counts gradients."""
 
+from dataclasses import replace
 from itertools import islice
 from math import inf, isfinite
 
@@ -17,7 +18,7 @@ from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.panel import Panel, choose_panel
 from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
-from trimtab.diagnosis.winner import _better, winner
+from trimtab.diagnosis.winner import _better, better_step, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
 
@@ -294,6 +295,31 @@ def test_a_race_that_may_arrive_goes_on(real):
     lane = Lane("scaffold", 8, 0.2)
     list(trial.race([lane], 100, 1.0))
     assert lane.there
+
+
+def test_on_thinned_data_a_step_that_arrives_and_then_rises_is_not_advised(real, monkeypatch):
+    trial, _ = real
+    trial.goal = trial.case.least + 0.5 * (trial.f_start - trial.case.least)
+    edge = 0.1
+    fine, late = [trial.goal - 0.1] * LONG, [trial.goal - 0.1] * 12 + [trial.f_start] * LONG
+
+    def advance(lane):
+        """Let f rise after 12 rounds with any step above the edge."""
+        script = late if lane.eta > edge else fine
+        lane.losses.append(script[len(lane.losses)])
+        if trial._rises(lane.losses):
+            lane.losses, lane.eta = [], lane.eta / 2
+
+    monkeypatch.setattr(trial, "_advance", advance)
+    lane = Lane("sgd", 1, 0.15, fine[:4], compared=True, there=True)
+    whole, _ = Task(better_step(trial, lane)).result()
+    assert whole.eta == 0.15
+    halves = (trial.case.panel.problem,) * 2
+    trial.case.panel = replace(trial.case.panel, halves=halves)
+    thinned, tried = Task(better_step(trial, lane)).result()
+    assert thinned.eta == 0.075
+    assert len(thinned.losses) == LONG
+    assert thinned in tried
 
 
 def test_a_step_that_explodes_is_cut_until_f_falls(trial):

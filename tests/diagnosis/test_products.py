@@ -160,3 +160,13 @@ def test_what_cannot_be_differentiated_twice_is_differenced():
     expected = V @ problem.A[1]
     found = client_products(Once(problem, differentiable=False), 1, x, V)
     assert float((found - expected).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["linear", "tanh", "conv"])
+def test_gradients_of_single_samples_are_those_of_each(name):
+    problem = network(*MODULES[name])
+    x, data = problem.x0() + 0.3, problem.clients[0]
+    each = [problem.sample_gradient(x, data.cut(j, j + 1)) for j in range(len(data))]
+    found = problem.sample_gradients(x, data)
+    torch.testing.assert_close(found, torch.stack(each), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.mean(0), problem.client_gradient(0, x), rtol=1e-9, atol=1e-12)

@@ -109,6 +109,12 @@ class Trial:
             for loss in lane.losses:
                 self.case.saw(loss)
 
+    def run_on(self, lane: Lane, rounds: int) -> Generator[Progress, None, None]:
+        """Run a lane for so many rounds, whether or not it reaches the goal before."""
+        yield from self._up_to(rounds, [lane], self.until)
+        lane.sim, lane.there = None, lane.reached(self.goal) < inf
+        lane.compared = not lane.failed and len(lane.losses) >= LEAST
+
     def _up_to(
         self, r: int, lanes: Sequence[Lane], until: float
     ) -> Generator[Progress, None, None]:

@@ -56,3 +56,11 @@ class Objective:
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x."""
         return self.oracles.gradient(x, data, training=False)
+
+    def sample_gradients(self, x: Vector, data: Data) -> Tensor:
+        """Return the gradients at x of the losses on single samples, each plus l2 x."""
+        form, rows = self.oracles.mean_loss.closed_form, range(len(data))
+        if form is None or not data.suits(form.layers):
+            return torch.stack([self.sample_gradient(x, data.cut(j, j + 1)) for j in rows])
+        each = [data.cut(j, j + 1) for j in rows]
+        return form.gradients(x, [(one.X, one.y, None) for one in each]) + self.oracles.l2 * x

@@ -335,6 +335,10 @@ class Supervised:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
         return self._objective.sample_gradient(x, data)
 
+    def sample_gradients(self, x: Vector, data: Data) -> Tensor:
+        """Return the gradients at x of the losses on single samples, each plus l2 x."""
+        return self._objective.sample_gradients(x, data)
+
     @property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
