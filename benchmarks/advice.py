@@ -6,12 +6,13 @@
 
 For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
 of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case
-in results/account; until all of them are there, the page is made of the last whole account, which
-is in results/diagnosis.
+in results/account; until all of them are there, the page says how many are, and what the last whole
+account said, whose records are in results/diagnosis.
 """
 
 import json
 import os
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,17 +30,19 @@ from trimtab.diagnosis.candidates import named
 
 ROOT = Path(__file__).resolve().parents[1]
 NEW, LAST = (ROOT / "results" / name for name in ("account", "diagnosis"))
+TIMES = LAST / "time.json"  # what diagnosis_time.py measured
 R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
+CLOCK = 150.0  # a diagnosis of 5 minutes that took > 150 s ended because they were over
 SEEDS = 3  # a race reports the median of 3 seeds
 
 NAMES = """\
 Names: G and delta for quadratics (L/mu about 100, ten clients); per cent of similarity for
 digits, letters (EMNIST, ten letters, 7 x 7 pixels) and census (a9a, 3,000 rows), ten clients
 each; "labels" and the parameter of a Dirichlet distribution; "sizes" where client j has 1/j of
-the samples; hospitals for heart; concrete is regression; networks have six clients, the
-transformer reads six roles of Shakespeare; S5 where 5 clients take part. Seeds are of 7001 and
+the samples; hospitals for heart; concrete is regression; networks have eight clients, the
+transformer reads eight roles of Shakespeare; S5 where 5 clients take part. Seeds are of 7001 and
 above, used nowhere before. eps is a hundredth of the start's f - f*, for quadratics a thousandth,
 for networks a tenth."""
 NAMES_OF_LAST = """\
@@ -70,7 +73,7 @@ class Loss:
     def evaluate(self, x: Tensor, client: int | None = None) -> dict[str, float]:
         """Return f(x)."""
         own = self.problem
-        if not isinstance(own, Supervised) or own._test is None:
+        if not isinstance(own, Supervised) or not own.has_test:
             return {"loss": own.loss(x)}
         return {"loss": own.evaluate(x)["loss"] + own.l2 / 2 * float(x.square().sum())}
 
@@ -176,7 +179,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 @click.option("--again", is_flag=True, help="Diagnose anew; keep the races that have a record.")
 def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
     """Compute the cases that have no record yet, then write the page."""
-    os.nice(0 if only_page else 19)
+    os.nice(0 if only_page else 15)
     NEW.mkdir(parents=True, exist_ok=True)
     known = records(NEW)
     for name in () if only_page else names or CASES:
@@ -185,6 +188,7 @@ def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
                 record = account(CASES[name], known.get(name))
             write_json(NEW / f"{name}.json", record)
             click.echo(f"{name}: {judge(record)} {record['seconds']}")
+            sys.stdout.flush()
     (ROOT / "docs" / "diagnosis.md").write_text(page(published()), "utf-8")
 
 
@@ -203,15 +207,14 @@ def judge(record: dict[str, Any]) -> dict[str, Any]:
 
 def records(folder: Path) -> dict[str, Any]:
     """Return the records of a folder by case, in the order of the cases."""
-    found = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    found = {path.stem: path for path in sorted(folder.glob("*.json")) if path != TIMES}
     order = [*(name for name in CASES if name in found), *(n for n in found if n not in CASES)]
     return {name: json.loads(found[name].read_text("utf-8")) for name in order}
 
 
 def published() -> dict[str, Any]:
-    """Return the records of the new account if it is whole, else of the last one that was."""
-    new = records(NEW)
-    return new if set(new) == set(CASES) else records(LAST)
+    """Return the records of the new account, as far as it is; before its first, of the last one."""
+    return records(NEW) or records(LAST)
 
 
 def advised(record: dict[str, Any]) -> bool:
@@ -264,6 +267,17 @@ def _with_step(record: dict[str, Any]) -> str:
     return str(record["with the advised step"] or f"{record['settings']['R']}+")
 
 
+def _clock_bound(row: dict[str, Any] | None) -> bool:
+    """Tell whether a diagnosis was not measured, or ended because its minutes were over."""
+    return row is None or row["cpu"] > CLOCK
+
+
+def _seconds(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not measured"
+    return f"{row['cpu']:.1f}" + (" when the minutes were over" if _clock_bound(row) else "")
+
+
 def _lane(row: dict[str, Any]) -> str:
     K = "" if row["algorithm"] == "sgd" else f", K = {row['K']}"
     return f"{named(row['algorithm'])}{K}"
@@ -290,20 +304,57 @@ def page(recorded: dict[str, Any]) -> str:
     """Return docs/diagnosis.md."""
     with_advice = {name: record for name, record in recorded.items() if advised(record)}
     silent = [name for name in recorded if name not in with_advice]
-    good = sum(map(near, with_advice.values()))
     missed = [name for name, record in with_advice.items() if not near(record)]
+    sentences = [f"Missed: {', '.join(missed)}." if missed else "None was missed."]
+    sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
+    of_now = set(recorded) <= set(CASES)
+    if of_now and len(recorded) < len(CASES):
+        last = records(LAST)
+        sentences += [
+            f"**{len(recorded)} of {len(CASES)} cases are in**; `make account` goes on with the "
+            f"others. The last whole account, of version 0.1.0 and before numbers had intervals, "
+            f"had {share_of(last)}."
+        ]
+    text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
+    return text.format(
+        table=table(recorded),
+        share=share_of(recorded),
+        missed=" ".join(sentences),
+        within=WITHIN,
+        names=NAMES if of_now else NAMES_OF_LAST,
+        times=times(),
+    )
+
+
+def share_of(recorded: dict[str, Any]) -> str:
+    """Say in how many cases the advice was near, with the interval of that share."""
+    with_advice = [record for record in recorded.values() if advised(record)]
+    good = sum(map(near, with_advice))
     low, high = share_interval(good, len(with_advice))
-    share = (
+    return (
         f"{good} of {len(with_advice)} cases with advice ({good / max(1, len(with_advice)):.0%}, "
         f"{LEVEL:.0%} interval {low:.0%} to {high:.0%})"
     )
-    sentences = [f"Missed: {', '.join(missed)}." if missed else "None was missed."]
-    sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
-    text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
-    names = NAMES if set(recorded) <= set(CASES) else NAMES_OF_LAST
-    return text.format(
-        table=table(recorded), share=share, missed=" ".join(sentences), within=WITHIN, names=names
-    )
+
+
+def times() -> str:
+    """Return the CPU seconds of a diagnosis as Markdown, a row for each workload."""
+    rows = json.loads(TIMES.read_text("utf-8")) if TIMES.exists() else []
+    versions = sorted({row["version"] for row in rows})
+    lines = [
+        f"| workload | d | {' | '.join(f'{version}, CPU s' for version in versions)} | ratio |",
+        f"|---|---|{'---|' * len(versions)}---|",
+    ]
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        mine = {row["version"]: row for row in rows if row["workload"] == name}
+        taken = [mine.get(version) for version in versions]
+        known = len(taken) == 2 and not any(map(_clock_bound, taken))
+        ratio = f"{taken[0]['cpu'] / taken[1]['cpu']:.1f}" if known else "-"
+        shown = [_seconds(row) for row in taken]
+        lines.append(
+            f"| {name} | {next(iter(mine.values()))['d']} | {' | '.join(shown)} | {ratio} |"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """docs/diagnosis.md is what its records say."""
 
 import importlib.util
+import json
 from copy import deepcopy
 from pathlib import Path
 
@@ -35,14 +36,38 @@ def test_there_are_forty_cases_of_every_kind_with_seeds_of_their_own(maker):
     assert min(case.seed for case in cases) > 7000
 
 
-def test_an_account_is_published_only_when_it_is_whole(maker, tmp_path, monkeypatch):
+def test_a_part_of_an_account_says_how_large_it_is(maker, tmp_path, monkeypatch):
+    last = maker.records(maker.LAST)
+    record = json.dumps(next(iter(last.values())))
     monkeypatch.setattr(maker, "NEW", tmp_path)
-    last = set(maker.published())
-    (tmp_path / f"{next(iter(maker.CASES))}.json").write_text("{}")
-    assert set(maker.published()) == last
-    for name in maker.CASES:
-        (tmp_path / f"{name}.json").write_text("{}")
+    assert maker.published() == last
+    first, *others = maker.CASES
+    (tmp_path / f"{first}.json").write_text(record)
+    assert set(maker.published()) == {first}
+    text = maker.page(maker.published())
+    assert f"**1 of {len(maker.CASES)} cases are in**" in text
+    assert f"had {maker.share_of(last)}" in text
+    for name in others:
+        (tmp_path / f"{name}.json").write_text(record)
     assert set(maker.published()) == set(maker.CASES)
+    assert "cases are in**" not in maker.page(maker.published())
+
+
+def test_cases_of_every_kind_come_before_second_ones(maker):
+    kinds = [case.kind for case in maker.CASES.values()]
+    small = {kind for kind in kinds if kind not in ("CNN", "two layers", "transformer")}
+    assert set(kinds[: len(small)]) == small
+    assert set(kinds[:25]) == set(kinds)
+
+
+def test_the_times_are_those_of_the_record(maker, tmp_path, monkeypatch):
+    rows = [("0.1.0", 12.0, "digits"), ("0.2.0", 3.0, "digits"), ("0.1.0", 290.0, "a network")]
+    kept = [{"workload": w, "version": v, "cpu": cpu, "d": 7} for v, cpu, w in rows]
+    monkeypatch.setattr(maker, "TIMES", tmp_path / "time.json")
+    maker.TIMES.write_text(json.dumps(kept))
+    lines = maker.times().splitlines()
+    assert lines[2] == "| digits | 7 | 12.0 | 3.0 | 4.0 |"
+    assert lines[3] == "| a network | 7 | 290.0 when the minutes were over | not measured | - |"
 
 
 @pytest.mark.parametrize(("good", "of"), [(0, 5), (27, 28), (40, 44), (44, 44)])

@@ -1,5 +1,6 @@
 """Every budget of time has an honest answer, and is kept: by a clock that counts gradients."""
 
+from dataclasses import replace
 from itertools import islice
 from math import inf, isfinite
 
@@ -16,7 +17,8 @@ from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.panel import Panel, choose_panel
-from trimtab.diagnosis.trial import LEAST, Lane, Trial, _better, winner
+from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
+from trimtab.diagnosis.winner import _better, better_step, winner
 from trimtab.problems.models import resnet18
 from trimtab.report import write_diagnosis
 
@@ -247,6 +249,77 @@ def test_after_few_rounds_half_the_step_is_preferred_and_after_many_the_better_o
     assert better(10, careful=True) == (True, False)
     assert better(40, careful=True) == (False, True)
     assert better(10, careful=False) == (False, True)
+
+
+@pytest.fixture
+def real():
+    """Return a trial on quadratics, aiming at 1e-6 of the way down, and lanes with small steps."""
+    problem = quadratics(G=1.0, delta=0.3)
+    budget = Budget(600.0)
+    case = begin(problem, choose_panel(problem, 0, budget), budget, problem.x0(), 6, 0, 1e-6)
+    case.best, case.least, case.optimum = problem.x_star, problem.loss(problem.x_star), True
+    lanes = [Lane("sgd", 1, 0.2), *(Lane(name, K, 0.1) for name in MANY for K in (2, 8))]
+    return Trial(case, 1.0, careful=False), lanes
+
+
+MANY = ("scaffold", "fedavg")
+
+
+def test_after_ten_rounds_the_best_of_each_algorithm_goes_on_alone_with_a_better_step(real):
+    trial, lanes = real
+    list(trial.race(lanes, 20, 1.0))
+    on = [lane for lane in lanes if len(lane.losses) > LEAST]
+    assert on
+    assert len({lane.algorithm for lane in on}) == len(on)
+    assert all(len(lane.losses) >= LEAST for lane in lanes)
+    best = next(lane for lane in on if lane.algorithm == "scaffold")
+    assert best.eta > 0.1  # A tenth of 1/L is too small.
+    same = [o for o in trial.slower if (o.algorithm, o.K) == (best.algorithm, best.K)]
+    assert {o.eta for o in same} == {0.1 * 2**j for j in range(len(same) + 1)} - {best.eta}
+    assert all(best.losses[LEAST - 1] < o.losses[-1] for o in same if len(o.losses) == LEAST)
+
+
+def test_a_race_that_cannot_arrive_ends_after_thirty_rounds(real):
+    trial, _ = real
+    slow, fast = (Lane("sgd", 1, eta) for eta in (1e-7, 1e-8))
+    list(trial.race([slow, fast], 100, 1.0))
+    assert max(len(slow.losses), len(fast.losses)) == LONG
+    assert slow.compared
+    assert not slow.there
+
+
+def test_a_race_that_may_arrive_goes_on(real):
+    trial, _ = real
+    trial.case.eps = 1e-3
+    trial.goal = trial.case.least + 1e-3
+    lane = Lane("scaffold", 8, 0.2)
+    list(trial.race([lane], 100, 1.0))
+    assert lane.there
+
+
+def test_on_thinned_data_a_step_that_arrives_and_then_rises_is_not_advised(real, monkeypatch):
+    trial, _ = real
+    trial.goal = trial.case.least + 0.5 * (trial.f_start - trial.case.least)
+    edge = 0.1
+    fine, late = [trial.goal - 0.1] * LONG, [trial.goal - 0.1] * 12 + [trial.f_start] * LONG
+
+    def advance(lane):
+        """Let f rise after 12 rounds with any step above the edge."""
+        script = late if lane.eta > edge else fine
+        lane.losses.append(script[len(lane.losses)])
+        if trial._rises(lane.losses):
+            lane.losses, lane.eta = [], lane.eta / 2
+
+    monkeypatch.setattr(trial, "_advance", advance)
+    lane = Lane("sgd", 1, 0.15, fine[:4], compared=True, there=True)
+    whole, _ = Task(better_step(trial, lane)).result()
+    assert whole.eta == 0.15
+    halves = (trial.case.panel.problem,) * 2
+    trial.case.panel = replace(trial.case.panel, halves=halves)
+    thinned, tried = Task(better_step(trial, lane)).result()
+    assert thinned.eta == 0.075
+    assert len(thinned.losses) == LONG
+    assert thinned in tried
 
 
 def test_a_step_that_explodes_is_cut_until_f_falls(trial):

@@ -7,7 +7,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised
-from trimtab.diagnosis.panel import client_products
+from trimtab.diagnosis.panel import Panel, client_products
+from trimtab.problems.supervised.curvature import Curvature
+
+
+def everybody(problem):
+    return Panel(problem, tuple(range(problem.N)))
 
 
 def network(*layers, l2=0.1):
@@ -31,6 +36,87 @@ def test_products_are_those_of_the_dense_hessian_with_l2(name):
     H = dense_hessian(problem, 0, x)
     torch.testing.assert_close(problem.client_hvp(0, x, V), V @ H, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(problem.client_hvp(0, x, V[0]), H @ V[0], rtol=1e-9, atol=1e-9)
+
+
+def several(
+    *layers, sizes=(20, 20, 20, 20, 20), loss=F.cross_entropy, y=lambda n: torch.arange(n) % 2
+):
+    clients = [(random(n, 4, seed=i), y(n)) for i, n in enumerate(sizes)]
+    return Supervised(nn.Sequential(*layers), loss, clients, l2=0.1)
+
+
+def in_turn(problem, x, V):
+    rows = V.expand(problem.N, *V.shape[-2:])
+    return torch.stack([problem.client_hvp(i, x, rows[i]) for i in range(problem.N)])
+
+
+AT_ONCE = {name: (layers, {}) for name, layers in MODULES.items()}
+AT_ONCE |= {
+    "unequal": (MODULES["tanh"], {"sizes": (20, 12, 20, 20, 7, 20)}),
+    "linear, unequal": (MODULES["linear"], {"sizes": (20, 12, 5)}),
+    "no bias": ([nn.Linear(4, 2, bias=False)], {}),
+    "regression": ([nn.Linear(4, 3)], {"loss": F.mse_loss, "y": lambda n: random(n, 3)}),
+    "two labels": (
+        [nn.Linear(4, 3)],
+        {
+            "loss": F.binary_cross_entropy_with_logits,
+            "y": lambda n: (random(n, 3) > 0).double(),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("shape", [(3,), (6, 2)], ids=["rows for all", "rows for each"])
+def test_products_of_several_clients_are_those_of_each(name, shape):
+    layers, how = AT_ONCE[name]
+    problem = several(*layers, **how)
+    shape = (problem.N, *shape[1:]) if len(shape) == 2 else shape
+    x, V = problem.x0() + 0.3, random(*shape, problem.d, seed=1)
+    assert problem.chunk_hvp is not None
+    found = problem.chunk_hvp(range(problem.N), x, V)
+    torch.testing.assert_close(found, in_turn(problem, x, V), rtol=1e-9, atol=1e-9)
+
+
+def test_batched_derivatives_that_are_wrong_are_found_out_and_not_used(monkeypatch):
+    problem = several(*MODULES["groupnorm"])
+    right = Curvature._at_once
+    monkeypatch.setattr(Curvature, "_at_once", lambda *how: 1.01 * right(*how))
+    x, V = problem.x0() + 0.3, random(3, problem.d, seed=1)
+    found = problem.chunk_hvp(range(problem.N), x, V)
+    torch.testing.assert_close(found, in_turn(problem, x, V), rtol=1e-9, atol=1e-9)
+    assert problem.chunk_hvp is None
+
+
+def test_several_clients_at_once_have_no_dropout():
+    problem = several(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    assert problem.chunk_hvp is None  # A module that draws has no such way.
+    x, V = problem.x0() + 0.3, random(2, problem.d)
+    found = torch.stack(list(everybody(problem).all_products(x, V)))
+    torch.testing.assert_close(found, in_turn(problem, x, V))
+
+
+@pytest.mark.parametrize("make", [quadratics, logistic, lambda: several(*MODULES["tanh"])])
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_a_panel_yields_the_products_of_one_client_after_the_other(make, at_once, monkeypatch):
+    problem = make()
+    monkeypatch.setattr("trimtab.diagnosis.panel.AT_ONCE", at_once)
+    monkeypatch.setattr("trimtab.diagnosis.panel.ROWS", 2)
+    x, V = problem.x0(0).double() + 0.2, random(5, problem.d, seed=3)
+    panel = everybody(problem)
+    expected = in_turn(problem, x, V)
+    torch.testing.assert_close(torch.stack(list(panel.all_products(x, V))), expected)
+    some = [2, 0]
+    found = torch.stack(list(panel.all_products(x, V, clients=some)))
+    torch.testing.assert_close(found, expected[some])
+    mean = torch.einsum("n,nmd->md", problem.weights, expected)
+    torch.testing.assert_close(panel.mean_products(x, V), mean)
+
+
+def test_the_first_products_come_whatever_the_time_is():
+    panel = everybody(quadratics(N=200, d=6))
+    x, V = random(6), random(3, 6)
+    assert 1 <= len(list(panel.all_products(x, V, out_of_time=lambda: True))) < 200
 
 
 def test_products_in_pieces_are_those_in_one_piece(monkeypatch):
@@ -74,3 +160,13 @@ def test_what_cannot_be_differentiated_twice_is_differenced():
     expected = V @ problem.A[1]
     found = client_products(Once(problem, differentiable=False), 1, x, V)
     assert float((found - expected).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["linear", "tanh", "conv"])
+def test_gradients_of_single_samples_are_those_of_each(name):
+    problem = network(*MODULES[name])
+    x, data = problem.x0() + 0.3, problem.clients[0]
+    each = [problem.sample_gradient(x, data.cut(j, j + 1)) for j in range(len(data))]
+    found = problem.sample_gradients(x, data)
+    torch.testing.assert_close(found, torch.stack(each), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.mean(0), problem.client_gradient(0, x), rtol=1e-9, atol=1e-12)

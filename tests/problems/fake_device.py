@@ -1,7 +1,8 @@
 """A device written in Python: nothing of it may meet a tensor of the CPU unasked, as on a GPU.
 
-Run by itself, since a device is for a whole process: it trains on the device `fake` and on the CPU
-and prints, as JSON, how far the two are apart. The numbers are computed by the CPU behind it.
+It has no float64, as Apple's (MPS) has none. Run by itself, since a device is for a whole process:
+it trains and diagnoses on the device `fake` and on the CPU and prints, as JSON, how far the two are
+apart. The numbers are computed by the CPU behind it.
 """
 
 import json
@@ -55,6 +56,8 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, numbers):
+        if numbers.dtype == torch.float64:
+            raise TypeError("the device has no float64")
         size, like = numbers.size(), {"strides": numbers.stride(), "dtype": numbers.dtype}
         made = Tensor._make_wrapper_subclass(cls, size, device="fake:0", **like)
         storage = made.untyped_storage()
@@ -179,10 +182,26 @@ def trained(device):
         for executor in ("loop", "batched", "threads", "auto"):
             rounds = simulate(Scaffold(eta_l=0.1, K=3), problem, S=2, executor=executor)
             *_, last = islice(rounds, 3)
+            assert rounds.audit() < 1e-5
             measured = problem.evaluate(last.x) | problem.evaluate(last.x, client=1)
             gradient = problem.client_hvp(0, last.x, problem.gradient(last.x))
             found[f"{name}, {executor}"] = last.x, gradient, measured
     return found
+
+
+def diagnosed(device):
+    """Return what a diagnosis measures, on all samples and on some of them."""
+    from trimtab import diagnose
+    from trimtab.diagnosis import measure, panel
+    from trimtab.diagnosis.budget import Budget
+
+    names = ("zeta", "G", "B", "L", "delta", "mu", "sigma")
+    problem = dict(problems(device))["weighted"]
+    thinned = panel.thinned(problem, (0, 1, 2), 8, 0, Budget(9.0))
+    return {
+        "all samples": {name: getattr(diagnose(problem), name) for name in names},
+        "some samples": {"G": measure.at_point(thinned, problem.x0(0)).G},
+    }
 
 
 if __name__ == "__main__":
@@ -197,4 +216,8 @@ if __name__ == "__main__":
         apart = [float((numbers_of(a) - b).norm() / b.norm()) for a, b in pairs]
         worst = max(abs(value - here[name][2][key]) for key, value in measured.items())
         report[name] = {"device": str(x.device), "apart": max(*apart, worst)}
+    report = {
+        "trained": report,
+        "diagnosed": {"here": diagnosed("cpu"), "there": diagnosed("fake")},
+    }
     print(json.dumps(report))

@@ -64,6 +64,28 @@ def test_the_loss_is_the_mean_of_the_clients_where_a_problem_has_none_of_its_own
     assert capabilities(Six()).loss is None
 
 
+@pytest.mark.parametrize(
+    "own",
+    [torch.nn.MSELoss(), torch.nn.functional.mse_loss, lambda output, y: 0.0, 0.25, "mse"],
+    ids=["module", "function", "lambda", "number", "name"],
+)
+def test_a_loss_of_outputs_and_targets_is_not_taken_for_f(own):
+    class Trained(Six):
+        loss = staticmethod(own) if callable(own) else own
+
+    assert capabilities(Trained()).loss is None
+    found = diagnose(Trained())
+    assert abs(found.L - 1.0) < 1e-3
+
+
+@pytest.mark.parametrize("f", [lambda x: 3.0, lambda x, client=None: 3.0, lambda *x: 3.0])
+def test_a_loss_of_x_is_f_whatever_else_it_takes(f):
+    class Own(Six):
+        loss = staticmethod(f)
+
+    assert capabilities(Own()).loss(torch.zeros(D)) == 3.0
+
+
 def test_its_own_functions_go_first():
     own = same()
     can = capabilities(own)

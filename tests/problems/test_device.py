@@ -16,16 +16,28 @@ EXECUTORS = ("loop", "batched", "threads", "auto")
 PROBLEMS = ("named", "on batch", "linear", "weighted", "collated", "numbers")
 
 
-def test_nothing_meets_a_tensor_of_the_cpu_on_a_device_written_in_python():
-    """As on a GPU, an operation on tensors of two devices fails there."""
+@pytest.fixture(scope="module")
+def on_the_device():
+    """Return what the script found on a device written in Python, which has no float64."""
     script = Path(__file__).with_name("fake_device.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_nothing_meets_a_tensor_of_the_cpu_on_a_device_written_in_python(on_the_device):
+    """As on a GPU, an operation on tensors of two devices fails there."""
+    found = on_the_device["trained"]
     assert set(found) == {f"{problem}, {each}" for problem in PROBLEMS for each in EXECUTORS}
     for name, result in found.items():
         assert result["device"] == "fake:0", name
         assert result["apart"] < 1e-4, name
+
+
+def test_a_diagnosis_needs_no_float64_on_the_device(on_the_device):
+    here, there = (on_the_device["diagnosed"][place] for place in ("here", "there"))
+    for what, numbers in there.items():
+        assert numbers == pytest.approx(here[what], rel=0.02), what
 
 
 def test_the_device_is_where_module_and_data_are():

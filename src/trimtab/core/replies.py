@@ -175,7 +175,7 @@ def _weighted(weights: list[float], tree: Any) -> Any:
 def _squares(tree: Any) -> list[float]:
     """Return the squared norms of the rows."""
     numbers = [leaf.flatten(1) for leaf in leaves(tree) if leaf.is_floating_point()]
-    norms = [torch.linalg.vector_norm(leaf, dim=1).double().square() for leaf in numbers]
+    norms = [torch.linalg.vector_norm(leaf, dim=1).cpu().double().square() for leaf in numbers]
     return torch.stack(norms).sum(0).tolist() if norms else []
 
 

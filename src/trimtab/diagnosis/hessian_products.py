@@ -6,7 +6,7 @@ early the time is over. A direction costs a product with every client's Hessian;
 where the clients that seem steepest and most different, and Hess, leave the subspace (Davidson).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.core.streams import NOISE, stream
+from trimtab.core.streams import NOISE, PARTITION, stream
 from trimtab.core.task import Progress
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.hessians import Hessians, Restricted, root_mean
@@ -42,7 +42,9 @@ def by_products(
     yield Progress("random vectors through every Hessian", share)
     space = _Subspace(panel, x, seed, out_of_time)
     if space.seen < panel.problem.N:
-        budget.note(f"Only {space.seen} of {panel.problem.N} Hessians were looked at.")
+        budget.note(
+            f"Only {space.seen} of {panel.problem.N} Hessians, drawn at random, were looked at."
+        )
     most = max(PROBES, min(MOST, panel.problem.d, ROOM // (panel.problem.d * (3 + worst))))
     followed: dict[int, None] = {}
     late = False
@@ -77,6 +79,9 @@ class _Subspace:
     def __init__(self, panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> None:
         d = panel.problem.d
         self.panel, self.x, self.out_of_time = panel, x, out_of_time
+        # Those that there is time for are drawn at random, so that they stand for all.
+        order = torch.randperm(panel.problem.N, generator=stream(seed, PARTITION, 8))
+        self.clients: list[int] = order.tolist()
         self.Q = x.new_zeros(0, d)
         self.HQ = x.new_zeros(0, d)  # Hess times each direction
         self.images: dict[int, Tensor] = {}  # Hess_i times each direction, of those followed
@@ -92,7 +97,7 @@ class _Subspace:
     @property
     def p(self) -> Tensor:
         """The weights of the clients that were looked at, which sum to 1."""
-        p = self.panel.p[: self.seen]
+        p = self.panel.p[self.clients]
         return p / p.sum()
 
     # -- directions
@@ -111,19 +116,17 @@ class _Subspace:
 
     def _first(self, V: Tensor) -> None:
         """Look at the first directions, at as many clients as there is time for."""
-        products = []
-        for i in range(self.panel.problem.N):
-            products.append(self._products(i, V))
-            if self.out_of_time():
-                break
+        each = dict(zip(self.clients, self._all_products(V), strict=False))
+        self.clients = sorted(each)
+        products = [each[i] for i in self.clients]
         self.seen = len(products)
-        each = torch.stack([(first + second) / 2 for first, second in products])
-        mean = weighted(self.p, each)
+        both = torch.stack([(first + second) / 2 for first, second in products])
+        mean = weighted(self.p, both)
         scale = (self.panel.problem.d / len(V)) ** 0.5  # V spans so small a part of all directions.
         self.frobenius = (
-            torch.stack([norms.square().sum((1, 2)).sqrt() for norms in (each, each - mean)], 1)
-            .double()
+            torch.stack([norms.square().sum((1, 2)).sqrt() for norms in (both, both - mean)], 1)
             .cpu()
+            .double()
             * scale
         )
         self.A = torch.zeros(self.seen, 0, 0, dtype=torch.float64)
@@ -138,16 +141,15 @@ class _Subspace:
         products, mean = [], torch.zeros_like(V)
         wide = torch.cat([self.Q, V])
         images = {}
-        for i in range(self.seen):
-            first, second = self._products(i, V)
+        for i, (first, second) in enumerate(self._all_products(V)):
             both = (first + second) / 2
             mean.add_(both, alpha=float(self.p[i]))
             if i in self.images:
                 images[i] = both
             # Only what is seen of it in the subspace is kept, since there may be many clients.
             products.append((first @ wide.T, second @ wide.T))
-            if self.out_of_time() and i + 1 < self.seen:
-                return False
+        if len(products) < self.seen:
+            return False
         for i, image in images.items():
             self.images[i] = torch.cat([self.images[i], image])
         self._grow(V, products, mean, inside=True)
@@ -155,11 +157,18 @@ class _Subspace:
 
     def _products(self, i: int, V: Tensor) -> tuple[Tensor, Tensor]:
         """Return Hess_i V on both halves of the samples; twice the same if all are measured."""
-        if self.panel.halves is None:
-            both = self.panel.products(i, self.x, V)
-            return both, both
-        first, second = (half.products(i, self.x, V) for half in self.panel.half_panels)
-        return first, second
+        each = [panel.products(self.clients[i], self.x, V) for panel in self._panels]
+        return each[0], each[-1]
+
+    def _all_products(self, V: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same for one client after the other, until the time is over."""
+        how = (self.x, V, self.out_of_time, self.clients)
+        for products in zip(*(panel.all_products(*how) for panel in self._panels), strict=False):
+            yield products[0], products[-1]
+
+    @property
+    def _panels(self) -> tuple[Panel, ...]:
+        return self.panel.half_panels or (self.panel,)
 
     def _grow(
         self,
@@ -178,7 +187,7 @@ class _Subspace:
             target[:, :m, :m] = old
             for i, (first, second) in enumerate(products):
                 part = (first + sign * second) / 2
-                rows = (part if inside else part @ self.Q.T).double().cpu()
+                rows = (part if inside else part @ self.Q.T).cpu().double()
                 rows[:, m:] = (rows[:, m:] + rows[:, m:].T) / 2
                 target[i, m:, :] = rows
                 target[i, :, m:] = rows.T
@@ -263,6 +272,7 @@ class _Subspace:
     def conclude(self, followed: tuple[int, ...]) -> Hessians:
         """Return what is known of all clients."""
         N, mean = self.panel.problem.N, self.mean
+        all_seen = self.seen == N
         values = torch.linalg.eigvalsh(mean)
         own = torch.linalg.eigvalsh(self.A)
         _, apart = self.norms()
@@ -283,20 +293,20 @@ class _Subspace:
             delta=delta,
             weak=min(0.0, float(own.min())),
             second=second,
-            apart=known + (nan,) * (N - self.seen),
-            measured=tuple(i in followed for i in range(N)),
+            apart=tuple(dict(zip(self.clients, known, strict=True)).get(i, nan) for i in range(N)),
+            measured=tuple(i in {self.clients[j] for j in followed} for i in range(N)),
             spectra={
-                i: Spectrum(
+                self.clients[i]: Spectrum(
                     tuple(torch.linalg.eigvalsh(self.A[i] - mean).tolist()), (1 / width,) * width
                 )
                 for i in followed
             },
             norm=float(values.abs().max()),
             exact=len(followed) == N and settled["L"] and settled["delta"],
-            mu_exact=settled["mu"],
+            mu_exact=settled["mu"] and all_seen,
             rough=not (settled["L"] and settled["delta"]),
             errors=errors,
-            restricted=Restricted(self.A, self.p, self.noise),
+            restricted=Restricted(self.A, self.p, self.noise, tuple(self.clients)),
         )
 
     def _errors(self, followed: tuple[int, ...]) -> dict[str, float]:

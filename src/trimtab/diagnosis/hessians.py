@@ -34,6 +34,7 @@ class Restricted:
     A: Tensor  # Hess_i in these directions, of shape (clients, m, m)
     p: Tensor  # the weights of these clients
     noise: Tensor | None = None  # how far A may be off because samples were drawn, as a draw of it
+    clients: tuple[int, ...] | None = None  # which of the panel's clients these are; None: all
 
     def replicates(self, draws: Draws) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Return L, delta, mu, |Hess| and `second` as other draws might have made them, and as is.
@@ -42,6 +43,7 @@ class Restricted:
         clients that nobody measured may be steeper, and differ more, by one common factor.
         """
         n = len(self.A)
+        draws = draws if self.clients is None else draws.of_some(self.clients, self.p)
         own, apart = self._norms(self.A, self.p)
         centre = self._as_measured(own, apart)
         if not draws.clients_vary and self.noise is None:
@@ -54,7 +56,6 @@ class Restricted:
         rows: dict[str, list[float]] = {name: [] for name in REPLICATED}
         second = sqrt(float(self.p @ apart.square())) or 1.0
         for w, z, factor in zip(draws.weights, draws.normals, beyond.tolist(), strict=True):
-            w, z = w[:n] / w[:n].sum(), z[:n]
             A = self._moved(z)
             values = torch.linalg.eigvalsh(weighted(w, A))
             steep, different = self._norms(A[top], torch.ones(1), weighted(w, A))
@@ -97,7 +98,7 @@ class Restricted:
                 directions.append(U[:, values.abs().topk(4).indices])
         Q = torch.linalg.qr(torch.cat(directions, 1)).Q
         noise = None if self.noise is None else Q.T @ self.noise @ Q
-        return Restricted(Q.T @ self.A @ Q, self.p, noise)
+        return Restricted(Q.T @ self.A @ Q, self.p, noise)  # of the clients that draws are for
 
     @staticmethod
     def _norms(A: Tensor, p: Tensor, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -146,14 +147,12 @@ def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | N
     d = panel.problem.d
     if d > SMALL:
         return None
-    eye, matrices = torch.eye(d).to(x), []
-    for i in range(panel.problem.N):
-        H = panel.products_in_time(i, x, eye, out_of_time)
-        if H is None or out_of_time():
-            return None
-        # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
-        matrices.append((H + H.T).double() / 2 if panel.can.symmetric else H.T.double())
-    return torch.stack(matrices)
+    # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
+    columns = [H.cpu().double() for H in panel.all_products(x, torch.eye(d).to(x), out_of_time)]
+    if len(columns) < panel.problem.N or out_of_time():
+        return None
+    H_i = torch.stack(columns).mT
+    return (H_i + H_i.mT) / 2 if panel.can.symmetric else H_i
 
 
 def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
@@ -161,14 +160,13 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     d = panel.problem.d
     if d > DENSE:
         return None
-    H, eye = torch.zeros(d, d, dtype=torch.float64), torch.eye(d).to(x)
     assert panel.can.symmetric
-    for i in range(panel.problem.N):
-        H_i = None if out_of_time() else panel.products_in_time(i, x, eye, out_of_time)
-        if H_i is None:
-            return None
-        H.add_(H_i.double().cpu(), alpha=float(panel.p[i]))
-    return (H + H.T) / 2
+    H, seen = torch.zeros(d, d, dtype=torch.float64), 0
+    if not out_of_time():
+        for H_i in panel.all_products(x, torch.eye(d).to(x), out_of_time):
+            H.add_(H_i.cpu().double(), alpha=float(panel.p[seen]))
+            seen += 1
+    return (H + H.T) / 2 if seen == panel.problem.N else None
 
 
 def by_matrices(
@@ -195,7 +193,7 @@ def by_matrices(
         spectra=dict(enumerate(apart)),
         matrix=H,
         norm=mean.norm,
-        restricted=Restricted(H_i, p.double().cpu(), noise),
+        restricted=Restricted(H_i, p.cpu().double(), noise),
     )
 
 

@@ -168,7 +168,7 @@ def of_bias(
         relative |= _relative(model, sample.draws, eta, K)
     at = f"{sample.at}, eta_l = {eta:.3g}, K = {K}"
     return {
-        name: replace(sample.derive(value, value * relative[name]), at=at)
+        name: replace(sample.derive(value, value * relative[name], ("zeta", "delta")), at=at)
         for name, value in known.items()
     }
 

@@ -78,7 +78,7 @@ def at_point(panel: Panel, x: Vector, sampled_clients: bool = False) -> Gradient
     """Measure the gradients at x."""
     p, rows, halves = panel.p, panel.gradients(x), None
     mean = weighted(p, rows)
-    apart = (rows - mean).norm(dim=1).double().cpu()
+    apart = (rows - mean).norm(dim=1).cpu().double()
     if panel.halves is not None:
         first, second = (gradients(half, x) for half in panel.halves)
         halves = first, second
@@ -102,14 +102,14 @@ def inner_products(p: Tensor, rows: Tensor, halves: tuple[Tensor, Tensor] | None
     a, b = (rows, rows) if halves is None else halves
     mean_a, mean_b = weighted(p, a), weighted(p, b)
     a, b = a - mean_a, b - mean_b
-    M = (a @ b.T).double().cpu()
-    along = (a @ mean_b + b @ mean_a).double().cpu() / 2
+    M = (a @ b.T).cpu().double()
+    along = (a @ mean_b + b @ mean_a).cpu().double() / 2
     error = torch.zeros(len(rows), dtype=torch.float64)
     if halves is not None:
-        across = ((a + b) / 2 * (a - b)).sum(1).double().cpu()
-        noise = (a - b).square().sum(1).double().cpu() / 2
+        across = ((a + b) / 2 * (a - b)).sum(1).cpu().double()
+        noise = (a - b).square().sum(1).cpu().double() / 2
         error = (across.square() + noise.square() / rows.shape[1]).sqrt()
-    return Products((M + M.T) / 2, along, float((mean_a * mean_b).double().sum()), error)
+    return Products((M + M.T) / 2, along, float((mean_a * mean_b).cpu().double().sum()), error)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
         noise = noise_samples(panel, x, seed, pair, out_of_time)
         if noise is None:
             break
-        squares.append(noise.double().square().sum(1).cpu())
+        squares.append(noise.cpu().double().square().sum(1))
         total = [float(panel.p @ each) for each in squares]
         if total[-1] == 0:
             break

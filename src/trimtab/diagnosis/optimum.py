@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf, log2
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,9 +64,11 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
 def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> Vector | None:
     """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time.
 
-    Its mini-batches are those of seed 0, so that all seeds measure at the same point.
+    Its mini-batches are those of seed 0, and its step is a power of 2, so that all seeds measure at
+    the same point, though what they know of L differs a little.
     """
-    for eta_l in (1 / L, 0.1 / L) if L > 0 else ():
+    near = 2.0 ** -ceil(log2(L)) if L > 0 else 0.0
+    for eta_l in (near, near / 8) if near else ():
         try:
             for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x):
                 if done.r == ROUNDS:
@@ -97,14 +99,14 @@ def descend(
     with suppress(_OverError):
         minimize(
             search.look,
-            x.double().cpu().numpy(),
+            x.cpu().double().numpy(),
             jac=True,
             method="L-BFGS-B",
             callback=search.remember,
             options={
                 "maxiter": most,
                 "maxfun": 4 * most,
-                "maxcor": 30 if problem.d <= LARGE else 4,
+                "maxcor": 12 if problem.d <= LARGE else 4,
                 "ftol": 0.0,
                 "gtol": 0.0,
             },
@@ -134,7 +136,7 @@ class _Search:
             self.start, self.least, self.lowest = slope, loss, loss
         if loss < self.lowest:
             self.lowest, self.best = loss, (here.clone(), slope)
-        return loss, gradient.double().cpu().numpy()
+        return loss, gradient.cpu().double().numpy()
 
     def remember(self, at: "NDArray[numpy.float64]") -> None:
         """Take the best point since the last step into the way; end when it is close."""

@@ -1,6 +1,7 @@
 """Who is measured, and on how much data: all clients on all data, unless that takes too long."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
@@ -21,6 +22,7 @@ PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all
 FEW = 16  # >= 16 samples of a client are measured
 TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
 ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
+NUMBERS = 20_000_000  # the products of several clients at once hold <= 20,000,000 numbers
 
 
 @dataclass(frozen=True)
@@ -47,26 +49,52 @@ class Panel:
         return self.problem.weights
 
     def products(self, i: int, x: Vector, V: Tensor) -> Tensor:
-        """Return Hess_i at x times each row of V (or times V)."""
-        return client_products(self.problem, i, x, V)
+        """Return Hess_i at x times each row of V."""
+        return self._products([i], x, V)[0]
 
-    def products_in_time(
-        self, i: int, x: Vector, V: Tensor, out_of_time: OutOfTime
-    ) -> Tensor | None:
-        """Return Hess_i at x times each row of V, or None if the time is over before the end."""
-        products: list[Tensor] = []
-        for rows in torch.split(V, ROWS):
-            if products and out_of_time():
-                return None
-            products.append(self.products(i, x, rows))
-        return torch.cat(products)
+    def all_products(
+        self,
+        x: Vector,
+        V: Tensor,
+        out_of_time: OutOfTime = lambda: False,
+        clients: Sequence[int] | None = None,
+    ) -> Iterator[Tensor]:
+        """Yield Hess_i at x times each row of V for one client after the other.
+
+        V: rows for all clients, (m, d), or for each its own, (N, m, d). The first come whatever the
+        time is; after that, there are no more when it is over. clients: all, or these in turn.
+        """
+        every = torch.tensor(range(self.problem.N) if clients is None else clients)
+        at_once = 1 if self.can.products_at_once is None else AT_ONCE
+        at_once = max(1, min(at_once, NUMBERS // (V.shape[-2] * V.shape[-1])))
+        begun = False
+        for some in torch.split(every, at_once):
+            products: list[Tensor] = []
+            own = V if V.dim() == 2 else V.index_select(0, some.to(V.device))
+            for rows in torch.split(own, ROWS, dim=-2):
+                if begun and out_of_time():
+                    return
+                products.append(self._products(some.tolist(), x, rows))
+                begun = True
+            yield from torch.cat(products, 1)
+
+    def _products(self, clients: list[int], x: Vector, V: Tensor) -> Tensor:
+        """Return the Hessians of some clients times rows, (m, d) for all or (s, m, d)."""
+        at_once = self.can.products_at_once
+        if at_once is not None:
+            with suppress(RuntimeError):  # One after the other there are other ways.
+                return at_once(clients, x, V).detach()
+        rows = V.expand(len(clients), *V.shape[-2:])
+        pairs = zip(clients, rows, strict=True)
+        return torch.stack([client_products(self.problem, i, x, own) for i, own in pairs])
 
     def mean_products(self, x: Vector, V: Tensor) -> Tensor:
         """Return Hess at x times each row of V (or times V)."""
-        total = torch.zeros_like(V)
-        for i in range(self.problem.N):
-            total.add_(self.products(i, x, V), alpha=float(self.p[i]))
-        return total
+        rows = V.view(-1, self.problem.d)
+        total = torch.zeros_like(rows)
+        for p, products in zip(self.p.tolist(), self.all_products(x, rows), strict=True):
+            total.add_(products, alpha=p)
+        return total.view(V.shape)
 
     def gradients(self, x: Vector) -> Tensor:
         """Return the gradients of all clients, one in each row."""
@@ -217,6 +245,9 @@ class _Some:
         products = self.can.hessian_products
         if products is not None:
             self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)
+        at_once = self.can.products_at_once
+        if at_once is not None:
+            self.chunk_hvp = lambda some, x, V: at_once([self.clients[i] for i in some], x, V)
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)

@@ -13,7 +13,8 @@ from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD, 
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice, choose, pick
 from trimtab.diagnosis.quadratic_model import KS, Predicted, QuadraticModel
-from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial, better_step, winner
+from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial
+from trimtab.diagnosis.winner import better_step, winner
 
 ROUNDS = 1000  # an algorithm runs for <= 1000 rounds on the model
 LOOK = 10  # the first look takes <= 10 rounds
@@ -142,7 +143,7 @@ def _raced(
     best = winner(trial, lanes, first, alike=alike)
     if best is not None and _compared(lanes):
         best, tried = yield from better_step(trial, best)
-        lanes = lanes + tried
+        lanes = lanes + trial.slower + tried
     return _settled(trial, lanes, favourite, best)
 
 

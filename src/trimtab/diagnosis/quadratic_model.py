@@ -86,7 +86,7 @@ def basis(
             if not fresh or out_of_time():
                 break
             fresh = add(panel.mean_products(x, directions[-1]))
-    gram = (rows @ rows.T).double()
+    gram = (rows @ rows.T).cpu().double()
     values, vectors = torch.linalg.eigh(gram)
     for j in range(1, min(PULLS, len(values)) + 1):
         if values[-j] > 1e-8 * values[-1]:
@@ -116,8 +116,8 @@ def build(
         p=panel.p,
         a=a,
         U=U,
-        b=-pulls.double().cpu(),
-        start=(Q @ error).double().cpu(),
+        b=-pulls.cpu().double(),
+        start=(Q @ error).cpu().double(),
         sigma=0.0,
         steps=panel.can.steps_in_a_pass,
     )
@@ -130,13 +130,12 @@ def _mean_hessians(
     N, m = panel.problem.N, len(Q)
     A, used = torch.zeros(N, m, m, dtype=torch.float64), 0
     for x in points:
-        there = torch.zeros_like(A)
-        for i in range(N):
-            HQ = None if out_of_time() else panel.products_in_time(i, x, Q, out_of_time)
-            if HQ is None:
-                return (A + A.mT) / (2 * used) if used else None
-            there[i] = (HQ @ Q.T).double().cpu()
-        A, used = A + there, used + 1
+        if out_of_time():
+            break
+        there = [(HQ @ Q.T).cpu().double() for HQ in panel.all_products(x, Q, out_of_time)]
+        if len(there) < N:
+            break
+        A, used = A + torch.stack(there), used + 1
     return (A + A.mT) / (2 * used) if used else None
 
 
@@ -153,7 +152,7 @@ def noise_in(panel: Panel, x: Vector, Q: Tensor, seed: int) -> float:
     """Return the noise of a mini-batch gradient in the directions Q, sqrt E|.|^2."""
     noise = noise_samples(panel, x, seed, 7)
     assert noise is not None
-    return sqrt(float(panel.p @ (noise @ Q.T).double().square().sum(1).cpu()))
+    return sqrt(float(panel.p @ (noise @ Q.T).cpu().double().square().sum(1)))
 
 
 def fedavg_limit(model: QuadraticModel, eta_l: float, K: int) -> Vector | None:

@@ -20,11 +20,22 @@ class Draws:
     tail: Tensor  # exponential numbers, for the clients that nobody measured
     unseen: float  # how many clients were not measured for each that was
     widen: float  # Student's quantile over the normal one, for so few clients
+    N: int  # the clients of the whole problem
+    seed: int
 
     @property
     def clients_vary(self) -> bool:
         """Whether only some of the clients were measured."""
         return self.unseen > 0
+
+    def of_some(self, clients: tuple[int, ...], p: Tensor) -> "Draws":
+        """Return the replicates for some of the panel's clients, drawn at random; p: their weights.
+
+        Of all the panel's clients it is the same: only then are other numbers joint with these.
+        """
+        if len(clients) == self.weights.shape[1]:
+            return self
+        return _drawn(p, self.N, self.seed)
 
 
 def drawn(panel: Panel, N: int, seed: int) -> Draws:
@@ -33,20 +44,26 @@ def drawn(panel: Panel, N: int, seed: int) -> Draws:
     Where all clients are measured, no other ones might have been drawn, and all weights are p.
     Else counts of a bootstrap are shrunk by the share of the clients that is known (Rao and Wu).
     """
-    n, draw = panel.problem.N, stream(seed, PARTITION, 77)
+    return _drawn(panel.p.cpu().double(), N, seed)
+
+
+def _drawn(p: Tensor, N: int, seed: int) -> Draws:
+    n, draw = len(p), stream(seed, PARTITION, 77)
     normals = torch.randn(REPLICATES, n, generator=draw, dtype=torch.float64)
     chosen = torch.randint(n, (REPLICATES, n), generator=draw)
     ones = torch.ones(REPLICATES, n, dtype=torch.float64)
     counts = torch.zeros_like(ones).scatter_add(1, chosen, ones)
-    shrunk = min(1.0, sqrt((1 - n / N) * n / (n - 1)))
-    weights = panel.p.double().cpu() * (1 + shrunk * (counts - 1))
+    shrunk = min(1.0, sqrt((1 - n / N) * n / max(1, n - 1)))
+    weights = p * (1 + shrunk * (counts - 1))
     tail = torch.empty(REPLICATES, dtype=torch.float64).exponential_(generator=draw)
     return Draws(
         weights=weights / weights.sum(1, keepdim=True),
         normals=normals,
         tail=tail,
         unseen=(N - n) / n,
-        widen=_student(n - 1) if n < N else 1.0,
+        widen=_student(max(1, n - 1)) if n < N else 1.0,
+        N=N,
+        seed=seed,
     )
 
 

@@ -86,9 +86,12 @@ class Measured:
 
     @property
     def short_of(self) -> float:
-        """By which share of the way down the best point is short of the optimum."""
+        """By which share of the way the best point is short of the optimum, if f is quadratic."""
         first, best = self.points.rows[0], self.points.rows[-1]
-        return min(1.0, best.gradient / max(first.gradient, 1e-300))
+        left = best.gradient / max(first.gradient, 1e-300)
+        # Along the flattest direction a small gradient is L/mu times as far from the optimum.
+        L, mu = self.hessians.L, self.hessians.mu
+        return min(1.0, left * max(1.0, L / mu if mu > 0 else 1.0))
 
     @property
     def alike(self) -> bool:
@@ -120,7 +123,8 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
         budget.note("The time sufficed for little more than a few rounds.")
     elif case.panel.can.symmetric and not budget.out_of_time(CURVATURE):
         until = budget.until(CURVATURE)
-        steep = optimum.steepest(case.panel, case.x0, case.seed, until, first.mean)
+        # The seed is not the case's: rounds that begin with this step lead all seeds to one point.
+        steep = optimum.steepest(case.panel, case.x0, 0, until, first.mean)
     return steep
 
 

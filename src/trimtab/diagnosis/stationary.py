@@ -36,8 +36,8 @@ class Law:
 def pull_of(panel: Panel, x: Vector, moved: Tensor) -> Vector:
     """Return sum p_i (Hess_i - Hess) grad f_i, which is sum p_i Hess_i (grad f_i - grad f)."""
     total = torch.zeros_like(x)
-    for i in range(panel.problem.N):
-        total.add_(panel.products(i, x, moved[i]), alpha=float(panel.p[i]))
+    for p, products in zip(panel.p.tolist(), panel.all_products(x, moved[:, None]), strict=True):
+        total.add_(products[0], alpha=p)
     return total
 
 
@@ -100,11 +100,11 @@ def by_K(bias: Bias, model: QuadraticModel | None, choice: Choice | None) -> tup
 def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     """Return |Hess^-1 pull|, leaving out directions in which f is flat."""
     if hessians.matrix is not None and not case.panel.can.symmetric:
-        return float(torch.linalg.solve(hessians.matrix, pull.double().cpu()).norm())
+        return float(torch.linalg.solve(hessians.matrix, pull.cpu().double()).norm())
     if hessians.matrix is not None:
         values, U = torch.linalg.eigh(hessians.matrix)
         steep = values > FLAT * hessians.L
-        return float(((U.T @ pull.double().cpu())[steep] / values[steep]).norm())
+        return float(((U.T @ pull.cpu().double())[steep] / values[steep]).norm())
     solution, left = conjugate_gradients(
         lambda v: case.panel.mean_products(case.best, v),
         pull,
@@ -112,7 +112,7 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     )
     if left > TOLD:
         case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
-    return float(solution.double().norm())
+    return float(solution.cpu().double().norm())
 
 
 def _noise_law(case: Case, H: Tensor | None) -> NoiseLaw | None:
@@ -143,7 +143,7 @@ def _with_noise(
     """Add what mini-batch noise does to the bias, and the variance that it causes."""
     panel = case.panel
     by_noise = float(theory.noise_bias(H, law.D3, eta, at.N).norm())
-    rows = here.rows.double().cpu()
+    rows = here.rows.cpu().double()
     spread = (panel.p[:, None] * rows).T @ rows
 
     def trace(algorithm: str) -> float:

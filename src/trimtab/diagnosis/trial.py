@@ -1,7 +1,8 @@
 """A few rounds on the problem itself, since only what was tried may be advised.
 
 Every candidate runs from the same start, a round of each in turn; one whose f rises starts again
-with a smaller step. They are compared after the same number of rounds.
+with a smaller step. They are compared after the same number of rounds. After ten of them, the best
+of each algorithm finds its step size, and goes on alone until it is there.
 """
 
 from collections.abc import Generator, Sequence
@@ -9,15 +10,15 @@ from dataclasses import dataclass, field
 from math import floor, inf, isfinite
 
 from trimtab.core.task import Progress
-from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SIMPLEST_FIRST, make, named
-from trimtab.diagnosis.case import SHARE, Case
-from trimtab.diagnosis.choice import LIKE
+from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, make, named
+from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.quadratic_model import NEAR
 from trimtab.diagnosis.rows import TrialCurve
 from trimtab.simulation import Diverged, Simulation, simulate
 
 LEAST = 10  # a candidate counts as tried after >= 10 rounds, or when it reached the goal
 FIRST = 3  # whether f rises is asked after >= 3 rounds, since cohorts differ
+HOPELESS = 5  # a step size is given up after >= 5 rounds if it is behind the one it should beat
 MOST = 100  # a candidate runs for <= 100 rounds
 BEHIND = 2.0  # after LEAST rounds a candidate is dropped if f - f* is > 2 x that of the best
 RACE = 0.65  # the race takes <= 0.65 x the time; the rest is for other step sizes of the winner
@@ -26,11 +27,11 @@ DOUBLINGS = 4  # a step size that did well is doubled <= 4 times, while that is 
 ROOM = 0.6  # candidates are tried if they take <= 0.6 x the race, since some steps are halved
 RISEN = 0.25  # f rises if it climbs back by > 0.25 x the way down
 FAR = 3.0  # f exploded if it rose by > 3 x the start's f - f*
-AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down
 CLEARLY = 0.8  # a step is better than another if it leaves < 0.8 x the other's f - f*
-SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
 LONG = 30  # a step that was tried for < 30 rounds may turn out too large later
-NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
+LATE = (
+    3.0  # a race ends early if f - f* would be > 3 eps at its end, at the pace of its last rounds
+)
 
 
 @dataclass
@@ -74,13 +75,14 @@ class Trial:
         over = 1 - case.budget.seconds_until(1.0) / case.budget.seconds
         self.race_until = over + RACE * (until - over)
         self.f_start = case.f0 if case.start is case.x0 else case.panel.can.loss(case.start)
+        self.slower: list[Lane] = []  # step sizes that were tried on the way and were no better
 
     def race(
         self, lanes: Sequence[Lane], most: int, until: float, pace: Sequence[float] = ()
     ) -> Generator[Progress, None, None]:
         """Run a round of each lane in turn until somebody reaches the goal, or the time is over.
 
-        pace: f after each round of a run that got there, behind which nobody need go on.
+        pace: f after each round of a run that should be beaten; who is behind it need not go on.
         """
         end, r = most, 0
         for r in range(1, most + 1):
@@ -89,10 +91,14 @@ class Trial:
                 end = min(most, max(FIRST, floor(NEAR * r)))
             if r >= end or all(len(lane.losses) < r for lane in lanes):
                 break
+            if pace and r >= HOPELESS and all(lane.losses[r - 1] > pace[r - 1] for lane in lanes):
+                break
+            if r == LEAST and most > LEAST and not pace and end == most:
+                yield from self._narrow(r, lanes, until)
             if r >= LEAST:
                 self._drop(r, lanes)
-                if pace and all(lane.losses[r - 1] > pace[r - 1] for lane in lanes):
-                    break
+            if r % LONG == 0 and end == most and not self._may_arrive(r, lanes, most):
+                break
         if r < end:  # The time was over, and those that started again may catch up.
             yield from self._up_to(min(LEAST, most), lanes, self.until)
         whole = r if r == end else LEAST
@@ -102,6 +108,12 @@ class Trial:
             lane.compared = not lane.failed and len(lane.losses) >= min(whole, LEAST)
             for loss in lane.losses:
                 self.case.saw(loss)
+
+    def run_on(self, lane: Lane, rounds: int) -> Generator[Progress, None, None]:
+        """Run a lane for so many rounds, whether or not it reaches the goal before."""
+        yield from self._up_to(rounds, [lane], self.until)
+        lane.sim, lane.there = None, lane.reached(self.goal) < inf
+        lane.compared = not lane.failed and len(lane.losses) >= LEAST
 
     def _up_to(
         self, r: int, lanes: Sequence[Lane], until: float
@@ -114,6 +126,67 @@ class Trial:
                 yield Progress(what, self.share)
                 self._advance(lane)
                 runs = not lane.failed
+
+    def _narrow(
+        self, r: int, lanes: Sequence[Lane], until: float
+    ) -> Generator[Progress, None, None]:
+        """Let the best lane of each algorithm find its step size; the others run no further."""
+        best: list[Lane] = []
+        for name in dict.fromkeys(lane.algorithm for lane in lanes):
+            mine = [lane for lane in lanes if lane.algorithm == name and len(lane.losses) >= r]
+            gaps = {id(lane): lane.losses[r - 1] - self.case.least for lane in mine}
+            near = NEAR * min(gaps.values(), default=0.0) + self.case.eps
+            kept = min((o for o in mine if gaps[id(o)] <= near), key=lambda o: o.K, default=None)
+            for lane in mine:
+                lane.dropped = lane.dropped or lane is not kept
+            best += [] if kept is None else [kept]
+        for lane in sorted(best, key=lambda lane: lane.losses[r - 1]):
+            self._drop(r, best)
+            if not lane.dropped:
+                yield from self._tune(lane, r, until)
+
+    def _tune(self, lane: Lane, r: int, until: float) -> Generator[Progress, None, None]:
+        """Double the step size of a lane while that is better after r rounds; else halve it once.
+
+        It then runs on: a step that is too large makes f rise, and is halved again.
+        """
+        doubled = 0
+        while doubled < DOUBLINGS and (yield from self._replaced(lane, 2.0, r, until)):
+            doubled += 1
+        if not doubled:
+            yield from self._replaced(lane, 0.5, r, until)
+
+    def _replaced(
+        self, lane: Lane, factor: float, r: int, until: float
+    ) -> Generator[Progress, None, bool]:
+        """Try another step size for r rounds; tell whether it was better, and is the lane's now."""
+        other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
+        for j in range(1, r + 1):
+            yield from self._up_to(j, [other], until)
+            if len(other.losses) < j or (j >= HOPELESS and other.losses[-1] > lane.losses[j - 1]):
+                break
+        there = len(other.losses) == r
+        low = min(self.case.least, lane.losses[r - 1], *other.losses)
+        if better := there and other.losses[-1] - low < CLEARLY * (lane.losses[r - 1] - low):
+            slower = Lane(lane.algorithm, lane.K, lane.eta, lane.losses)
+            lane.eta, lane.losses, lane.sim = other.eta, other.losses, other.sim
+        else:
+            slower = other
+        slower.compared, slower.dropped, slower.sim = len(slower.losses) >= r, True, None
+        self.slower.append(slower)
+        return better
+
+    def _may_arrive(self, r: int, lanes: Sequence[Lane], most: int) -> bool:
+        """Tell whether a lane that goes on as in its last rounds may reach the goal in time."""
+        if self.goal == -inf:
+            return True
+        for lane in lanes:
+            if lane.dropped or lane.failed or len(lane.losses) < r:
+                continue
+            before, now = (lane.losses[j - 1] - self.case.least for j in (r - LEAST, r))
+            if before <= 0 or (now / before) ** ((most - r) / LEAST) * now <= LATE * self.case.eps:
+                return True
+        return False
 
     def _drop(self, r: int, lanes: Sequence[Lane]) -> None:
         """Drop who is far behind; not SCAFFOLD behind FedAvg, since its controls pay later."""
@@ -169,81 +242,3 @@ class Trial:
         low = min(losses)
         bound = low + RISEN * max(0.0, self.f_start - low) + self.case.eps
         return len(losses) >= FIRST and losses[-1] > bound
-
-
-def winner(
-    trial: Trial, lanes: Sequence[Lane], favourite: Lane | None, *, alike: bool
-) -> Lane | None:
-    """Return the lane to advise; None if nothing was tried that lowered f.
-
-    The first to reach the goal wins, or one that is simpler and hardly later. If there was no time
-    to reach it, the favourite (the model's choice) stands unless another got much further down.
-    Without one, the first to come near the least f of all wins; but FedAvg, which is often ahead
-    early, gives way to SCAFFOLD unless the clients are alike, so that it does not stop early.
-    """
-    tried = [lane for lane in lanes if lane.tried and not lane.dropped]
-    if any(lane.reached(trial.goal) < inf for lane in tried):
-        return _first(tried, trial.goal)
-    r = min((len(lane.losses) for lane in tried), default=0)
-
-    def down(lane: Lane) -> float:
-        return trial.f_start - lane.losses[r - 1]
-
-    furthest = max(map(down, tried), default=0.0)
-    if not furthest > 0:
-        return None
-    if favourite in tried and down(favourite) >= AS_GOOD * furthest:
-        return favourite
-    low = min(min(lane.losses[:r]) for lane in tried)
-    best = _first(tried, low + SHARE * (trial.f_start - low))
-    if best.algorithm == FEDAVG and not alike:
-        for lane in tried:
-            same = (lane.algorithm, lane.K) == (SCAFFOLD, best.K)
-            if same and down(lane) >= NOT_BAD * down(best):
-                return lane
-    return best
-
-
-def _first(tried: Sequence[Lane], goal: float) -> Lane:
-    """Return the simplest that is about as early as the first, with the fewest local steps."""
-    fewest = min(lane.reached(goal) for lane in tried)
-    for name in SIMPLEST_FIRST:
-        mine = [lane for lane in tried if lane.algorithm == name]
-        first = min((lane.reached(goal) for lane in mine), default=inf)
-        if first <= LIKE * fewest:
-            break
-    good = [lane for lane in mine if lane.reached(goal) <= NEAR * first]
-    return min(good, key=lambda lane: (lane.K, lane.reached(goal), lane.eta))
-
-
-def better_step(trial: Trial, lane: Lane) -> Generator[Progress, None, tuple[Lane, list[Lane]]]:
-    """Try half and twice the step size for as many rounds; return the best, and what was tried."""
-    tried: list[Lane] = []
-    for factor in (0.5, *[2.0] * DOUBLINGS):
-        other = Lane(lane.algorithm, lane.K, factor * lane.eta, tries=1)
-        rounds = len(lane.losses) if lane.there else min(len(lane.losses), LONG)
-        yield from trial.race([other], rounds, trial.until, lane.losses if lane.there else ())
-        tried.append(other)
-        better = other.tried and _better(trial, other, lane)
-        lane = other if better else lane
-        if better == (factor < 1):
-            break
-    return lane, tried
-
-
-def _better(trial: Trial, lane: Lane, other: Lane) -> bool:
-    """Tell whether a lane needs fewer rounds; if neither arrives, the smaller step has the benefit.
-
-    A step at the edge of stability does well for some rounds, and then no longer: after few rounds,
-    and where the model cannot be trusted, half of it is preferred unless it is very slow.
-    """
-    there, then = lane.reached(trial.goal), other.reached(trial.goal)
-    if there != then or there < inf:
-        return there < then
-    r = min(len(lane.losses), len(other.losses))
-    ends = [each.losses[r - 1] for each in (lane, other)]
-    if not trial.careful or r >= LONG:
-        low = min(trial.case.least, *ends)
-        return ends[0] - low < CLEARLY * (ends[1] - low)
-    down = [trial.f_start - end for end in ends]
-    return lane.eta < other.eta and down[0] > SLOW * down[1]

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
@@ -38,6 +38,8 @@ class Capabilities:
 
     client_loss = _Own[Callable[[int, Vector], float]]("client_loss")  # f_i
     hessian_products = _Own[Callable[[int, Vector, Tensor], Tensor]]("client_hvp")  # Hess_i V'
+    # The same for several clients, (s, m, d); None where one after the other is as fast.
+    chunk_hessian_products = _Own[Callable[[Sequence[int], Vector, Tensor], Tensor]]("chunk_hvp")
     chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
     why_no_kernel = _Own[Callable[[], str]]("why_no_kernel")  # why there is no `play`
     # Why `chunk_oracle` is not faster than one client after the other; empty if it is.
@@ -70,9 +72,12 @@ class Capabilities:
 
     @property
     def loss(self) -> Callable[[Vector], float] | None:
-        """The function f itself."""
+        """The function f itself; a `loss` of outputs and targets is none."""
         own, each = self._has("loss"), self.client_loss
-        return own or (None if each is None else _mean_loss(self.problem, each))
+        if own is not None and _is_function_of_one(own):
+            function: Callable[[Vector], float] = own
+            return function
+        return None if each is None else _mean_loss(self.problem, each)
 
     @property
     def metric(self) -> Metric | None:
@@ -148,13 +153,13 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`,
-    `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`,
-    `unflatten`, `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
-    `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`,
-    `weighing` or `columns`; by an `evaluate` that takes a client; by `symmetric` = False that its
-    oracles are no gradients. Where it has no gradients of its own, they come from its oracles;
-    where it has no loss but the clients' losses, it is their mean.
+    `client_hvp`, `chunk_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`,
+    `why_not_vectorised`, `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`,
+    `constant_hessians`, `unflatten`, `flatten`, `split`, `validate` (and, if that is not always
+    so, `has_validation`), `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`,
+    `class_shares`, `label_counts`, `weighing` or `columns`; by an `evaluate` that takes a client;
+    by `symmetric` = False that its oracles are no gradients. Where it has no gradients of its own,
+    they come from its oracles; where it has no loss but the clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
@@ -232,6 +237,18 @@ def _takes_client(evaluate: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return any(p.name == "client" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _is_function_of_one(value: Any) -> bool:
+    """Tell whether something can be called with one argument, as f(x) is."""
+    function = value.forward if isinstance(value, nn.Module) else value
+    try:
+        signature(function).bind(None)
+    except TypeError:  # It takes others, or is no function.
+        return False
+    except ValueError:  # It does not tell what it takes.
+        pass
+    return True
 
 
 def _declares(problem: Any, name: str) -> bool:

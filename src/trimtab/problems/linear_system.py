@@ -93,6 +93,10 @@ class LinearSystem:
         """Return A_i v for each row v of V."""
         return V @ self.A[i].mT
 
+    def chunk_hvp(self, clients: Sequence[int], x: Vector, V: Tensor) -> Tensor:
+        """Return A_i v for each row v of V, (m, d) for all clients or (s, m, d)."""
+        return V @ self.A[list(clients)].mT
+
     def gradient(self, x: Vector) -> Vector:
         """Return the residual of the mean system."""
         return self.mean_A @ x - self._mean(self.b)

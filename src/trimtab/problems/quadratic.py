@@ -99,6 +99,10 @@ class Quadratic:
         """Return A_i v for each row v of V."""
         return V @ self.A[i]
 
+    def chunk_hvp(self, clients: Sequence[int], x: Vector, V: Tensor) -> Tensor:
+        """Return A_i v for each row v of V, (m, d) for all clients or (s, m, d)."""
+        return V @ self.A[list(clients)]
+
     def loss(self, x: Vector) -> float:
         """Return f(x)."""
         return float(x @ self.H @ x / 2 - self._mean(self.b) @ x)

@@ -215,13 +215,13 @@ class Simulation(Iterator[Round]):
         if c is None or not isinstance(c_new, torch.Tensor) or c_new.shape != c.shape:
             raise ValueError(f"{self._algorithm} keeps no control variates; there is no audit.")
         p = self.problem.weights
-        total = torch.zeros_like(c, dtype=torch.float64)
+        total = torch.zeros(c.shape, dtype=torch.float64)  # Not every device has float64.
         seen = 0.0
         for i, state in self.states.items():
-            total += float(p[i]) * control(state).double()
+            total += float(p[i]) * control(state).cpu().double()
             seen += float(p[i])
-        total += max(0.0, 1 - seen) * c_new.double()
-        return float((c.double() - total).norm())
+        total += max(0.0, 1 - seen) * c_new.cpu().double()
+        return float((c.cpu().double() - total).norm())
 
     def save(self, path: str | Path) -> None:
         """Write everything that `load` needs to go on bit for bit; the file appears whole."""

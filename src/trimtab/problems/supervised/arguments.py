@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from trimtab.core.streams import FORWARD, mix, seeded
+from trimtab.problems.supervised.batches import check_batch
 from trimtab.problems.supervised.client_data import ClientData, no_samples, whole
-from trimtab.problems.supervised.flat import first_line
+from trimtab.problems.supervised.flat import check_module, first_line
 from trimtab.problems.supervised.reading import Collate
 from trimtab.problems.supervised.samples import Data, is_pair
 
@@ -28,12 +29,30 @@ def numbers_of(weights: Weights, clients: ClientData) -> Sequence[float] | Tenso
     return sizes
 
 
+def check_settings(batch: int | float | None, sampling: str, l2: float) -> None:
+    """Refuse a size of mini-batches, a way to draw them, or an l2 that nobody can use."""
+    check_batch(batch)
+    if sampling not in ("reshuffle", "iid"):
+        raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
+    if not l2 >= 0:
+        raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
+
+
 def check_groups(groups: Sequence[Any] | None, N: int) -> None:
     """Refuse groups that do not name one for each client."""
     if groups is not None and (isinstance(groups, str) or len(groups) != N):
         raise ValueError(
             f"groups has {len(groups)} labels for {N} clients; pass one label for each client."
         )
+
+
+def module_of(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """Return the module that was given, or what builds it under seed 0; refuse another thing."""
+    if not callable(module):
+        raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
+    first = module if isinstance(module, nn.Module) else built(module, seed=0)
+    check_module(first)
+    return first
 
 
 def built(build: Callable[[], nn.Module], seed: int) -> nn.Module:

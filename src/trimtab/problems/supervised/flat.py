@@ -184,15 +184,17 @@ class FunctionOfVector:
             if parameter is not None and id(parameter) in places
         ]
 
-    def loss(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-        """Return (x, X, y) -> the loss in training mode."""
+    def loss(
+        self, loss: Callable[[Tensor, Tensor], Tensor], training: bool = True
+    ) -> Callable[..., Tensor]:
+        """Return (x, X, y) -> the loss, in training mode or without dropout."""
         model = self._model
         sizes, shapes = [p.numel() for p in model.trainable], [p.shape for p in model.trainable]
 
         def value(x: Vector, X: Tensor, y: Tensor) -> Tensor:
             parts = torch.split(x, sizes)
             views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-            model.mode(training=True)
+            model.mode(training)
             self._put(views)
             try:
                 return loss(model.module(X), y).reshape(())

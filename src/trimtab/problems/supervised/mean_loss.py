@@ -14,16 +14,11 @@ from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import (
-    changes_batch,
-    changes_targets,
-    check_fit,
-    check_mean,
-    rowwise,
-)
+from trimtab.problems.supervised.checks import check_fit, check_mean, rowwise
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.flat import FlatModule, version
+from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
 from trimtab.problems.supervised.losses import Loss, shares
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.reading import Loose

@@ -15,17 +15,21 @@ from trimtab.problems.metric import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side
+from trimtab.problems.supervised.alike import Alike
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
     check_collate,
     check_groups,
+    check_settings,
     device_of,
     dtype_of,
+    module_of,
     numbers_of,
 )
-from trimtab.problems.supervised.batches import Sampling, batch_size, check_batch
+from trimtab.problems.supervised.batches import Sampling, batch_size
 from trimtab.problems.supervised.client_data import ClientData, check_clients
+from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
@@ -34,17 +38,17 @@ from trimtab.problems.supervised.evaluation import (
     shares_of,
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
-from trimtab.problems.supervised.flat import FlatModule, check_module
+from trimtab.problems.supervised.flat import FlatModule
 from trimtab.problems.supervised.frames import Columns, from_frame
 from trimtab.problems.supervised.holdout import Part, check_fraction
 from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
+from trimtab.problems.supervised.objective import Objective
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import describe
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 from trimtab.problems.supervised.vectorised import Vectorised
 
@@ -98,22 +102,15 @@ class Supervised:
         compile: bool = False,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
-        check_batch(batch)
-        if sampling not in ("reshuffle", "iid"):
-            raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
-        if not l2 >= 0:
-            raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
+        check_settings(batch, sampling, l2)
         check_clients(clients)
         check_groups(groups, len(clients))
         check_loss(loss)
         check_collate(collate)
         clients, tests = with_own_tests(clients, tests)
         self._arguments |= {"clients": clients, "tests": tests}
-        if not callable(module):
-            raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
         self._build = None if isinstance(module, nn.Module) else module
-        first = module if isinstance(module, nn.Module) else built(module, seed=0)
-        check_module(first)
+        first = module_of(module)
         self.model = FlatModule(first, dtype_of(clients), device_of(device))
         self.batch, self.l2 = batch, float(l2)
         self.sampling: Sampling = sampling
@@ -123,9 +120,10 @@ class Supervised:
         self.clients = ClientData(clients, reader, self._check)
         self._unseen = Unseen(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
-        self._form: tuple[Any, Data] | None = None  # of what was read first, and one such sample
+        self._alike = Alike()
         self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
         self._vectorised = Vectorised(self._mean_loss)
+        self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
@@ -311,36 +309,39 @@ class Supervised:
         """
         return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 
-    @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
-        loss = self._mean_loss.value(x, self.clients[i])
-        return float(loss + self.l2 / 2 * x.square().sum())
+        return self._objective.client_loss(i, x)
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._oracles.gradient(x, self.clients[i], training=False, whole=True)
+        return self._objective.client_gradient(i, x)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
-        rows = V.reshape(-1, self.d)
-        products = self._mean_loss.hessian_products(x, self.clients[i], rows)
-        return products.add_(rows, alpha=self.l2).view(V.shape)
+        return self._objective.client_products(i, x, V)
+
+    @property
+    def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
+        """(clients, x, V) -> their Hessians times the rows of V; None where in turn is as fast."""
+        pays = self._curvature.pays(self.clients, self.batch)
+        return self._objective.products if pays else None
 
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
-        return sum(float(self.weights[i]) * self.client_loss(i, x) for i in range(self.N))
+        return self._objective.loss(x)
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of f at x, over all clients."""
-        total = torch.zeros_like(x)
-        for i in range(self.N):
-            total.add_(self.client_gradient(i, x), alpha=float(self.weights[i]))
-        return total
+        return self._objective.gradient(x)
 
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
-        return self._oracles.gradient(x, data, training=False)
+        return self._objective.sample_gradient(x, data)
+
+    def sample_gradients(self, x: Vector, data: Data) -> Tensor:
+        """Return the gradients at x of the losses on single samples, each plus l2 x."""
+        return self._objective.sample_gradients(x, data)
 
     @property
     def test(self) -> Data:
@@ -445,6 +446,11 @@ class Supervised:
         return Oracles(self._mean_loss, *cut, self.l2, self._vectorised)
 
     @property
+    def _objective(self) -> Objective:
+        """The f that is minimised, with the settings that it has now."""
+        return Objective(self._oracles, self._curvature, self.weights)
+
+    @property
     def _evaluation(self) -> Evaluation:
         """What it measures, with the metrics that it has now."""
         return Evaluation(self._mean_loss, self.metrics)
@@ -460,17 +466,6 @@ class Supervised:
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
-        form = data.form
-        if self._form is not None and form != self._form[0]:
-            own, others = (describe(each.cut(0, 1).X) for each in (data, self._form[1]))
-            if own == others:
-                raise ValueError(
-                    f"{who} has samples {describe(data.cut(0, 1).batch)}, others "
-                    f"{describe(self._form[1].batch)}; give all clients samples of the same parts."
-                )
-            raise ValueError(
-                f"{who} has inputs of shape {own}, others of {others}; give all clients the same "
-                "features."
-            )
+        self._alike.check(who, data)
         self._mean_loss.check(who, data)
-        self._form = self._form or (form, data.cut(0, 1).copy())
+        self._alike.keep(data)

@@ -1,0 +1,54 @@
+"""The Hessian of a linear model times vectors, without autograd: a second copy of its loss, tested.
+
+A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and loss'' is
+known for the losses that are common.
+"""
+
+import torch
+from torch import Tensor
+
+from trimtab.compute.kernel import Layers
+from trimtab.core import Vector
+
+_LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
+
+
+def is_linear(layers: Layers) -> bool:
+    """Tell whether a model is one layer with a loss that is known here."""
+    return layers.activations == ("none",) and layers.loss in _LOSSES
+
+
+def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
+    """Return the Hessian of the mean loss on X at x times each row of V.
+
+    >>> layers = Layers((1, 1), (False,), ("none",), "mse_loss")
+    >>> linear_products(layers, torch.zeros(1), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[18.]])
+    """
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    D, e = _parts(V, C, inputs, biased)
+    Z, moved = X @ W[0].T, X @ D.mT  # of shape (n, C), and (m, n, C)
+    if b is not None and e is not None:
+        Z, moved = Z + b[0], moved + e[:, None]
+    slopes = _curved(layers.loss, Z, moved) / len(X)
+    into = (slopes.mT @ X).flatten(1)
+    return torch.cat([into, slopes.sum(1)], 1) if biased else into
+
+
+def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and the biases in rows of vectors."""
+    return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
+
+
+def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
+    """Return loss''(Z) times how far the outputs move, for each sample."""
+    if loss == "cross_entropy":
+        p = torch.softmax(Z, 1)
+        part = p * moved
+        return part - p * part.sum(-1, keepdim=True)
+    if loss == "mse_loss":
+        return moved * (2 / Z.shape[1])
+    p = torch.sigmoid(Z)
+    return moved * (p * (1 - p) / Z.shape[1])

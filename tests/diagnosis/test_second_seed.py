@@ -1,0 +1,138 @@
+"""A page says nothing that a second diagnosis with another seed contradicts beyond its interval."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+import torch
+from losses import logistic, quadratics, random
+from test_little_time import Costly
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab import Supervised, diagnose
+from trimtab.diagnosis.choice import LIKE
+from trimtab.diagnosis.estimate import LEVEL, Estimate
+from trimtab.diagnosis.gain import Gain
+
+SEEDS = (1, 2, 3)
+NUMBERS = {"zeta", "G", "B", "L", "delta", "mu", "norm", "second", "sigma", "delta/L", "knee I"}
+
+
+def network(N=4, n=24):
+    """Return a network whose clients have inputs of their own."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    clients = []
+    for i in range(N):
+        X = random(n + 4 * i, 4, seed=i) + random(4, seed=100 + i)
+        clients.append((X, (X @ random(4, 3, seed=5)).argmax(1)))
+    return Supervised(module, F.cross_entropy, clients, batch=8, l2=0.05, weights="samples")
+
+
+PROBLEMS = {
+    "noisy quadratics": (lambda: quadratics(G=3.0, delta=0.1, sigma=0.5), {}),
+    "half of the quadratics": (lambda: quadratics(N=10, G=1.0, delta=0.3), {"S": 5}),
+    "quadratics alike": (lambda: quadratics(G=0.01, delta=0.05, sigma=0.1), {}),
+    "logistic": (lambda: logistic(batch=10), {}),
+    "half of logistic": (lambda: logistic(N=6, batch=10, sampling="iid"), {"S": 3}),
+    "network": (network, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def diagnoses():
+    """Return the diagnoses of each problem by several seeds, timed by gradients, not seconds."""
+    found = {}
+    for name, (make, how) in PROBLEMS.items():
+        problem, found[name] = make(), []  # One problem: another one would start elsewhere.
+        for seed in SEEDS:
+            costly = Costly(problem)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("trimtab.diagnosis.budget.perf_counter", lambda own=costly: own.now)
+                minutes = 20_000 * costly.N / 60
+                found[name].append(diagnose(costly, seed=seed, minutes=minutes, **how))
+    return found
+
+
+def apart(a, b):
+    """Return which numbers of two diagnoses contradict each other, of those that both have."""
+    return [name for name in NUMBERS if not a.intervals[name].overlaps(b.intervals[name])]
+
+
+def contradiction(a, b):
+    """Return what two pieces of advice claim that cannot both be true; empty if nothing."""
+    gains = [found.gain for found in (a, b)]
+    if None in gains:
+        return ""
+    same = a.algorithm == b.algorithm and gains[0].over == gains[1].over
+    if same and (a.K, gains[0].K) == (b.K, gains[1].K) and not any(g.at_least for g in gains):
+        overlap = gains[0].factor.overlaps(gains[1].factor)
+        return "" if overlap else f"gains of {gains[0].factor} and {gains[1].factor}"
+    against = (a.algorithm, b.algorithm) == (gains[1].over, gains[0].over)
+    both_sure = all(found.verdict == "choice" for found in (a, b))
+    return f"{a.algorithm} and {b.algorithm} each beat the other" if against and both_sure else ""
+
+
+def pairs(diagnoses):
+    return [pair for runs in diagnoses.values() for pair in combinations(runs, 2)]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_intervals_of_two_seeds_have_a_number_in_common(diagnoses, name):
+    for a in diagnoses[name]:
+        assert set(a.intervals) >= NUMBERS
+        assert all(one.low <= one.value <= one.high for one in a.intervals.values())
+    looks = [(pair, apart(*pair)) for pair in combinations(diagnoses[name], 2)]
+    missed = sum(len(names) for _, names in looks)
+    assert missed <= (1 - LEVEL) * len(NUMBERS) * len(looks), [names for _, names in looks]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_advice_of_two_seeds_claims_nothing_that_the_other_denies(diagnoses, name):
+    assert [contradiction(*pair) for pair in combinations(diagnoses[name], 2)] == [""] * 3
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_advised_gets_there_by_the_other_seeds_count_too(diagnoses, name):
+    """The rounds that one seed expects of what another advises are about the fewest it expects."""
+    for a, b in combinations(diagnoses[name], 2):
+        expected = {(one.algorithm, one.K): one.rounds for one in b.predicted}
+        fewest = min(rounds for rounds in expected.values() if rounds)
+        mine = expected[a.algorithm, a.K]
+        assert mine is not None
+        assert mine <= max(2 * fewest, fewest + 2)
+
+
+def test_claims_that_contradict_each_other_are_noticed(diagnoses):
+    """The checks above fail on advice that is too sure and on intervals that are too narrow."""
+    found = diagnoses["noisy quadratics"][0]
+    sure = Gain("fedavg", 4, Estimate(3.0, 2.0, 4.0, "model"), 1.0, at_least=False)
+    a, b = (
+        replace(
+            found,
+            recommendation=replace(
+                found.recommendation, algorithm=name, gain=replace(sure, over=other)
+            ),
+        )
+        for name, other in (("scaffold", "fedavg"), ("fedavg", "scaffold"))
+    )
+    assert sure.factor.low > LIKE
+    assert "each beat the other" in contradiction(a, b)
+    narrow = [
+        [
+            replace(
+                each,
+                evidence=replace(
+                    each.evidence,
+                    intervals={
+                        name: Estimate(one.value, one.value, one.value, one.at)
+                        for name, one in each.intervals.items()
+                    },
+                ),
+            )
+            for each in pair
+        ]
+        for pair in pairs(diagnoses)
+    ]
+    assert sum(len(apart(*pair)) for pair in narrow) >= len(narrow) / 2
