@@ -161,7 +161,8 @@ def run_tests(tests: Sequence[str], *options: str, plugins: Sequence[Any] = ()) 
     os.chdir(ROOT)
     notes = Notes()
     quiet = ("-p", "no:cacheprovider", "-p", "no:terminal", "--override-ini=addopts=")
-    pytest.main([*quiet, *options, *tests], plugins=[notes, *plugins])
+    code = pytest.main([*quiet, *options, *tests], plugins=[notes, *plugins])
+    notes.failed = notes.failed or (f"pytest ended with {code!r}" if code else "")
     return notes
 
 
@@ -169,7 +170,8 @@ def look(files: Sequence[str], tests: Sequence[str]) -> dict[str, Any]:
     """Run all tests once under coverage; return who reaches which line, and the seconds."""
     import coverage
 
-    watch = coverage.Coverage(data_file=None, include=[str(ROOT / f) for f in files])
+    wanted = [str(ROOT / file) for file in files]
+    watch = coverage.Coverage(data_file=None, config_file=False, include=wanted)
 
     class Contexts:
         def pytest_runtest_protocol(self, item: Any) -> None:
@@ -313,7 +315,6 @@ def main() -> None:
     given = words.parse_args()
     until = time.monotonic() + 60 * given.minutes
     chosen = selections()
-    import hypothesis  # noqa: F401
     import numpy  # noqa: F401
     import pytest  # noqa: F401
     import scipy  # noqa: F401

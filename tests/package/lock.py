@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "constraints.txt"
 LINE = "# -- What these bring with them: written by `make lock`, not by hand.\n"
-OURS = {"trimtab", "pip"}  # not pinned: the package itself, and who installs it
+OURS = {"trimtab", "pip"}  # not pinned: the package itself, and who installs it;
+FOR_GPUS = ("nvidia-", "cuda-", "triton")  # and what torch's own builds for GPUs bring
 
 
 def extras() -> list[str]:
@@ -64,7 +65,11 @@ def installed(python: Path) -> dict[str, str]:
     """Return what is installed, each without the local part of its version, as in 2.13.0+cpu."""
     rows = json.loads(pip("list", "--format=json", python=python))
     versions = {normal(row["name"]): row["version"].partition("+")[0] for row in rows}
-    return {name: version for name, version in versions.items() if name not in OURS}
+    return {
+        name: version
+        for name, version in versions.items()
+        if name not in OURS and not name.startswith(FOR_GPUS)
+    }
 
 
 def written(text: str, found: Mapping[str, str]) -> str:
