@@ -49,7 +49,6 @@ ALGORITHMS = (
 REPLIES = (
     "tests/algorithms/test_telemetry.py",
     "tests/algorithms/test_through.py",
-    "tests/simulation/test_executors.py",
     "tests/mutants/test_survivors_of_replies.py",
 )
 PROTOCOL = (
