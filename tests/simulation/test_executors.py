@@ -75,7 +75,7 @@ PROBLEMS = {f.__name__: f for f in (linear, unweighted, mlp, autograd, dropout)}
 PROBLEMS["quadratic"] = partial(quadratic_problem, d=6, sigma=0.1)
 
 
-def after(algorithm, problem, executor, rounds=20, **options):
+def after(algorithm, problem, executor, rounds=8, **options):  # S = 7 of 12: all come
     sim = simulate(algorithm, problem, S=7, lost=0.1, seed=3, executor=executor, **options)
     for _ in range(rounds):
         done = next(sim)
