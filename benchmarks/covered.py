@@ -7,6 +7,7 @@ is not part of it.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -22,7 +23,8 @@ FOUND = ROOT / "build" / "coverage" / "coverage.json"
 
 def measure(tests: list[str]) -> int:
     """Run the tests under coverage; return what pytest returned."""
-    FOUND.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(FOUND.parent, ignore_errors=True)  # what an interrupted run has left
+    FOUND.parent.mkdir(parents=True)
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
     command += ["--cov", "--cov-report=", *tests]
     code = subprocess.run(command, cwd=ROOT).returncode
