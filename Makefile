@@ -9,7 +9,8 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation soak test-cluster kernel test-kernel format reproduce bench bench-peers account clean
+.PHONY: demo test test-federation soak test-cluster test-package test-docs lock coverage mutants kernel test-kernel \
+	format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare
@@ -32,6 +33,26 @@ soak: $(VENV)/installed-dev
 # Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.
 test-cluster: $(VENV)/installed-dev
 	$(BIN)/pytest -n 0 -m cluster tests/cluster
+
+# Wheel and sdist, built and installed, with all extras in one environment: under 6 minutes.
+test-package: $(VENV)/installed-dev
+	$(BIN)/pytest -m package tests/package
+
+test-docs: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 tests/test_docs.py tests/test_decisions.py tests/test_readme.py tests/test_examples.py \
+		tests/test_workflows.py tests/test_performance_page.py tests/test_diagnosis_page.py tests/reproduce/test_page.py
+
+# What the extras bring with them, written into the second part of constraints.txt.
+lock: $(VENV)/installed-dev
+	$(BIN)/python tests/package/lock.py
+
+# How much of src the fast suite runs, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+coverage: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/covered.py $(TESTS)
+
+# Mistakes of one place in algorithms and protocol, and which test rejects each: hours; it goes on where it stopped.
+mutants: $(VENV)/installed-dev
+	nice -n 15 $(BIN)/python tests/mutants/run.py; $(BIN)/python benchmarks/tests_page.py
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed

@@ -279,7 +279,8 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", ["run sgd mine.py:loud --eta 1 -R 2", "compare mine.py:loud -R 2",
+    "command", ["run sgd mine.py:loud --eta 1 -R 2",
+                "compare mine.py:loud --algorithms sgd --seeds 1 -R 2",
                 "diagnose mine.py:loud --minutes 0.05"]
 )  # fmt: skip
 def test_what_the_users_code_prints_goes_to_stderr(command):

@@ -38,7 +38,7 @@ from trimtab import (
 from trimtab.core import nbytes
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 K, D, N = 3, 4, 5
 

@@ -1,0 +1,69 @@
+"""Measure how much of src the tests run: `make coverage`, or a part of them as arguments.
+
+Processes that the tests start count as well: coverage.py follows every child, forked or started
+anew ([tool.coverage.run] in pyproject.toml). What a process had seen when it was killed is lost, so
+that tests which kill servers and sites count for less than they run. The suite of whole federations
+is not part of it.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import tests_page
+
+from trimtab._version import __version__
+
+ROOT = Path(__file__).parents[1]
+FOUND = ROOT / "build" / "coverage" / "coverage.json"
+
+
+def measure(tests: list[str]) -> int:
+    """Run the tests under coverage; return what pytest returned."""
+    shutil.rmtree(FOUND.parent, ignore_errors=True)  # what an interrupted run has left
+    FOUND.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
+    command += ["--cov", "--cov-report=", *tests]
+    code = subprocess.run(command, cwd=ROOT).returncode
+    words = [sys.executable, "-m", "coverage", "json", "--quiet", "-o", str(FOUND)]
+    subprocess.run(words, cwd=ROOT, check=True)
+    return code
+
+
+def record(found: dict, tests: list[str], passed: bool) -> dict:
+    """Return the shares of lines and branches, in all and by folder."""
+    folders: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for name, file in found["files"].items():
+        parts = Path(name).parts
+        place = parts[parts.index("trimtab") + 1 :]
+        folder = place[0] if len(place) > 1 else "trimtab"
+        folders[folder][0] += file["summary"]["covered_lines"]
+        folders[folder][1] += file["summary"]["num_statements"]
+    totals = found["totals"]
+    return {
+        "trimtab": __version__,
+        "tests": tests,
+        "passed": passed,
+        "lines": [totals["covered_lines"], totals["num_statements"]],
+        "branches": [totals["covered_branches"], totals["num_branches"]],
+        "folders": dict(sorted(folders.items())),
+    }
+
+
+def main() -> None:
+    """Measure, write the record of a whole suite, and the page."""
+    tests = sys.argv[1:]
+    code = measure(tests)
+    found = record(json.loads(FOUND.read_text()), tests, code == 0)
+    print(tests_page.coverage_line(found))
+    if not tests:
+        tests_page.COVERAGE.write_text(json.dumps(found, indent=1) + "\n")
+        tests_page.main()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

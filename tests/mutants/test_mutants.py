@@ -1,0 +1,118 @@
+"""The mutants are what they should be; the tool sees who rejects them; every reason is of one."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from operators import mutants, mutated  # noqa: E402
+from run import EQUIVALENT, ROOT, record_of, selections  # noqa: E402
+
+SOURCE = '''
+"""A docstring with 1 number."""
+
+import logging
+
+log = logging.getLogger("1")
+
+
+def f(a: int, b: int = 3) -> float:
+    """Another."""
+    if a < b and not b:
+        log.warning("below %d", 1)
+        raise ValueError(f"{a} is below {b + 1}.")
+    return -a * 0.0
+'''
+
+
+def test_every_kind_of_mistake_is_made_once():
+    assert [(mutant.line, mutant.was, mutant.change) for mutant in mutants(SOURCE)] == [
+        (9, "3", "4"),
+        (11, "a < b and not b", "or for and"),
+        (11, "a < b", "<= for <"),
+        (11, "not b", "without its sign"),
+        (13, 'raise ValueError(f"{a} is below {b + 1}.")', "left out"),
+        (14, "return -a * 0.0", "None returned"),
+        (14, "-a * 0.0", "/ for *"),
+        (14, "-a", "without its sign"),
+        (14, "0.0", "1.0"),
+    ]
+
+
+def test_a_mutant_differs_in_one_place_and_compiles():
+    original = ast.unparse(ast.parse(SOURCE)).splitlines()
+    for mutant in mutants(SOURCE):
+        tree = mutated(SOURCE, mutant)
+        compile(tree, "f.py", "exec")
+        changed = ast.unparse(tree).splitlines()
+        assert sum(a != b for a, b in zip(original, changed, strict=True)) == 1, mutant.key
+
+
+def test_all_sources_have_mutants_and_their_selections_exist():
+    chosen = selections()
+    assert {"src/trimtab/algorithms/scaffold.py", "src/trimtab/core/replies.py"} <= set(chosen)
+    assert "src/trimtab/federation/protocol/coordinator.py" in chosen
+    for file, tests in chosen.items():
+        assert mutants((ROOT / file).read_text()), file
+        assert tests, file
+
+
+def test_every_reason_is_of_a_mutant_that_there_is():
+    for entry in json.loads(EQUIVALENT.read_text()):
+        keys = {mutant.key for mutant in mutants((ROOT / entry["file"]).read_text())}
+        assert entry["key"] in keys, entry
+        assert entry["why"].endswith(".")
+
+
+def test_every_survivor_on_record_has_its_reason():
+    explained = {(entry["file"], entry["key"]) for entry in json.loads(EQUIVALENT.read_text())}
+    for file in selections():
+        if record_of(file).exists():
+            entries = json.loads(record_of(file).read_text())["mutants"]
+            left = {(file, entry["key"]) for entry in entries if entry["by"] is None}
+            assert left <= explained, left - explained
+
+
+def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
+    """Run the tool on a project of its own, where the test of `g` cannot tell + from -."""
+    package = tmp_path / "src" / "trimtab" / "algorithms"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "sum.py").write_text(
+        "def f(a, b):\n    c = a + b\n    return c\n\n\ndef g(a, b):\n    d = a + b\n    return d\n"
+    )
+    tests = tmp_path / "tests" / "mutants"
+    tests.mkdir(parents=True)
+    for name in ("run.py", "operators.py"):
+        (tests / name).write_text((HERE / name).read_text())
+    (tests / "equivalent.json").write_text("[]")
+    (tests / "test_survivors_of_algorithms.py").write_text(
+        "from trimtab.algorithms.sum import f, g\n\n\n"
+        "def test_f():\n    assert f(1, 2) == 3\n\n\n"
+        "def test_g():\n    assert g(1, 0) == 1\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path / 'src')!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(tests / "run.py"), "src/trimtab/algorithms/sum.py"],
+        capture_output=True,
+        text=True,
+    )
+    record = json.loads((tmp_path / "results/mutants/algorithms.sum.json").read_text())
+    rejected = {entry["line"]: entry["by"] for entry in record["mutants"]}
+    place = "tests/mutants/test_survivors_of_algorithms.py"
+    assert rejected == {
+        2: f"{place}::test_f",
+        3: f"{place}::test_f",
+        7: None,
+        8: f"{place}::test_g",
+    }
+    assert [entry["reached_by"] for entry in record["mutants"]] == [1] * 4
+    assert "3 of 4 mutants are rejected; 1 survive without a reason." in done.stdout
+    assert done.returncode == 1, done.stderr

@@ -1,0 +1,161 @@
+"""What users install: wheel and sdist, all extras together, exactly the versions of the lock."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from lock import LINE, LOCK, ROOT, extras, install, installed, new_environment, pins, written
+
+pytestmark = pytest.mark.package
+
+SOURCES = ROOT / "src" / "trimtab"
+FILES = {
+    path.relative_to(SOURCES.parent).as_posix()
+    for path in SOURCES.rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
+}
+FOR_THE_COMPILER = {name for name in FILES if name.endswith((".c", ".h"))}
+KERNEL = "from trimtab.compute.kernel import library; print(library.why_not())"
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory):
+    """Build an sdist, and of that a wheel, as `python -m build` does for a release."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    constrained = {**os.environ, "PIP_CONSTRAINT": str(LOCK)}
+    done = subprocess.run(command, env=constrained, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="session")
+def everything(packages, tmp_path_factory):
+    """An environment with the wheel and all extras in one installation; its Python."""
+    python = new_environment(tmp_path_factory.mktemp("everything"))
+    install(python, f"{packages[1]}[{','.join(extras())}]")
+    return python
+
+
+@pytest.fixture(scope="session")
+def uncompiled(packages, everything, tmp_path_factory):
+    """An environment with the sdist, installed where no compiler works; its Python."""
+    folder = tmp_path_factory.mktemp("uncompiled")
+    python = new_environment(folder)
+    site = next(folder.glob("lib/python*/site-packages"))
+    others = next(everything.parents[1].glob("lib/python*/site-packages"))
+    (site / "others.pth").write_text(f"{others}\n")  # torch and so on need not be there twice
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", "/bin/false")
+        install(python, "--no-deps", "--ignore-installed", str(packages[0]))
+    return python
+
+
+def run(python, *words, cwd, **environment):
+    done = subprocess.run(
+        [str(python), *words],
+        cwd=cwd,
+        env={**os.environ, "TRIMTAB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def compared(python, folder, *words):
+    """Run `trimtab compare` in an empty folder; return the paths that its problem took."""
+    assert not any(folder.iterdir())
+    program = python.with_name("trimtab")
+    result = json.loads(run(program, "compare", "--json", *words, cwd=folder))
+    assert result["advice"]
+    (page,) = folder.glob("runs/*/report.html")
+    for name in ("page.css", "page.js"):
+        first, *_ = (SOURCES / "report" / name).read_text().splitlines()
+        assert first in page.read_text(), name
+    (record,) = folder.glob("runs/*/compare.json")
+    return set(json.loads(record.read_text())["paths"].values())
+
+
+def test_the_wheel_holds_everything_but_what_a_compiler_reads(packages):
+    with zipfile.ZipFile(packages[1]) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        (metadata,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        said = message_from_bytes(wheel.read(metadata))
+        (licence,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
+        assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+    kernel = {name for name in names if name.endswith(".so")}
+    assert len(kernel) == 1
+    assert names - kernel == FILES - FOR_THE_COMPILER
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert said["Requires-Python"] == project["requires-python"]
+    assert said["License-Expression"] == project["license"]
+    assert set(said.get_all("Provides-Extra")) == set(extras())
+
+
+def test_the_sdist_holds_what_a_compiler_reads_and_nothing_of_the_workshop(packages):
+    with tarfile.open(packages[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {f"src/{name}" for name in FILES} <= names
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert not [name for name in names if name.endswith(".so") or name.startswith("results/")]
+
+
+def test_all_extras_are_installed_together_and_agree(everything):
+    run(sys.executable, "-m", "pip", "--python", str(everything), "check", cwd=ROOT)
+
+
+def test_every_installed_package_is_pinned_at_its_version(everything):
+    found, pinned = installed(everything), pins(LOCK.read_text())
+    assert {name: pinned.get(name) for name in found} == found, "run `make lock`"
+
+
+def test_nothing_is_pinned_below_the_line_that_nobody_needs(everything):
+    below = pins(LOCK.read_text().partition(LINE)[2])
+    assert set(below) <= set(installed(everything)), "run `make lock`"
+    assert LOCK.read_text() == written(LOCK.read_text(), below)
+
+
+def test_the_wheel_compares_in_an_empty_folder_with_its_kernel(everything, tmp_path):
+    assert run(everything, "-c", KERNEL, cwd=tmp_path) == "None\n"
+    assert compared(everything, tmp_path) == {"kernel"}
+
+
+def test_the_sdist_installs_and_compares_without_a_compiler(uncompiled, tmp_path):
+    where = run(uncompiled, "-c", "import trimtab; print(trimtab.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(uncompiled.parents[1])
+    assert "make kernel" in run(uncompiled, "-c", KERNEL, cwd=tmp_path)
+    few = ("--algorithms", "fedavg,scaffold", "--K", "5", "--seeds", "1")
+    assert "kernel" not in compared(uncompiled, tmp_path, *few)
+
+
+def test_every_extra_can_be_used(everything, tmp_path):
+    """What the extras list is there in a version that they admit, and can be imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [name for name in extras() if name != "dev"]
+    listed = [one for name in named for one in project["optional-dependencies"][name]]
+    code = (
+        "import sys\n"
+        "from importlib import import_module\n"
+        "from importlib.metadata import packages_distributions, version\n"
+        "from packaging.requirements import Requirement\n"
+        "for wanted in map(Requirement, sys.argv[1:]):\n"
+        "    assert wanted.specifier.contains(version(wanted.name)), wanted\n"
+        "    for module, owners in packages_distributions().items():\n"
+        "        if wanted.name in owners and not module.startswith('_'):\n"
+        "            import_module(module)\n"
+    )
+    run(everything, "-c", code, *listed, cwd=tmp_path)
+    run(everything.with_name("trimtab"), "federate", "--help", cwd=tmp_path)
