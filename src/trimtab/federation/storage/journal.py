@@ -24,7 +24,12 @@ def append(folder: Path, line: dict[str, Any]) -> None:
 
 
 def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
-    """Return the lines of what happened up to this commit.
+    """Return the lines of what happened up to this commit."""
+    return [line for line in read_all(folder, commit) if line["commit"] <= commit]
+
+
+def read_all(folder: Path, commit: int = 0) -> list[dict[str, Any]]:
+    """Return all lines that count; those up to this commit must be there.
 
     A line takes back those before it with its number or a higher one. One that a crash has torn
     says nothing, for its commit never was; one that was changed since it was written is refused.
@@ -50,7 +55,7 @@ def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
         lines.append(line)
     if torn and commit > (lines[-1]["commit"] if lines else 0):
         raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
-    return [line for line in lines if line["commit"] <= commit]
+    return lines
 
 
 def _parsed(row: bytes) -> dict[str, Any] | None:
