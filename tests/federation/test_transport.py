@@ -40,7 +40,7 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
         def write(self, text):
             if json.loads(text).get("r") == 2 and json.loads(text)["event"] == "round":
                 federation.sites["site3"] = federation.site("site3")
-                roster.admit("site3", "key")
+                roster.admit("site3", "key3")
                 roster.dismiss("site0")
             return super().write(text)
 

@@ -53,6 +53,7 @@ class FrontProcess:
         self._before, self._now = Traffic(), Traffic()  # of fronts that have ended, and of this
         self._counted: queue.Queue[None] = queue.Queue()
         self._writing = threading.Lock()
+        self._asking = threading.Lock()  # Several threads ask what was counted.
 
     def start(self) -> None:
         """Listen, and start it; who comes while it is not there waits a little."""
@@ -88,13 +89,14 @@ class FrontProcess:
 
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._counted.get_nowait()
-        if self._tell({"count": True}):
+        with self._asking:
             with contextlib.suppress(queue.Empty):
-                self._counted.get(timeout=_ANSWER)
-        return self.traffic_so_far()
+                while True:
+                    self._counted.get_nowait()
+            if self._tell({"count": True}):
+                with contextlib.suppress(queue.Empty):
+                    self._counted.get(timeout=_ANSWER)
+            return self.traffic_so_far()
 
     def traffic_so_far(self) -> Traffic:
         """Return what was told last."""

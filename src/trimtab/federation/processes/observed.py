@@ -66,7 +66,8 @@ class OperatorView:
 
     def troubles(self) -> list[str]:
         """Return what is wrong now."""
-        children = (self.process.superlink, self.process.rounds)
+        process = self.process
+        children = (process.superlink, process.front.child, process.rounds)
         return [f"{child.name} is not running" for child in children if not child.alive]
 
     def samples(self) -> Iterator[Sample]:
@@ -81,7 +82,7 @@ class OperatorView:
             yield Sample("drift", "Mean norm of the sites' moves in it.", event.drift)
             for name, value in event.metrics.items():
                 yield Sample("metric", "Mean over sites, of x before it.", value, {"name": name})
-        traffic = self.process.front.traffic()
+        traffic = self.process.front.traffic_so_far()
         for way, told in (("up", traffic.up), ("down", traffic.down)):
             for site, count in told.items():
                 labels = {"site": site, "way": way}

@@ -24,20 +24,12 @@ def append(folder: Path, line: dict[str, Any]) -> None:
 
 
 def read_lines(folder: Path, commit: int) -> list[dict[str, Any]]:
-    """Return the lines of what happened up to this commit; refuse a journal that lacks one."""
-    lines, torn = _read(folder)
-    if torn and commit > (lines[-1]["commit"] if lines else 0):
-        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
-    return [line for line in lines if line["commit"] <= commit]
+    """Return the lines of what happened up to this commit."""
+    return [line for line in read_all(folder, commit) if line["commit"] <= commit]
 
 
-def read_all(folder: Path) -> list[dict[str, Any]]:
-    """Return all lines that count."""
-    return _read(folder)[0]
-
-
-def _read(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines that count, and the number of a torn one after them; 0 if there is none.
+def read_all(folder: Path, commit: int = 0) -> list[dict[str, Any]]:
+    """Return all lines that count; those up to this commit must be there.
 
     A line takes back those before it with its number or a higher one. One that a crash has torn
     says nothing, for its commit never was; one that was changed since it was written is refused.
@@ -45,7 +37,7 @@ def _read(folder: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         rows = (folder / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
-        return [], 0
+        return []
     lines: list[dict[str, Any]] = []
     torn, sealed = 0, False  # the number of the last torn line, and whether any had a seal
     for number, row in enumerate(rows, 1):
@@ -61,7 +53,9 @@ def _read(folder: Path) -> tuple[list[dict[str, Any]], int]:
             raise _damaged(folder, torn)  # what a crash tears is written again: there is no gap
         sealed, torn = sealed or whole is True, 0
         lines.append(line)
-    return lines, torn
+    if torn and commit > (lines[-1]["commit"] if lines else 0):
+        raise _damaged(folder, torn)  # the checkpoint counts on a line that was written before it
+    return lines
 
 
 def _parsed(row: bytes) -> dict[str, Any] | None:
