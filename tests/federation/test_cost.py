@@ -22,7 +22,7 @@ def test_lean_scaffold_uploads_what_fedavg_does_and_a_round_costs_no_more_than_f
 
 
 def test_who_only_carries_never_holds_the_model(tmp_path):
-    d = 10_000_010
+    d = 20_000_010
     with benchmark.serving(tmp_path / "federation", sites=1, features=(d - 10) // 10) as server:
         while len(benchmark.peaks()) < 5:
             time.sleep(0.5)

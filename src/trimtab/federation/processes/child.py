@@ -25,6 +25,7 @@ _CALM = 60.0  # a child that lived >= this many seconds is started anew without 
 _LONGEST = 15.0  # and one that did not, after a pause of <= this many
 _ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
 
+_ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -234,5 +235,5 @@ def tail(path: Path, lines: int = 1) -> str:
         return ""
     text = _COLOURS.sub("", text)
     written = [line.strip() for line in text.splitlines() if line.strip()]
-    written = [line for line in written if not line.startswith("INFO")] or written
+    written = [line for line in written if not _ROUTINE.match(line)] or written
     return " / ".join(written[-lines:])[-300:]

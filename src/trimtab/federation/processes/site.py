@@ -1,12 +1,13 @@
 """A site's main process: it keeps the SuperNode and the worker alive and carries between them."""
 
+import ctypes
 import logging
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,19 @@ class AnsweredRequest:
     why: str
 
 
+def _give_memory_back() -> None:
+    """Let glibc return blocks of >= 1 MiB at once; its threads would keep some chunks each."""
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
+        mallopt(-8, 2)  # M_ARENA_MAX
+
+
 class SiteProcess:
     """A site while it runs; `requests()` goes on until `stop` is set."""
 
     def __init__(self, folder: Path, data: Path, proxy: str | None = None) -> None:
+        _give_memory_back()
         self.site_folder = SiteFolder.read(folder)
         policy_of(self.site_folder)  # written and shown if there is none; the worker holds to it
         self.proxy = None if proxy is None else proxy_of(proxy)
