@@ -1,6 +1,6 @@
 """What `diagnose` measures, against closed forms (5 %) and dense computations (10 %)."""
 
-from math import sqrt
+from math import isfinite, sqrt
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, measure, optimum
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import Panel, choose_panel, thinned
+from trimtab.diagnosis.resampling import drawn
 from trimtab.problems.models import mlp
 
 CLOSED = ("G", "B", "delta", "L", "mu", "zeta", "sigma")
@@ -55,15 +56,29 @@ def test_products_alone_find_the_same_hessians():
 
 
 def test_when_time_is_over_the_worst_client_by_random_vectors_comes_first():
-    A = torch.ones(20, 8, dtype=torch.float64)
+    A = (1 + 0.01 * torch.arange(100).double())[:, None].repeat(1, 8)
     A[13] *= 5
-    problem = Quadratic(A, random(20, 8))
+    problem = Quadratic(A, random(100, 8))
     found, budget = by_products(problem, problem.x0(), seconds=1e-9)
-    assert budget.cut
+    assert "drawn at random" in " ".join(budget.cut)
+    some_of_all(problem, found)
     found, _ = by_products(problem, problem.x0())
-    assert max(range(20), key=lambda i: found.apart[i]) == 13
+    assert max(range(100), key=lambda i: found.apart[i]) == 13
     assert found.measured[13]
     assert not all(found.measured)
+
+
+def some_of_all(problem, found):
+    """Hessians of some clients are not taken for all of them: the interval has room for others."""
+    seen = [i for i in range(problem.N) if isfinite(found.apart[i])]
+    assert 0 < len(seen) < problem.N
+    assert seen != list(range(len(seen)))  # Those that come first may be alike.
+    assert found.restricted.clients == tuple(seen)
+    assert not found.exact
+    assert not found.mu_exact
+    everybody = Panel(problem, tuple(range(problem.N)))
+    drawn_again, _ = found.restricted.replicates(drawn(everybody, problem.N, 0))
+    assert float(drawn_again["mu"].std()) > 0
 
 
 def test_logistic_regression_agrees_with_a_dense_computation():

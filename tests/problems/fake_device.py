@@ -197,9 +197,10 @@ def diagnosed(device):
 
     names = ("zeta", "G", "B", "L", "delta", "mu", "sigma")
     problem = dict(problems(device))["weighted"]
+    found = diagnose(problem)
     thinned = panel.thinned(problem, (0, 1, 2), 8, 0, Budget(9.0))
     return {
-        "all samples": {name: getattr(diagnose(problem), name) for name in names},
+        "all samples": {name: getattr(found, name) for name in names},
         "some samples": {"G": measure.at_point(thinned, problem.x0(0)).G},
     }
 
