@@ -37,7 +37,7 @@ class Tally:
         self.vector: Callable[[torch.Tensor], Any] = _as_it_is
         self._weights: list[float] = []
         self._uploads: Any = None  # the sum of p_i times the upload
-        self._states: Any = None  # the sum of p_i times the client's new state
+        self._states: Any = None  # the sum of p_i times the numbers of the client's new state
         self._moves = _Norms()  # of dx
         self._controls = _Norms()  # of the new states
         self.bytes_up = 0
@@ -47,7 +47,7 @@ class Tally:
         _check(upload)
         self._weights.append(weight)
         self._uploads = _accumulate(self._uploads, weight, upload)
-        self._states = _accumulate(self._states, weight, state)
+        self._states = _accumulate(self._states, weight, _numbers(state))
         self.bytes_up += nbytes(upload)
         self._moves.add(weight, getattr(upload, "dx", ()))
         self._controls.add(weight, state)
@@ -58,7 +58,7 @@ class Tally:
         self.add_sums(
             weights,
             _weighted(weights, uploads),
-            _weighted(weights, states),
+            _weighted(weights, _numbers(states)),
             _squares(getattr(uploads, "dx", ())),
             _squares(states),
         )
@@ -77,7 +77,7 @@ class Tally:
         """
         self._weights += weights
         self._uploads = _accumulate(self._uploads, 1.0, uploads)
-        self._states = _accumulate(self._states, 1.0, states)
+        self._states = _accumulate(self._states, 1.0, _numbers(states))
         self.bytes_up += len(weights) * nbytes(uploads)
         self._moves.add_squares(weights, moves)
         self._controls.add_squares(weights, controls)
@@ -157,6 +157,11 @@ def _check(upload: Any) -> None:
             raise ValueError(
                 f"an upload holds {leaf!r}; use floating-point tensors, or tuples of them."
             )
+
+
+def _numbers(state: State) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of a state that are added up: a counter has no spread."""
+    return tuple(leaf for leaf in leaves(state) if leaf.is_floating_point())
 
 
 def _accumulate(total: Any, weight: float, tree: Any) -> Any:
