@@ -79,7 +79,7 @@ def page(found: dict[str, Any]) -> str:
         profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
         bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
         floor=_floor(found["details"].get("floor")),
-        scale=_table(SCALE, _scale(found["scale"]["cases"])),
+        scale=_table(SCALE, _scale(found["scale"])),
         **cluster_tables(found.get("cluster", {}).get("cases", {})),
     )
 
@@ -190,12 +190,13 @@ def _floor(microseconds: dict[str, float] | None) -> str:
     return ", ".join(f"{us:.0f} us ({name})" for name, us in microseconds.items())
 
 
-def _scale(cases: list[dict[str, Any]]) -> Iterable[list[str]]:
-    for c in cases:
+def _scale(record: dict[str, Any]) -> Iterable[list[str]]:
+    for case in record["cases"]:
+        c = {"d": record.get("d"), **case}  # Older records have one d for all.
         limit = "none" if c["memory"] is None else f"{c['memory'] / 1e6:.0f} MB"
         numbers = [f"{c[name]:,}" for name in ("d", "N", "S", "R")]
         measured = ("peak MB", "vectors", "MB on disk", "ms per round")
-        sizes = [f"{c[name]:,.0f}" for name in measured]
+        sizes = [f"{c[name]:,.0f}" if name in c else "–" for name in measured]
         yield [c["algorithm"], c["executor"], *numbers, limit, *sizes]
 
 

@@ -20,6 +20,10 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 if DATA.is_dir():
     os.environ.setdefault("TRIMTAB_DATA", str(DATA))
 os.environ["TRIMTAB_OFFLINE"] = "1"  # no test reaches the network
+# Ray reads these when it is imported: it stays on the loopback's addresses, and tells nobody.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 
 
 @contextmanager

@@ -290,7 +290,7 @@ def test_what_another_process_cannot_make_is_refused(tmp_path, file, refused, wo
 def test_a_question_reads_the_same_elsewhere(tmp_path):
     question = Question(
         problem=Recipe("digits", seed=3, batch=0.5, data=tmp_path, weights="samples"),
-        algorithms=["sgd", FedAvg(eta_l=0.1, K=Epochs(2)), "mine.py:Mine"],
+        algorithms=["sgd", FedAvg(eta_l=0.1, K=Epochs(2)), str(tmp_path / "mine.py:Mine")],
         name="digits",
         target=None,
         K=[1, 5],

@@ -1,7 +1,7 @@
 """Clients over several shards, some of which die: the bits are those of `Tree`, without Ray."""
 
 import errno
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import islice
 
 import fake_ray
@@ -63,7 +63,7 @@ def digits():
 
 def advanced(sim, rounds=ROUNDS):
     lines = [replace(line, seconds=0.0, x=None, server=None) for line in islice(sim, rounds)]
-    return [str(line) for line in lines]
+    return [str(astuple(line)) for line in lines]
 
 
 def after(executor, algorithm, problem, rounds=ROUNDS, **options):

@@ -271,7 +271,7 @@ def test_a_line_of_the_log_is_one_line():
 def test_a_header_that_is_too_deep_to_be_shown_is_no_message(federation):
     """Python reads JSON of 950 levels, and cannot show it: that ended the run."""
     deep = []
-    for _ in range(950):
+    for _ in range(300):  # What a test can write depends on how deep its own stack is.
         deep = [deep]
     for name in ("status", "why", "trimtab", "results", "tested"):
         with pytest.raises(ValueError, match="levels deep"):

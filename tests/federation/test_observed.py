@@ -130,7 +130,11 @@ def process(tmp_path):
     keys.make_server_certificate(tmp_path / "keys", ["localhost"])
     return SimpleNamespace(
         federation=SimpleNamespace(folder=tmp_path, keys=tmp_path / "keys"),
-        front=SimpleNamespace(traffic=lambda: Traffic({"rome": 10}, {"rome": 20})),
+        front=SimpleNamespace(
+            traffic=lambda: Traffic({"rome": 10}, {"rome": 20}),
+            traffic_so_far=lambda: Traffic({"rome": 10}, {"rome": 20}),
+            child=SimpleNamespace(name="the front", alive=True),
+        ),
         superlink=SimpleNamespace(name="the SuperLink", alive=True),
         rounds=SimpleNamespace(name="the process of the rounds", alive=False),
     )
