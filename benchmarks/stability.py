@@ -37,6 +37,26 @@ def main():
                 case["runs"].append(advised(problem, metric, case["target"], seed))
                 write(done)
                 print(key, seed, case["runs"][-1]["advice"], flush=True)
+    print("{same} of {cases} name one algorithm, {none} find no difference.".format(**told(done)))
+
+
+def told(done):
+    """Return in how many cases all seeds name one algorithm, or all find no difference.
+
+    Where all name one and find no difference, the first counts.
+    """
+    advice = [[run["advice"] for run in case["runs"]] for case in done["cases"].values()]
+    same = [len({_named(each) for each in case}) == 1 for case in advice]
+    none = [all("no difference found" in each for each in case) for case in advice]
+    both = zip(same, none, strict=True)
+    rest = sum(silent and not alike for alike, silent in both)
+    return {"cases": len(advice), "same": sum(same), "none": rest}
+
+
+def _named(advice):
+    """Return the algorithm that is advised; all of the sentence where none is."""
+    words = advice.split()
+    return words[1] if words[0] == "Use" else advice
 
 
 def target(problem, metric, share):
