@@ -108,8 +108,7 @@ def survive(folder, seed, seconds, say=lambda line: None):
     """Run a federation through all this; check its end, and return what was done and the rounds."""
     whole = Whole(folder, SITES)
     relay = Relay(whole.federation.port)
-    path = folder / "sites" / "b" / "site.json"
-    path.write_text(path.read_text().replace(str(whole.federation.port), str(relay.port)))
+    whole.lead("b", relay.port)
     try:
         for name in SITES:
             whole.start_site(name)

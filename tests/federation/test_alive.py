@@ -225,8 +225,7 @@ datetime.datetime = Late
 def test_a_cut_or_slow_way_is_no_more_than_a_pause(tmp_path):
     whole = Whole(tmp_path, "ab")
     relay = Relay(whole.federation.port)
-    path = tmp_path / "sites" / "b" / "site.json"
-    path.write_text(path.read_text().replace(str(whole.federation.port), str(relay.port)))
+    whole.lead("b", relay.port)
     for name in whole.names:
         whole.start_site(name)
 

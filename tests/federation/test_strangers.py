@@ -43,6 +43,7 @@ def place(tmp_path):
         "upstream": upstream.server_address[1],
         "authority": str(tmp_path / "ca.crt"),
         "sites": {"rome": public},
+        "folder": str(tmp_path),
     }
     front = FrontProcess([listener("127.0.0.1", 0)], tmp_path / "front.log", settings)
     lines = []

@@ -23,6 +23,7 @@ from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator_folder import Federation, create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.ledger import read_journal, read_standing
+from trimtab.federation.storage.seal import read_sealed, write_sealed
 from trimtab.federation.storage.states import START, States
 
 PROBLEM = '''\
@@ -147,6 +148,13 @@ class Whole:
         return path
 
     # -- processes
+
+    def lead(self, name, port):
+        """Let a site reach the server by another port."""
+        path = self.folder / "sites" / name / "site.json"
+        facts = read_sealed(path)
+        host, _, _ = facts["server"].rpartition(":")
+        write_sealed(path, facts | {"server": f"{host}:{port}"})
 
     def start_site(self, name, folder=None, **environment):
         where = folder or self.folder / "sites" / name
