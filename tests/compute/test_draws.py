@@ -101,3 +101,19 @@ def test_numbers_that_are_not_torchs_are_not_used(monkeypatch):
 def test_the_reference_is_torchs_own_generator():
     """Batches, which the others are compared with, do not use the kernel."""
     assert "kernel" not in supervised_batches.Batches.rows.__code__.co_names
+
+
+def test_the_last_mini_batches_are_kept_and_the_oldest_dropped():
+    def some(r):
+        return draws._drawn((0, 1, r), [0, 1], [9, 9], [3, 3], [0, 1, 2], False)
+
+    first = some(1)
+    kept = draws._Kept(most=2 * first.nbytes)
+    for r in (1, 2):
+        kept.keep(r, some(r))
+    assert kept.get(1) is not None  # it is the younger one from now on
+    kept.keep(3, some(3))
+    assert [r for r in (1, 2, 3) if kept.get(r) is not None] == [1, 3]
+    assert kept.nbytes <= kept.most
+    kept.keep(3, some(3))
+    assert kept.nbytes == 2 * first.nbytes

@@ -568,6 +568,14 @@ def test_a_graph_draws_nothing_and_looks_at_nothing():
         capture(lambda a: a if a.sum() > 0 else -a, (torch.ones(3),))
 
 
+def test_attention_is_captured_unless_it_drops_out():
+    q = torch.randn(2, 1, 5, 4)
+    graph = capture(lambda a: F.scaled_dot_product_attention(a, a, a), (q,))
+    torch.testing.assert_close(graph.replay(q), F.scaled_dot_product_attention(q, q, q))
+    with pytest.raises(NotCapturedError, match="draws random numbers"):
+        capture(lambda a: F.scaled_dot_product_attention(a, a, a, dropout_p=0.5), (q,))
+
+
 def test_nothing_is_said_where_autograd_is_as_good():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
