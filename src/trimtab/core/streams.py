@@ -9,7 +9,7 @@ _MASK = (1 << 64) - 1
 
 # What a stream is for, so that no two uses share numbers.
 COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER, SLOW = range(11)
-SPLIT = 11
+SPLIT, ERROR = 11, 12
 
 
 def mix(*numbers: int) -> int:

@@ -144,6 +144,11 @@ class Capabilities:
         return self._has("validate") if getattr(self.problem, "has_validation", True) else None
 
     @property
+    def validation_error(self) -> Callable[[Vector, str], float | None] | None:
+        """(x, name) -> the standard error of a metric on validation data; None: it does not say."""
+        return None if self.validate is None else self._has("validation_error")
+
+    @property
     def has_test(self) -> bool:
         """Whether `evaluate` looks at data that nothing was learnt from."""
         return bool(getattr(self.problem, "has_test", True))
@@ -156,10 +161,11 @@ def capabilities(problem: Any) -> Capabilities:
     `client_hvp`, `chunk_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`,
     `why_not_vectorised`, `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`,
     `constant_hessians`, `unflatten`, `flatten`, `split`, `validate` (and, if that is not always
-    so, `has_validation`), `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`,
-    `class_shares`, `label_counts`, `weighing` or `columns`; by an `evaluate` that takes a client;
-    by `symmetric` = False that its oracles are no gradients. Where it has no gradients of its own,
-    they come from its oracles; where it has no loss but the clients' losses, it is their mean.
+    so, `has_validation`), `validation_error`, `has_test`, `has_own_test`, `groups`, `metrics`,
+    `with_metric`, `class_shares`, `label_counts`, `weighing` or `columns`; by an `evaluate` that
+    takes a client; by `symmetric` = False that its oracles are no gradients. Where it has no
+    gradients of its own, they come from its oracles; where it has no loss but the clients' losses,
+    it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))

@@ -1,8 +1,11 @@
 """What to use, in one sentence that says no more than the numbers do."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.studies.cost import WORDS
-from trimtab.studies.entry import Entry, describe, listed
+from trimtab.studies.entry import Entry, describe, eased, listed
 from trimtab.studies.goal import Goal
 from trimtab.studies.statistics import Interval, ratio
 
@@ -14,26 +17,76 @@ FRAGILE = (
 )
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Which algorithms are best for a goal, as far as seeds and rows can tell."""
+
+    goal: Goal  # the easier one, where nobody reached the target itself
+    chosen: Entry | None = None  # None: nobody got there
+    alike: tuple[Entry, ...] = ()  # no difference to it was found
+    unsure: tuple[Entry, ...] = ()  # a difference that is gone for a target the rows cannot tell
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of all of them; that of the chosen one first."""
+        chosen = [] if self.chosen is None else [self.chosen]
+        return [entry.label for entry in (*chosen, *self.alike, *self.unsure)]
+
+
+def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
+    """Tell which algorithm to use, and to which others no difference was found."""
+    entries = [entry for entry in entries if not entry.baseline]
+    there = [e for e in entries if e.rounds is not None and not e.diverged]
+    easier, eased_ones = goal.easier(), [eased(e, goal) for e in entries]
+    if not there:
+        return judge(eased_ones, easier) if goal.slack else Verdict(goal)
+    best = min(there, key=lambda entry: _cost(entry, goal))
+    at_ease = dict(zip(map(id, entries), eased_ones, strict=True))
+    others = [e for e in entries if e is not best and not e.diverged]
+    alike = [e for e in others if not _differs(best, e, goal)]
+    unsure = [
+        e
+        for e in others
+        if goal.slack and e not in alike and not _differs(at_ease[id(best)], at_ease[id(e)], easier)
+    ]
+    chosen = _cheapest([best, *(e for e in there if e in alike or e in unsure)])
+    if chosen is not best:
+        (unsure if chosen in unsure else alike).insert(0, best)
+    same, doubtful = ([e for e in part if e is not chosen] for part in (alike, unsure))
+    return Verdict(goal, chosen, tuple(same), tuple(doubtful))
+
+
 def advise(entries: list[Entry], goal: Goal) -> str:
     """Say which algorithm to use, for which target, how sure that is and what it costs."""
     entries = [entry for entry in entries if not entry.baseline]
-    there = [e for e in entries if e.rounds is not None and not e.diverged]
-    if not there:
+    found = judge(entries, goal)
+    chosen, alike, reached = found.chosen, found.alike, found.goal
+    if chosen is None:
         return _nobody_is_there(entries, goal)
-    best = min(there, key=lambda entry: _cost(entry, goal))
-    alike = [e for e in there if e is not best and not _differs(best, e, goal)]
-    chosen = _cheapest([best, *alike]) if alike else best
-    said = (
-        f"Use {describe(chosen)}: it reaches {goal.name} {goal.target:g} in {_needs(chosen, goal)}"
-    )
-    if alike:
-        others = [e for e in (best, *alike) if e is not chosen]
-        said += (
-            f"; no difference found to {listed([e.shown for e in others])}{_why(chosen, others)}"
+    needs = f"it reaches {goal.name} {reached.target:g} in {_needs(chosen, reached)}"
+    if reached is goal:
+        said = f"Use {describe(chosen)}: {needs}"
+    else:
+        said = (
+            f"No algorithm reached {goal.name} {goal.target:g} with every seed; for "
+            f"{reached.target:g}, which the validation rows cannot tell from it, use "
+            f"{describe(chosen)}: {needs}"
         )
-    said += _against(chosen, [e for e in entries if e is not chosen and e not in alike], goal)
+    if alike:
+        said += f"; no difference found to {_names(alike)}{_why(chosen, alike)}"
+    if found.unsure:
+        easier = f"{goal.easier().target:g}, which the validation rows cannot tell from it"
+        none = "nor" if alike else "no difference found"
+        said += f"; {none} to {_names(found.unsure)} at {easier}"
+    known = {chosen.label, *(e.label for e in (*alike, *found.unsure))}
+    others = entries if reached is goal else [eased(e, goal) for e in entries]
+    said += _against(chosen, [e for e in others if e.label not in known])
     said += f"; {FRAGILE}" if chosen.fragile else ""
     return said + _doubt(entries, chosen)
+
+
+def _names(entries: Sequence[Entry]) -> str:
+    return listed([entry.shown for entry in entries])
 
 
 def _needs(entry: Entry, goal: Goal) -> str:
@@ -50,7 +103,7 @@ def _needs(entry: Entry, goal: Goal) -> str:
     return rounds + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
+def _against(chosen: Entry, others: list[Entry]) -> str:
     """Compare with what is well known."""
     slower: dict[str, str] = {}
     for entry in sorted(others, key=lambda e: e.rounds or 10**9):
@@ -110,6 +163,8 @@ def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
 
 
 def _differs(best: Entry, other: Entry, goal: Goal) -> bool:
+    if best.rounds is None or other.rounds is None:
+        return True
     found = difference(best, other, goal)
     if found is not None:
         return found.low > 1
@@ -129,7 +184,7 @@ def _cheapest(entries: list[Entry]) -> Entry:
     return min(entries, key=lambda e: _keeps_state(e))
 
 
-def _why(chosen: Entry, others: list[Entry]) -> str:
+def _why(chosen: Entry, others: Sequence[Entry]) -> str:
     """Say why one of several equals is preferred."""
     for name, words in (("bytes", "it sends the fewest bytes"), ("work", "it computes the least")):
         mine, theirs = getattr(chosen, name), [getattr(e, name) for e in others]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, log10
-from statistics import fmean
+from statistics import fmean, median
 from time import monotonic
 
 from trimtab.errors import BadArgument
@@ -16,7 +16,8 @@ from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.trial import Trial
 
-TIMED = 2  # rounds that are timed, after one that is not
+TIMED = 16  # rounds are timed, each by itself, after one that is not
+ENOUGH = 0.5  # seconds of timed rounds tell, however few they are
 PATIENCE = 1.5  # a comparison stops after the rung under way, past 1.5 x its minutes
 
 
@@ -26,16 +27,22 @@ def sample_gradients(
     """Return how many sample gradients each of so many algorithms has, by a few timed rounds.
 
     Rounds of few steps take more time for each of them; the trials differ in K, and their mean
-    counts. What a round costs besides gradients, such as measuring x, is in it.
+    counts. What a round costs besides gradients, such as measuring x, is in it. The median round
+    counts: one that another program held up says nothing of the others.
     """
     rates: list[float] = []  # seconds for a sample gradient
     for trial in trials:
         yield from trial.advance(1, goal.without_target())
-        started = monotonic()
-        yield from trial.advance(1 + TIMED, goal.without_target())
-        done = spent(trial.rounds[1:], "work")
-        if done:
-            rates.append(max(1e-9, (monotonic() - started) / done))
+        began = monotonic()
+        seen: list[float] = []
+        while len(seen) < TIMED and monotonic() - began < ENOUGH:
+            started, r = monotonic(), len(trial.rounds)
+            yield from trial.advance(r + 1, goal.without_target())
+            done = spent(trial.rounds[r:], "work")
+            if not done:
+                break
+            seen.append(max(1e-9, (monotonic() - started) / done))
+        rates += [median(seen)] if seen else []
     return two_digits(60 * minutes / lanes / fmean(rates)) if rates else inf
 
 

@@ -184,8 +184,10 @@ def _compared(
     goal = _settled(study.goal, curves, study.at_start())
     yield from stage(["settle"], target=goal.target)
     winners = {course.lane.label: course.winner for course in courses}
+    goal = replace(goal, slack=_slack(study, goal, courses))
     count = seeds or study.affordable_seeds(winners)
-    yield from stage(["report"], count=count, horizon=_horizon(goal, winners, study.R))
+    horizon = _horizon(goal, winners, study.R)
+    yield from stage(["report"], count=count, horizon=horizon, slack=goal.slack)
     entries = [course.entry for course in courses]
     about = About(
         split=study.measured.split,
@@ -193,7 +195,7 @@ def _compared(
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
         complete=all(course.search.complete for course in courses),
-        notes=(*study.measured.notes(goal.metric), *study.judged(entries)),
+        notes=(*study.measured.notes(goal), *study.judged(entries)),
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
@@ -225,6 +227,16 @@ def _settled(goal: Goal, curves: list[list[RoundLine]], start: dict[str, float])
     begun = start[goal.name] if isfinite(start[goal.name]) else best
     short = 0.02 if goal.metric.higher else 0.01  # the target is so much of the way short of it
     return replace(goal, target=float(f"{best - short * (best - begun):.4g}"))
+
+
+def _slack(study: Study, goal: Goal, courses: Sequence[Course]) -> float:
+    """Return what the rows cannot tell of the metric, at the best model that was found."""
+    ours = [c.winner for c in courses if not c.lane.measured and goal.best_round(c.winner.rounds)]
+    if not ours:
+        return 0.0
+    best = max(ours, key=lambda trial: goal.score({goal.name: goal.best(trial.rounds)}))
+    found = best.best_x(goal)
+    return 0.0 if found is None else study.measured.slack(found[1], goal.metric)
 
 
 def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:

@@ -8,6 +8,7 @@ from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
 from trimtab.problems.population import Population
 from trimtab.studies import export
+from trimtab.studies.advice import judge
 from trimtab.studies.chosen import Chosen
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
@@ -60,16 +61,23 @@ class Comparison:
         """What was to be reached."""
         return self.goal.target
 
+    @property
+    def advised(self) -> list[str]:
+        """The labels of the algorithm to use, and of those to which no difference was found."""
+        return [] if self.target is None else judge(self.entries, self.goal).labels
+
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab compare --json` prints."""
         return {
             "problem": self.problem,
             "target": self.target,
             "advice": self.advice,
+            "advised": self.advised,
             "page": None if self.page is None else str(self.page),
             "algorithms": [entry.to_json() for entry in self.entries],
             "metric": self.metric,
             "prefer": self.goal.unit,
+            "slack": self.goal.slack,
             **self.about.to_json(),
         }
 

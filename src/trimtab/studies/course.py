@@ -95,8 +95,9 @@ class Course:
         study.leave(trials.values())
         self.tried = ranked(trials, goal)
 
-    def report(self, count: int, horizon: int) -> Events:
+    def report(self, count: int, horizon: int, slack: float) -> Events:
         """Let the winner run on to a common length, and with so many further seeds."""
+        self.goal = replace(self.goal, slack=slack)
         entry = yield from self._finish(horizon)
         entry.not_run, entry.searched = self.search.not_run, self.search.candidates()
         runs = yield from self._runs(entry, count, horizon)
@@ -113,7 +114,7 @@ class Course:
         if stage == "settle":
             return self.settle(replace(self.goal, target=facts["target"]))
         if stage == "report":
-            return self.report(facts["count"], facts["horizon"])
+            return self.report(facts["count"], facts["horizon"], facts["slack"])
         return self.begin() if stage == "begin" else self.go_on()
 
     @property
@@ -204,6 +205,7 @@ class Course:
             test=dict(test),
             diverged_at=trial.diverged.r if trial.diverged else None,
             folder=None if trial.record.folder is None else trial.record.folder.name,
+            nearly=None if trial.diverged else cost_to_target(trial, self.goal.easier()),
         )
 
     def _per_client(self) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """What is wanted of a run: a metric, and a target for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from operator import index
 from typing import Any
@@ -27,6 +27,7 @@ class Goal:
     metric: Metric
     target: float | None = None
     unit: Unit = "rounds"  # in which runs are compared
+    slack: float = 0.0  # a metric so much worse is, by the rows that are looked at, as good
 
     @property
     def name(self) -> str:
@@ -40,7 +41,8 @@ class Goal:
         True
         """
         ends: dict[str, Any] = plain({f.name: getattr(self.metric, f.name) for f in fields(Metric)})
-        return {"metric": self.name, "range": ends, "target": self.target, "prefer": self.unit}
+        wanted = {"metric": self.name, "range": ends, "target": self.target}
+        return wanted | {"prefer": self.unit, "slack": self.slack}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Goal":
@@ -48,11 +50,23 @@ class Goal:
         metric = Metric(record["metric"], higher=record["metric"] != LOSS.name)
         if "range" in record:
             metric = Metric(**{end: v for end, v in record["range"].items() if v is not None})
-        return cls(metric, record["target"], unit_of(record.get("prefer", "rounds")))
+        unit = unit_of(record.get("prefer", "rounds"))
+        return cls(metric, record["target"], unit, record.get("slack", 0.0))
 
     def without_target(self) -> "Goal":
         """Return the goal of whoever runs on."""
         return Goal(self.metric, unit=self.unit)
+
+    def easier(self) -> "Goal":
+        """Return the easiest goal that the rows cannot tell from this one.
+
+        >>> Goal(ACCURACY, 0.9, slack=0.0312).easier().target
+        0.8688
+        """
+        if self.target is None or not self.slack:
+            return self
+        target = self.target - self.slack if self.metric.higher else self.target + self.slack
+        return replace(self, target=float(f"{target:.4g}"), slack=0.0)
 
     def cost(self, rounds: Sequence[RoundLine]) -> float:
         """Return what some rounds cost, in the unit by which runs are compared."""

@@ -11,11 +11,17 @@ from trimtab.problems.notes import notes
 from trimtab.problems.problem import Problem, judged_by
 from trimtab.simulation import simulate
 from trimtab.studies.chosen import Split
+from trimtab.studies.goal import Goal
+from trimtab.studies.statistics import NORMAL
 
 Look = Callable[[Vector], dict[str, float]]
 """Measures a model."""
 
 ON_THE_END = "runs were tuned, stopped and compared on the {data}, which flatters all of them."
+FEW_ROWS = (
+    "the validation rows know {goal.name} to ± {goal.slack:g} (90 %), so a difference counts only "
+    "if it also holds for {easier.target:g}."
+)
 NO_TEST = "there are no test data: the last numbers are of the rows that were trained on."
 
 
@@ -39,11 +45,18 @@ class Measured:
         """The data of the last numbers."""
         return "test" if capabilities(self.problem).has_test else "training"
 
-    def notes(self, metric: Metric) -> list[str]:
+    def slack(self, x: Vector, metric: Metric) -> float:
+        """Return half the 90 % interval of a metric at x that comes from the few held-out rows."""
+        error = None if self.split == "none" else capabilities(self.problem).validation_error
+        found = None if error is None else error(x, metric.name)
+        return 0.0 if found is None else float(f"{NORMAL * found:.2g}")
+
+    def notes(self, goal: Goal) -> list[str]:
         """Return what a reader must know of the numbers."""
         own = [ON_THE_END.format(data=f"{self.tested_on} data")] if self.on_the_end else []
         own += [NO_TEST] if self.tested_on == "training" and not self.on_the_end else []
-        return [*own, *notes(self.problem, metric)]
+        own += [FEW_ROWS.format(goal=goal, easier=goal.easier())] if goal.slack else []
+        return [*own, *notes(self.problem, goal.metric)]
 
 
 def held_out(problem: Problem, split: float | None, seed: int, metric: str | None) -> Measured:

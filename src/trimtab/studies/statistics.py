@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 
 LEVEL = 0.9  # an interval covers the truth in >= 90 % of the cases, if logarithms are normal
 
+NORMAL = 1.645  # standard errors to each side of a normal 90 % interval
+
 
 @dataclass(frozen=True)
 class Interval:

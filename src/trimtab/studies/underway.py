@@ -209,10 +209,11 @@ def _candidate(run: RunFolder, record: dict[str, Any], step: str, goal: Goal) ->
 
 
 def _seed_run(run: RunFolder, record: dict[str, Any], goal: Goal) -> SeedRun:
-    met = goal.first(run.rounds)
+    met, nearly = goal.first(run.rounds), goal.easier().first(run.rounds)
     return SeedRun(
         seed=record["settings"]["seed"],
         cost=cost_of(run.rounds[: met.r]) if met else None,
+        nearly=cost_of(run.rounds[: nearly.r]) if nearly else None,
         best=goal.best(run.rounds),
         chosen=None,
         test={},

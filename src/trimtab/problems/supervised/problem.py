@@ -48,6 +48,7 @@ from trimtab.problems.supervised.objective import Objective
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
+from trimtab.problems.supervised.row_error import row_error
 from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 from trimtab.problems.supervised.vectorised import Vectorised
@@ -262,6 +263,10 @@ class Supervised:
                 "Supervised has no validation data; pass validation=…, or call problem.split(0.1)."
             )
         return self._evaluation.on(self._unseen.validation, x, self.kernel)
+
+    def validation_error(self, x: Vector, metric: str) -> float | None:
+        """Return the standard error of a metric of `validate` that comes from its few rows."""
+        return row_error(self._evaluation, self._unseen.validation, x, self.kernel, metric)
 
     def has_own_test(self, i: int) -> bool:
         """Tell whether client i has a test part of its own, on which it is evaluated."""

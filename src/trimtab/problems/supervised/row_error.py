@@ -1,0 +1,38 @@
+"""How well some rows know a metric: the standard error that comes from which rows they are."""
+
+from math import isfinite, sqrt
+from statistics import fmean
+
+import torch
+
+from trimtab.compute import kernel
+from trimtab.core import Vector
+from trimtab.core.streams import ERROR, stream
+from trimtab.problems.supervised.evaluation import Evaluation
+from trimtab.problems.supervised.samples import Data
+
+GROUPS = 20  # of rows that are left out in turn
+
+
+def row_error(
+    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
+) -> float | None:
+    """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
+
+    The jackknife serves every metric, also those that are no means. None where it cannot be told:
+    of one row, or where the metric is undefined without some of them.
+    """
+    n = len(data)
+    groups = min(GROUPS, n)
+    if groups < 2:
+        return None
+    order = torch.randperm(n, generator=stream(0, ERROR, n))
+    values = []
+    for group in range(groups):
+        rows = order[torch.arange(n) % groups != group].sort().values
+        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        values.append(measured.get(name, float("nan")))
+    if not all(map(isfinite, values)):
+        return None
+    mean = fmean(values)
+    return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
