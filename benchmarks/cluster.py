@@ -1,4 +1,4 @@
-"""What a cluster costs and gives: rounds on one and two actors, an empty round, 10^6 clients.
+"""What a cluster costs and gives: an empty round, one and two actors, 10^6 clients, Flower.
 
     python benchmarks/cluster.py            # about half an hour; results/bench/cluster.json
     python benchmarks/cluster.py --only "empty;W1"
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -181,6 +182,24 @@ def scale(N: int, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
     return {"N": N, "d": d, "S": S, "limit MB": limit / MB, "rows": rows, "audit": audit}
 
 
+def flower() -> dict[str, Any]:
+    """Measure a round of Flower's simulation engine, of ours on two actors, and of ours alone."""
+    import peers
+
+    peers.ENVIRONMENTS.mkdir(exist_ok=True)
+    here = peers.HERE / "peers"
+    starts = {peers.OURS: peers.command(peers.OURS), "flwr": peers.command("flwr")}
+    starts["trimtab on Ray"] = [sys.executable, "-P", str(here / "trimtab_ray.py")]
+    rows = []
+    for name in ("W1", "W2", "W4"):
+        for algorithm in peers.ALGORITHMS:
+            with TemporaryDirectory(dir=peers.ENVIRONMENTS) as folder:
+                work = peers.told(WORKLOADS[name], algorithm, Path(folder))
+                rows += peers.measure(work, starts, repeats=5, logs=peers.ENVIRONMENTS, limit=300.0)
+            print(rows[-2:], file=sys.stderr)
+    return {"rows": rows}
+
+
 def _summary(times: list[float]) -> dict[str, float]:
     return {"least": min(times), "median": median(times)}
 
@@ -193,6 +212,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "W4": lambda: workload("W4"),
     "100,000 clients": lambda: scale(10**5),
     "1,000,000 clients": lambda: scale(10**6),
+    "Flower": flower,
 }
 
 

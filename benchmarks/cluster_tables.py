@@ -10,13 +10,15 @@ ONE, TWO = "1 actor", "2 actors"
 def cluster_tables(cases: dict[str, Any]) -> dict[str, str]:
     """Return the tables by the names of their places."""
     works = {name: cases[name] for name in ("W1", "W2", "W4") if name in cases}
+    empty, flower, first = (cases.get(name) for name in ("empty", "Flower", "W1"))
     return {
-        "cluster_empty": _table(_EMPTY, _empty(cases["empty"])) if "empty" in cases else NOT_YET,
+        "cluster_empty": _table(_EMPTY, _empty(empty)) if empty else NOT_YET,
         "cluster_workloads": _table(_WORKS, _works(works)) if works else NOT_YET,
-        "cluster_goals": _table(_GOALS, _goals(cases["W1"])) if "W1" in cases else NOT_YET,
+        "cluster_goals": _table(_GOALS, _goals(first)) if first else NOT_YET,
         "cluster_scale": "\n\n".join(
             f"{name}: {_scale(cases[name]) if name in cases else NOT_YET}" for name in _SIZES
         ),
+        "cluster_flower": _table(_FLOWER, _flower(flower)) if flower else NOT_YET,
     }
 
 
@@ -31,6 +33,7 @@ _SCALE = (
 )
 
 
+_FLOWER = ("", "Flower on Ray", "ours, two actors", "ours, one process", "Flower / two actors")
 _SIZES = ("100,000 clients", "1,000,000 clients")
 
 
@@ -76,6 +79,15 @@ def _scale(case: dict[str, Any]) -> str:
         for row in case["rows"]
     )
     return head + _table(_SCALE, rows)
+
+
+def _flower(case: dict[str, Any]) -> Iterable[Sequence[str]]:
+    found = {(r["workload"], r["algorithm"], r["peer"]): r for r in case["rows"]}
+    for name, algorithm in dict.fromkeys(key[:2] for key in found):
+        theirs, ours = (found[name, algorithm, peer] for peer in ("flwr", "trimtab on Ray"))
+        ms = [each.get("ms") for each in (theirs, ours)] + [ours.get("ours", theirs.get("ours"))]
+        ratio = f"{ms[0] / ms[1]:.1f}" if ms[0] and ms[1] else ""
+        yield f"{name}, {algorithm}", *(f"{t:.1f}" if t else "cannot" for t in ms), ratio
 
 
 def _shown(times: dict[str, float]) -> str:
