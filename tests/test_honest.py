@@ -128,7 +128,8 @@ def test_without_test_data_the_last_column_is_of_training_and_says_so(tmp_path, 
     titles = [column.title for column in columns(read_comparison(tmp_path / "out"))]
     assert "training" in titles
     assert "test" not in titles
-    cli.main([*words.split(), "--json", "--split", "none"], standalone_mode=False)
+    again = ["--json", "--split", "none", "--out", f"{tmp_path}/again"]
+    cli.main([*words.split(), *again], standalone_mode=False)
     notes = " ".join(json.loads(capsys.readouterr().out)["notes"])
     assert "tuned, stopped and compared on the training data" in notes
     assert "no test data" not in notes
