@@ -42,7 +42,7 @@ ROLES = {
     "site": "processes.site:main",
     "worker": "processes.worker:main",
     "supernode": "flower.supernode:main",
-    "superlink": "flwr.superlink",
+    "superlink": "flower.superlink:main",
     "front": "processes.front:main",
     "rounds": "processes.rounds:main",
 }

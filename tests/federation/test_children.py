@@ -18,7 +18,7 @@ from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside
 from trimtab.federation.processes.ports import free_port, probe, proxy_of
 from trimtab.federation.storage import keys
-from trimtab.federation.transport.flower import api, supernode
+from trimtab.federation.transport.flower import api, patience, supernode
 from trimtab.federation.transport.flower.clocks import Clocks
 from trimtab.federation.transport.flower.parcel import Parcel
 
@@ -221,10 +221,10 @@ def test_a_supernode_does_not_give_up_at_a_word_of_tls():
 
     error = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
     assert make_simple_http_retry_invoker().should_giveup(error)  # as Flower comes
-    assert not supernode._patient().should_giveup(error)
+    assert not patience.patient().should_giveup(error)
     refused = httpx.Response(404, request=httpx.Request("POST", "https://a"))
     status = httpx.HTTPStatusError("no", request=refused.request, response=refused)
-    assert supernode._patient().should_giveup(status)
+    assert patience.patient().should_giveup(status)
 
 
 def test_a_supernode_looks_the_less_often_the_longer_it_waits(monkeypatch):
@@ -240,6 +240,6 @@ def test_a_supernode_looks_the_less_often_the_longer_it_waits(monkeypatch):
 
 
 def test_it_works_with_this_flower_alone(monkeypatch):
-    monkeypatch.setattr(supernode, "package_version", "1.42.0")
+    monkeypatch.setattr(patience, "package_version", "1.42.0")
     with pytest.raises(SystemExit, match=r"works with Flower 1\.41\.0, but 1\.42\.0 is installed"):
         supernode.main()

@@ -70,7 +70,7 @@ class OperatorProcess:
         self.port = port
         self.superlink = Child(
             "the SuperLink",
-            "flwr.superlink.cli:flower_superlink",
+            "trimtab.federation.transport.flower.superlink:main",
             superlink_arguments(folder, port, keys, secret(folder)),
             environment=api.environment(folder / "flower"),
             output=logs / "superlink.log",

@@ -27,6 +27,7 @@ from flwr.superlink.grid import HttpGrid
 
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.fleet import Fleet
+from trimtab.federation.transport.flower.patience import patient
 from trimtab.federation.transport.flower.straight import StraightControl, StraightRuntime
 
 _APP = b"""\
@@ -107,7 +108,7 @@ class SuperLink:
 
 
 class _Grid(HttpGrid):
-    """Flower's grid, whose client goes straight to the SuperLink."""
+    """Flower's grid, whose client goes straight to the SuperLink, and bears with a busy one."""
 
     def _connect(self) -> None:
         self._client = StraightRuntime.from_server_address(
@@ -119,7 +120,7 @@ class _Grid(HttpGrid):
                 RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
                 RuntimeTokenHttpInterceptor(token=self._token),
             ],
-            retry_invoker=self._retry_invoker,
+            retry_invoker=patient(),
         )
 
 

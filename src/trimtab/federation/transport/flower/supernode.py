@@ -16,16 +16,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
-from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
-from flwr.supercore.version import package_version
 from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from trimtab.federation import sign
+from trimtab.federation.transport.flower.patience import check_version, patient
 from trimtab.federation.transport.flower.straight import Straight
 
-FLOWER = "1.41.0"  # the version whose modules are known
 PROXY = "TRIMTAB_PROXY"  # an address may hold a password, so it does not go into the arguments
 SOONEST, LATEST = 0.2, 2.0  # a request is looked for every 0.2 to 2 seconds
 _NO_REQUEST = 3.0  # Flower sleeps for this many seconds if there is none
@@ -70,17 +68,6 @@ class _Pace:
             time.sleep(min(seconds, LATEST, max(SOONEST, (now - self._since) / _PATIENT)))
 
 
-def _patient() -> RetryInvoker:
-    """Return Flower's retries without its rule to give up at any word of TLS."""
-    retries = make_simple_http_retry_invoker()
-    gives_up = retries.should_giveup
-    assert gives_up is not None
-    retries.should_giveup = lambda error: (
-        isinstance(error, httpx.HTTPStatusError) and gives_up(error)
-    )
-    return retries
-
-
 def _end(error: threading.ExceptHookArgs) -> None:
     """End with any of the threads: without its heartbeat a SuperNode is not connected."""
     if error.exc_type is SystemExit:
@@ -98,13 +85,9 @@ def _leave(code: int) -> None:
 
 def main() -> None:
     """Be a SuperNode until it ends or gives up."""
-    if package_version != FLOWER:
-        sys.exit(
-            f"this trimtab works with Flower {FLOWER}, but {package_version} is installed; run "
-            f"`pip install 'flwr=={FLOWER}'`."
-        )
+    check_version()
     vars(start_client_internal)["time"] = _Pace()
-    vars(fleet_http_connection)["make_simple_http_retry_invoker"] = _patient
+    vars(fleet_http_connection)["make_simple_http_retry_invoker"] = patient
     vars(fleet_http_connection)["FleetHttpClient"] = Client
     threading.excepthook = _end
     try:
