@@ -46,6 +46,7 @@ ROLES = {
     "front": "processes.front:main",
     "rounds": "processes.rounds:main",
 }
+CARRY = ("site", "supernode", "front", "superlink")  # the roles that only carry messages
 OUT = Path(__file__).parents[1] / "results" / "federation" / "rounds.json"
 
 PROBLEM = """\
@@ -311,16 +312,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = {(row["d"], row["sites"]): row for row in rows}
     lines = [
         "| parameters | sites | seconds a round beyond the work | bare Flower "
-        "| site's supervisor, MB | front, MB | rounds, MB |",
-        "|---|---|---|---|---|---|---|",
+        "| site's supervisor, MB | SuperNode, MB | front, MB | SuperLink, MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for d in SIZES:
         for sites in SITES:
             row = found.get((d, sites))
             if row is None:
-                lines.append(f"| {d:,} | {sites} | not measured | | | | |")
+                lines.append(f"| {d:,} | {sites} | not measured | | | | | |")
                 continue
-            memory = [f"{row['peak_MB'][role]:.0f}" for role in ("site", "front", "rounds")]
+            memory = [f"{row['peak_MB'][role]:.0f}" for role in CARRY]
             cells = [f"{row['seconds']:.1f}", f"{row['bare_seconds']:.1f}", *memory]
             lines.append(f"| {d:,} | {sites} | {' | '.join(cells)} |")
     return "\n".join(lines)
