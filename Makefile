@@ -28,7 +28,7 @@ test-federation: $(VENV)/installed-dev
 # Hours of random kills, stops, network faults and full disks, then the replay: SOAK="--minutes 240".
 SOAK ?= --minutes 240
 soak: $(VENV)/installed-dev
-	cd tests/federation && ../../$(BIN)/python chaos.py $(SOAK)
+	$(BIN)/python -m tests.federation.chaos $(SOAK)
 
 # Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.
 test-cluster: $(VENV)/installed-dev
@@ -39,12 +39,11 @@ test-package: $(VENV)/installed-dev
 	$(BIN)/pytest -m package tests/package
 
 test-docs: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 tests/test_docs.py tests/test_decisions.py tests/test_readme.py tests/test_examples.py \
-		tests/test_workflows.py tests/test_performance_page.py tests/test_diagnosis_page.py tests/reproduce/test_page.py
+	$(BIN)/pytest -n 2 tests/docs tests/reproduce/test_page.py
 
 # What the extras bring with them, written into the second part of constraints.txt.
 lock: $(VENV)/installed-dev
-	$(BIN)/python tests/package/lock.py
+	$(BIN)/python -m tests.package.lock
 
 # How much of src the fast suite runs, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
@@ -52,7 +51,7 @@ coverage: $(VENV)/installed-dev
 
 # Mistakes of one place in algorithms and protocol, and which test rejects each: hours; it goes on where it stopped.
 mutants: $(VENV)/installed-dev
-	nice -n 15 $(BIN)/python tests/mutants/run.py; $(BIN)/python benchmarks/tests_page.py
+	nice -n 15 $(BIN)/python -m tests.mutants.run; $(BIN)/python benchmarks/tests_page.py
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed

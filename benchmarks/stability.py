@@ -7,12 +7,10 @@ page docs/studies.md tells how often it was the same.
 """
 
 import json
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "studies"))
+from studies.problems import PROBLEMS
 
-from problems import PROBLEMS
 from trimtab import compare
 from trimtab._version import environment
 

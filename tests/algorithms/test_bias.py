@@ -9,9 +9,9 @@ from math import log
 
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, distances, fit, path, quadratic
 from torch.nn.functional import cosine_similarity, softplus
 
+from tests.helpers.quadratics import WEIGHTS, assert_same, distances, fit, path, quadratic
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

@@ -4,7 +4,8 @@ from math import log
 
 import pytest
 import torch
-from quadratics import (
+
+from tests.helpers.quadratics import (
     BASES,
     SCAFFOLDS,
     WEIGHTS,
@@ -15,7 +16,6 @@ from quadratics import (
     path,
     quadratic,
 )
-
 from trimtab import (
     Adagrad,
     FedAvg,

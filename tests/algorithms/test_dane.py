@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, distances, path, quadratic
 
+from tests.helpers.quadratics import WEIGHTS, assert_same, distances, path, quadratic
 from trimtab import Dane, Diverged, Mime, Momentum, Quadratic
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

@@ -4,7 +4,8 @@ from math import sqrt
 
 import pytest
 import torch
-from quadratics import (
+
+from tests.helpers.quadratics import (
     BASES,
     WEIGHTS,
     RandomTwo,
@@ -15,7 +16,6 @@ from quadratics import (
     path,
     quadratic,
 )
-
 from trimtab import (
     FedAvg,
     FedDyn,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from quadratics import WEIGHTS, Unequal, path, quadratic
 
+from tests.helpers.quadratics import WEIGHTS, Unequal, path, quadratic
 from trimtab import (
     Dane,
     FedAvg,

@@ -10,8 +10,8 @@ from math import log, log10
 
 import pytest
 import torch
-from quadratics import assert_same, fit, path
 
+from tests.helpers.quadratics import assert_same, fit, path
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, simulate
 
 eta = 0.12

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, path, quadratic
 
+from tests.helpers.quadratics import WEIGHTS, assert_same, path, quadratic
 from trimtab import FedAvg, Mime, MimeLiteMvr, MimeMvr, Momentum, ServerMvr, Sgd, simulate
 
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

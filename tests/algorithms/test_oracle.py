@@ -4,12 +4,12 @@ from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
-import numpy_oracle as oracle
 import pytest
 import torch
-from quadratics import Unequal
 
 import trimtab
+from tests.algorithms import numpy_oracle as oracle
+from tests.helpers.quadratics import Unequal
 from trimtab.core.oracle import draws_of_server
 
 N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quadratics import BASES, SCAFFOLDS, WEIGHTS, assert_same, path, quadratic
 
+from tests.helpers.quadratics import BASES, SCAFFOLDS, WEIGHTS, assert_same, path, quadratic
 from trimtab import (
     FedAvg,
     FedOpt,

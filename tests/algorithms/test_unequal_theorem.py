@@ -6,8 +6,8 @@ makes; and a control that is the mean of a client's own gradients is right whate
 
 import pytest
 import torch
-from quadratics import WEIGHTS, assert_same, distances, path, quadratic
 
+from tests.helpers.quadratics import WEIGHTS, assert_same, distances, path, quadratic
 from trimtab import FedAvg, FedDyn, FedNova, Momentum, Scaffold, ScaffoldOpt
 from trimtab.core.oracle import ClientOracle
 

@@ -4,10 +4,10 @@ import errno
 from dataclasses import astuple, replace
 from itertools import islice
 
-import fake_ray
 import pytest
 import torch
 
+from tests.helpers import fake_ray
 from trimtab import (
     Cosine,
     Decay,

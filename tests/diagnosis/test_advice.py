@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 import torch
-from losses import Opaque, logistic, quadratics, random
 
+from tests.helpers.losses import Opaque, logistic, quadratics, random
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
 from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model

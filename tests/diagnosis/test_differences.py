@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from losses import quadratics, random
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.losses import quadratics, random
 from trimtab import Supervised, diagnose
 from trimtab.diagnosis.differences import probe
 from trimtab.diagnosis.first_facts import FirstFacts

@@ -1,8 +1,8 @@
 """What the advice saves: a choice with its gain, or no difference to expect."""
 
 import pytest
-from losses import quadratics
 
+from tests.helpers.losses import quadratics
 from trimtab import diagnose
 from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.gain import Gain

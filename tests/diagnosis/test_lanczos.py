@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from losses import random
 
+from tests.helpers.losses import random
 from trimtab.diagnosis.lanczos import conjugate_gradients, dense, lanczos
 
 

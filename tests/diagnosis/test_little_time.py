@@ -6,10 +6,10 @@ from math import inf, isfinite
 
 import pytest
 import torch
-from losses import Opaque, logistic, quadratics, random
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.losses import Opaque, logistic, quadratics, random
 from trimtab import Supervised, diagnose, simulate
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_model

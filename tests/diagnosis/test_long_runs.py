@@ -4,9 +4,9 @@ from itertools import islice, pairwise
 
 import pytest
 import torch
-from losses import logistic, quadratics, random
 from torch.nn.functional import cosine_similarity
 
+from tests.helpers.losses import logistic, quadratics, random
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
 from trimtab.diagnosis import hessians, measure, noise, optimum, stationary, theory
 from trimtab.diagnosis.budget import Budget

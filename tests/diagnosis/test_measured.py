@@ -4,8 +4,8 @@ from math import isfinite, sqrt
 
 import pytest
 import torch
-from losses import Opaque, dense_hessian, logistic, quadratics, random
 
+from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
 from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, measure, optimum

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from losses import Opaque, dense_hessian, logistic, quadratics, random
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
 from trimtab import Supervised
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.supervised.curvature import Curvature

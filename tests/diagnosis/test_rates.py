@@ -6,8 +6,8 @@ from math import inf, sqrt
 
 import pytest
 import torch
-from losses import random
 
+from tests.helpers.losses import random
 from trimtab import FedAvg, Quadratic, Scaffold, simulate
 from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Constants, dominating, knee, rates

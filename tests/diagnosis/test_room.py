@@ -6,9 +6,9 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-from losses import quadratics
 
 import trimtab
+from tests.helpers.losses import quadratics
 from trimtab.core.task import Progress
 from trimtab.diagnosis.diagnosis import KEYS
 from trimtab.diagnosis.first_facts import FirstFacts

@@ -5,11 +5,11 @@ from itertools import combinations
 
 import pytest
 import torch
-from losses import logistic, quadratics, random
-from test_little_time import Costly
 from torch import nn
 from torch.nn import functional as F
 
+from tests.diagnosis.test_little_time import Costly
+from tests.helpers.losses import logistic, quadratics, random
 from trimtab import Supervised, diagnose
 from trimtab.diagnosis.choice import LIKE
 from trimtab.diagnosis.estimate import LEVEL, Estimate

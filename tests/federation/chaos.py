@@ -1,6 +1,6 @@
 """Random kills, stops, faults of the network and full disks, seeded; then the replay must agree.
 
-`make soak` runs it for hours: chaos.py --minutes 240 [--seed 1] [--out DIR].
+`make soak` runs it for hours, with SOAK="--minutes 240 [--seed 1] [--out DIR]".
 """
 
 import argparse
@@ -14,9 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from connect_proxy import Relay
-from whole import Serving, Whole
-
+from tests.helpers.connect_proxy import Relay
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator_folder import Federation

@@ -7,9 +7,9 @@ import ssl
 import time
 
 import pytest
-from connect_proxy import ConnectProxy, Listener, Relay
-from whole import Serving, Whole
 
+from tests.helpers.connect_proxy import ConnectProxy, Listener, Relay
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.processes import front, operator, site
 from trimtab.federation.setup.site_folder import SiteFolder

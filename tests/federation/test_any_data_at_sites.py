@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 import torch
-from inprocess import Federation, names, unsynced  # noqa: F401
 
+from tests.helpers.federation_in_process import Federation, names, unsynced  # noqa: F401
 from trimtab import Scaffold, Supervised, simulate
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.setup.problem_file import ProblemFile

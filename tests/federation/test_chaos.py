@@ -1,7 +1,8 @@
 """The chaos of `make soak` in its short form: two minutes, one seed."""
 
 import pytest
-from chaos import survive
+
+from tests.federation.chaos import survive
 
 pytestmark = pytest.mark.federation
 

@@ -9,8 +9,8 @@ from contextlib import closing
 import httpx
 import pytest
 import torch
-from connect_proxy import ConnectProxy, Listener
 
+from tests.helpers.connect_proxy import ConnectProxy, Listener
 from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
 from trimtab.federation.log import Lines, printable

@@ -1,13 +1,10 @@
 """What a round costs over Flower: bytes at the wire, time beside bare Flower, and no outside."""
 
-import sys
 import time
-from pathlib import Path
 
+import federation as benchmark
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import federation as benchmark
 from trimtab import Scaffold
 
 pytestmark = pytest.mark.federation

@@ -6,9 +6,9 @@ import time
 import urllib.request
 
 import pytest
-from test_federate_cli import trimtab
-from whole import Whole
 
+from tests.federation.test_federate_cli import trimtab
+from tests.helpers.whole_federation import Whole
 from trimtab.federation.setup.operator_folder import Federation
 
 pytestmark = pytest.mark.federation

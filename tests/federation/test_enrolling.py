@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_federate_cli import GOOD, trimtab
 
+from tests.federation.test_federate_cli import GOOD, trimtab
 from trimtab.federation.setup.approval import approve, policy_of, propose
 from trimtab.federation.setup.key_request import enrol, read_request
 from trimtab.federation.setup.operator_folder import Federation, create, register

@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from inprocess import Federation as Inprocess
-from inprocess import quadratic, unsynced  # noqa: F401
-from test_federate_cli import GOOD
 
+from tests.federation.test_federate_cli import GOOD
+from tests.helpers.federation_in_process import Federation as Inprocess
+from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab.cli import main
 from trimtab.cli.federate.page import page_so_far, write_page

@@ -1,8 +1,8 @@
 """Over Flower itself, with TLS and keys, x and every c_i are the simulator's, bit for bit."""
 
 import pytest
-from whole import Serving, Whole
 
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Mime, Momentum, Scaffold
 
 pytestmark = pytest.mark.federation

@@ -4,8 +4,8 @@ import os
 import signal
 
 import pytest
-from whole import Serving, Whole
 
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.storage.faults import POINTS
 

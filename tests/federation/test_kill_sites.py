@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-from whole import Serving, Whole
 
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.setup.operator_folder import Federation, admit
 from trimtab.federation.storage.roster import RosterFile

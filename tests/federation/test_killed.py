@@ -6,11 +6,11 @@ from pathlib import Path
 
 from trimtab.federation.storage.faults import POINTS
 
-SCRIPT = Path(__file__).with_name("killed_at.py")
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_kill_at_every_durable_write_is_survived(tmp_path):
-    command = [sys.executable, SCRIPT, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.helpers.killed_at", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(POINTS) == 11

@@ -5,8 +5,8 @@ from base64 import b64encode
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_front import make_front
 
+from tests.federation.test_front import make_front
 from trimtab.federation.processes import standing as asking
 from trimtab.federation.storage import keys
 from trimtab.federation.storage.roster import Roster

@@ -1,8 +1,8 @@
 """An algorithm and a metric of one's own over real processes: where the site's own file says so."""
 
 import pytest
-from whole import PROBLEM, Whole
 
+from tests.helpers.whole_federation import PROBLEM, Whole
 from trimtab.algorithms import registry
 
 OWN = (

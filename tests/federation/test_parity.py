@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from inprocess import Federation, unsynced  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.federation_in_process import Federation, unsynced  # noqa: F401
 from trimtab import (
     Adam,
     Dane,

@@ -6,12 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SHM = Path("/dev/shm")
-SCRIPT = Path(__file__).with_name("made_up_uploads.py")
+ROOT = Path(__file__).parents[2]
 
 
 def peak(N, folder):
-    command = [sys.executable, SCRIPT, str(N), folder / str(N)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    command = [sys.executable, "-m", "tests.helpers.made_up_uploads", str(N), folder / str(N)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
     return int(done.stdout)
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Epochs, FedAvg, Rounding, Scaffnew, Scaffold, Supervised, Through
 from trimtab.federation.message import Message, ReplyStatus
 from trimtab.federation.protocol import policy as checks

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
 from trimtab._version import RESULTS, __version__
 from trimtab.algorithms import registry

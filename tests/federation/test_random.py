@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold, simulate
 from trimtab.federation.storage import faults
 from trimtab.federation.storage.ledger import read_standing

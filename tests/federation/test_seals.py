@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 from safetensors.torch import load_file, save_file
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab._files import write_json
 from trimtab.federation.message import Message

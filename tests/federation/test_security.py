@@ -12,14 +12,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import rogue
-from test_front import make_front
-from whole import Serving, Whole
 
+from tests.federation.test_front import make_front
+from tests.helpers import rogue_site
+from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.storage import keys
 
 pytestmark = pytest.mark.federation
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
@@ -45,11 +47,11 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         # wrong shape, dtype, NaN, absurd norm, version, name: that site sits the round out
         assert [event.r for event in told.rounds] == list(range(1, 8))
         for event in told.rounds:
-            if event.r in rogue.WAYS:
+            if event.r in rogue_site.WAYS:
                 assert event.cohort == ["a", "c"], event
-                assert rogue.WAYS[event.r][1] in event.absent["b"]
+                assert rogue_site.WAYS[event.r][1] in event.absent["b"]
                 assert any(
-                    "site b sits out" in line and rogue.WAYS[event.r][1] in line
+                    "site b sits out" in line and rogue_site.WAYS[event.r][1] in line
                     for line in whole.log().splitlines()
                 ), event
         assert told.rounds[-1].cohort == ["a", "b", "c"]
@@ -95,7 +97,8 @@ def start_rogue(whole, name):
     (folder / "logs").mkdir()
     with open(folder / "logs" / "output.log", "ab") as output:
         return subprocess.Popen(
-            [sys.executable, rogue.__file__, str(folder), str(whole.data(name))],
+            [sys.executable, "-m", rogue_site.__name__, str(folder), str(whole.data(name))],
+            cwd=ROOT,
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_front import SuperLink, signed
 
+from tests.federation.test_front import SuperLink, signed
 from trimtab.federation.log import attached
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.ports import listener

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from inprocess import Federation, quadratic, unsynced  # noqa: F401
 
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab.algorithms.registry import encode
 from trimtab.federation.events import AuditDone, Ended, RoundCommitted, from_json, to_json

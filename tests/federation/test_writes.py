@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from inprocess import Federation, quadratic
 
+from tests.helpers.federation_in_process import Federation, quadratic
 from trimtab import Scaffold, simulate
 from trimtab.federation.storage.ledger import read_standing
 

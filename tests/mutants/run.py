@@ -28,10 +28,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.mutants.operators import Mutant, mutants, mutated
 
-from operators import Mutant, mutants, mutated  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 RECORDS = ROOT / "results" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -41,13 +40,14 @@ MOST = 40  # a mutant gets <= 40 tests at first, and all that reach it only if t
 
 ALGORITHMS = (
     "tests/algorithms",
-    "tests/test_testing.py",
-    "tests/test_registry.py",
-    "tests/test_hyperparameters.py",
+    "tests/core",
+    "tests/testing/test_contract.py",
+    "tests/algorithms/test_registry.py",
+    "tests/core/test_hyperparameters.py",
     "tests/mutants/test_survivors_of_algorithms.py",
 )
 REPLIES = (
-    "tests/algorithms/test_telemetry.py",
+    "tests/core/test_telemetry.py",
     "tests/algorithms/test_through.py",
     "tests/mutants/test_survivors_of_replies.py",
 )

@@ -2,15 +2,15 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+from tests.mutants.operators import mutants, mutated
+from tests.mutants.run import EQUIVALENT, ROOT, record_of, selections
 
-from operators import mutants, mutated  # noqa: E402
-from run import EQUIVALENT, ROOT, record_of, selections  # noqa: E402
+HERE = Path(__file__).parent
 
 SOURCE = '''
 """A docstring with 1 number."""
@@ -88,7 +88,8 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     )
     tests = tmp_path / "tests" / "mutants"
     tests.mkdir(parents=True)
-    for name in ("run.py", "operators.py"):
+    (tests.parent / "__init__.py").touch()
+    for name in ("__init__.py", "run.py", "operators.py"):
         (tests / name).write_text((HERE / name).read_text())
     (tests / "equivalent.json").write_text("[]")
     (tests / "test_survivors_of_algorithms.py").write_text(
@@ -96,11 +97,10 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
         "def test_f():\n    assert f(1, 2) == 3\n\n\n"
         "def test_g():\n    assert g(1, 0) == 1\n"
     )
-    (tmp_path / "conftest.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(tmp_path / 'src')!r})\n"
-    )
     done = subprocess.run(
-        [sys.executable, str(tests / "run.py"), "src/trimtab/algorithms/sum.py"],
+        [sys.executable, "-m", "tests.mutants.run", "src/trimtab/algorithms/sum.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
         capture_output=True,
         text=True,
     )

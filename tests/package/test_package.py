@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from lock import LINE, LOCK, ROOT, extras, install, installed, new_environment, pins, written
+from tests.package.lock import (
+    LINE,
+    LOCK,
+    ROOT,
+    extras,
+    install,
+    installed,
+    new_environment,
+    pins,
+    written,
+)
 
 pytestmark = pytest.mark.package
 

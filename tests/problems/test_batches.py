@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from learning import classifier, clients, net, plain_gradient, samples, tracer
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from tests.helpers.learning import classifier, clients, net, plain_gradient, samples, tracer
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute.kernel import Drawn
 from trimtab.problems.supervised import client_data

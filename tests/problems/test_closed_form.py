@@ -7,12 +7,12 @@ from types import MethodType
 
 import pytest
 import torch
-from learning import CLASSES, FEATURES, data, plain_gradient
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrizations
 
+from tests.helpers.learning import CLASSES, FEATURES, data, plain_gradient
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute import kernel
 from trimtab.problems.supervised import untouched

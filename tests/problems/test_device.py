@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import clients, net
 from torch.nn import functional as F
 
+from tests.helpers.learning import clients, net
 from trimtab import Supervised
 
 EXECUTORS = ("loop", "batched", "threads", "auto")
@@ -19,8 +19,9 @@ PROBLEMS = ("named", "on batch", "linear", "weighted", "collated", "numbers")
 @pytest.fixture(scope="module")
 def on_the_device():
     """Return what the script found on a device written in Python, which has no float64."""
-    script = Path(__file__).with_name("fake_device.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=550)
+    command = [sys.executable, "-m", "tests.helpers.fake_device"]
+    folder = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from learning import CLASSES, FEATURES, clients, data, net, randn
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems.fingerprint import likeness
 from trimtab.problems.hashing import hashed_code, hashed_tensors
@@ -178,12 +178,13 @@ def test_losses_that_differ_have_other_fingerprints_and_equal_ones_the_same(make
 
 def test_the_same_problem_has_the_same_fingerprint_in_another_process():
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_fingerprint as t\n"
+        "from tests.problems import test_fingerprint as t\n"
         "for make in t.LOSSES.values(): print(t.hashed_code(make()))\n"
         "print(t.hashed_code(t.Custom(), values=False))"
     )
-    command = [sys.executable, "-c", code, str(HERE.parent)]
-    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    command = [sys.executable, "-c", code]
+    words = {"cwd": HERE.parents[2], "capture_output": True, "text": True, "check": True}
+    there = subprocess.run(command, **words).stdout.split()
     here = [hashed_code(make()) for make in LOSSES.values()]
     assert there == [*here, hashed_code(Custom(), values=False)]
 

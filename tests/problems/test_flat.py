@@ -4,10 +4,10 @@ from copy import deepcopy
 
 import pytest
 import torch
-from learning import CLASSES, FEATURES, data, net, plain_gradient, randn
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import CLASSES, FEATURES, data, net, plain_gradient, randn
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 
 X, Y = data(7)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import judged_by, same_problem

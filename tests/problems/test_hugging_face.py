@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from test_structured import Reader
 from torch import nn
 from torch.nn import functional as F
 
+from tests.problems.test_structured import Reader
 from trimtab import Fields, OnBatch, Scaffold, Supervised, compare, diagnose, simulate
 from trimtab.federation.setup.problem_file import ProblemFile
 

@@ -5,12 +5,12 @@ from functools import partial
 import numpy
 import pytest
 import torch
-from learning import CLASSES, FEATURES, data, net, randn
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from tests.helpers.learning import CLASSES, FEATURES, data, net, randn
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.problems.supervised.samples import as_tensor
 

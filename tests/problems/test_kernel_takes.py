@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 import torch
-from learning import plain_gradient, randn
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import plain_gradient, randn
 from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
 from trimtab.compute import kernel
 from trimtab.problems.supervised.closed_form import closed_form

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 import torch
-from learning import CLASSES, FEATURES, data, net, plain_gradient, randn
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import CLASSES, FEATURES, data, net, plain_gradient, randn
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.problems.supervised import mean_loss
 from trimtab.problems.supervised.losses import recognise, shares

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from learning import CLASSES, FEATURES, classifier, clients, net, randn
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metric import ACCURACY, LOSS

@@ -5,10 +5,10 @@ from math import isnan, nan
 
 import pytest
 import torch
-from learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from trimtab import Metric, Quadratic, Supervised
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metric import ACCURACY, LOSS

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy
 import pytest
 import torch
-from learning import randn
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from tests.helpers.learning import randn
 from trimtab import FedAvg, OnBatch, Scaffold, Supervised, simulate
 
 N = 12

@@ -2,8 +2,12 @@
 
 import pytest
 import torch
-from learning import randn
-from test_structured import (
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from tests.helpers.learning import randn
+from tests.problems.test_structured import (
     BATCH,
     LABELS,
     LEFT,
@@ -16,10 +20,6 @@ from test_structured import (
     on_batch,
     padded,
 )
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import Dataset
-
 from trimtab import OnBatch, Supervised
 
 

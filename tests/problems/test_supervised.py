@@ -5,11 +5,20 @@ from itertools import islice
 
 import pytest
 import torch
-from learning import CLASSES, FEATURES, classifier, clients, data, net, plain_gradient, randn
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from tests.helpers.learning import (
+    CLASSES,
+    FEATURES,
+    classifier,
+    clients,
+    data,
+    net,
+    plain_gradient,
+    randn,
+)
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 from trimtab.problems.models import logistic, mlp
 from trimtab.problems.supervised import mean_loss

@@ -18,6 +18,7 @@ from trimtab.compute.captured import NotCapturedError, capture
 from trimtab.problems.paths import path_of
 from trimtab.simulation.executors import choose
 
+ROOT = Path(__file__).parents[2]
 SIZES = (7, 12, 5, 9, 20, 6, 12, 12, 14, 12, 13, 12)  # The last mini-batch is often a short one.
 
 
@@ -427,16 +428,14 @@ def test_what_auto_chooses_is_what_it_says(caplog):
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_gradient_is_the_same(tmp_path):
     """In a process of its own: what torch.compile imports warns, and stays."""
-    code = COMPILED.format(tests=str(Path(__file__).parent))
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}  # a cold one, so that something is compiled
-    assert float(bits(code, **{**os.environ, **own})) <= 1e-9
+    assert float(bits(COMPILED, **{**os.environ, **own})) <= 1e-9
 
 
 COMPILED = """
-import sys, warnings
-sys.path.insert(0, {tests!r})
+import warnings
 import torch
-from test_vectorised import draw, problem
+from tests.problems.test_vectorised import draw, problem
 made = problem("tanh", compile=True, batch=5)
 x = made.x0() + 0.1 * torch.randn(made.d, generator=draw(5)).double()
 plain = made.replace(compile=False)
@@ -490,10 +489,8 @@ def test_a_compiled_problem_is_told_from_another():
 
 
 def bits(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    return done.stdout
+    words = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": True}
+    return subprocess.run([sys.executable, "-c", code], **words).stdout
 
 
 THREADS = """

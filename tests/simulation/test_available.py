@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 import torch
-from small import linear, quadratic, same_simulation
 
+from tests.helpers.small_runs import linear, quadratic, same_simulation
 from trimtab import FedAvg, Mime, Momentum, Scaffold, Simulation, simulate
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)

@@ -9,7 +9,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small import (
+from torch import nn
+from torch.nn import functional as F
+
+from tests.helpers.small_runs import (
     ALGORITHMS,
     FEDAVG,
     SCAFFOLD,
@@ -20,9 +23,6 @@ from small import (
     run,
     same_simulation,
 )
-from torch import nn
-from torch.nn import functional as F
-
 from trimtab import Quadratic, Scaffold, Simulation, Supervised, simulate
 from trimtab.problems.models import logistic
 

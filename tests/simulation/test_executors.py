@@ -12,10 +12,10 @@ from shutil import which
 import numpy as np
 import pytest
 import torch
-from small import ALGORITHMS
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.small_runs import ALGORITHMS
 from trimtab import FedAvg, Scaffold, Supervised, simulate
 from trimtab.algorithms import fedopt
 from trimtab.compute import kernel as native

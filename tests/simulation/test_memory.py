@@ -7,8 +7,19 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from small import SCAFFOLD, D, N, Watched, history, quadratic, run, same, same_simulation, whole
 
+from tests.helpers.small_runs import (
+    SCAFFOLD,
+    D,
+    N,
+    Watched,
+    history,
+    quadratic,
+    run,
+    same,
+    same_simulation,
+    whole,
+)
 from trimtab import Diverged, Scaffold, simulate
 from trimtab.algorithms.bases import Moments
 from trimtab.simulation.client_states import ClientStates

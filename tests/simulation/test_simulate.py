@@ -10,7 +10,8 @@ from time import process_time
 import numpy
 import pytest
 import torch
-from small import (
+
+from tests.helpers.small_runs import (
     ALGORITHMS,
     FEDAVG,
     SCAFFOLD,
@@ -25,7 +26,6 @@ from small import (
     same_simulation,
     whole,
 )
-
 from trimtab import (
     Adam,
     Diverged,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from small import ALGORITHMS
 
+from tests.helpers.small_runs import ALGORITHMS
 from trimtab import Epochs, FedAvg, Mime, Momentum, Scaffnew, Scaffold, simulate
 from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload

@@ -4,10 +4,10 @@ from itertools import islice
 
 import pytest
 import torch
-from small import quadratic
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.small_runs import quadratic
 from trimtab import (
     Epochs,
     FedAvg,

@@ -4,9 +4,9 @@ from itertools import islice
 
 import pytest
 import torch
-from small import SIZES, linear, quadratic, supervised
 from torch import nn
 
+from tests.helpers.small_runs import SIZES, linear, quadratic, supervised
 from trimtab import (
     Adam,
     Epochs,

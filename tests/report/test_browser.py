@@ -1,0 +1,325 @@
+"""The page in a browser: no errors, hover, switches, zoom, keyboard, phones, accessibility.
+
+It runs in Chromium, which Debian has as a package: apt-get install chromium. Elsewhere, say where
+it is with TRIMTAB_CHROMIUM.
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trimtab import Quadratic, Scaffold, Supervised, compare, diagnose
+from trimtab.problems.catalogue import quadratic_problem
+from trimtab.report import read_source, write_diagnosis, write_pages
+from trimtab.report.page import page_of
+from trimtab.report.serving import LivePage
+from trimtab.report.sources import source_of
+from trimtab.reproduce.report import write_reproduction
+from trimtab.studies.events import RoundDone
+from trimtab.studies.run import run
+from trimtab.studies.underway import Underway
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")
+FLAGS = (
+    *("--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="needs Chromium: apt-get install chromium, or set TRIMTAB_CHROMIUM to where it is",
+)
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs Playwright: pip install playwright"
+)
+
+
+def labelled():
+    """Return six clients of unequal sizes, whose labels differ."""
+    draw = torch.Generator().manual_seed(0)
+    clients = []
+    for i in range(6):
+        y = (torch.rand(20 + 10 * i, generator=draw) * 2 + i / 2).long() % 4
+        X = torch.randn(len(y), 4, generator=draw) + 2 * nn.functional.one_hot(y, 4)
+        clients.append((X, y))
+    return Supervised(nn.Linear(4, 4), nn.CrossEntropyLoss(), clients, batch=10)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Pages of all kinds, by name."""
+    home = tmp_path_factory.mktemp("pages")
+    algorithms = ["sgd", "fedavg", "scaffold", "mime"]
+    compare(labelled(), algorithms, R=40, seeds=3, target=0.8, budget=40_000, out=home / "c")
+    options = {"R": 40, "name": "<b>quadratic</b>", "out": home / "r"}
+    run(Scaffold(eta_l=0.05, K=3), quadratic_problem(), **options)
+    (home / "c" / "diagnosis.json").write_text(json.dumps({"advice": "Use Scaffold.", "L": 0.5}))
+    compared, alone = read_source(home / "c"), read_source(home / "r")
+    return {
+        "comparison": write_pages([compared], home / "comparison.html"),
+        "run": write_pages([alone], home / "run.html"),
+        "side by side": write_pages([compared, alone], home / "both.html"),
+        "reproduction": write_reproduction(ROOT / "results" / "figure3", home / "figure3.html"),
+        "diagnosis": write_diagnosis(diagnose(labelled(), minutes=0.05), home / "d.html", "again"),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Open a page; at the end, nothing may have been complained of or fetched."""
+    complaints, tabs = [], []
+
+    def open_page(name, width=1100, **media):
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        tabs.append(tab)
+        tab.emulate_media(**media)
+        tab.on("console", lambda said: complaints.append(said.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on(
+            "request",
+            lambda asked: asked.url.startswith(("file:", "blob:")) or complaints.append(asked.url),
+        )
+        tab.goto(pages[name].as_uri())
+        if name not in ("reproduction", "diagnosis"):
+            tab.wait_for_selector("html[data-ready=yes]")
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        tab.close()
+    assert complaints == []
+
+
+def path_of(tab, chart="#chart-accuracy", key="s0-0"):
+    return tab.locator(f"{chart} g[data-key={key}] path.line").first.get_attribute("d")
+
+
+def ticks(tab, chart="#chart-accuracy"):
+    return tab.locator(f"{chart} svg text").all_text_contents()
+
+
+NAMES = ("comparison", "run", "side by side", "reproduction", "diagnosis")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_wider_than_a_phone(opened, name):
+    tab = opened(name, width=400)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert tab.evaluate(wide) == 0
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    assert tab.evaluate(wide) == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_axe_finds_nothing_serious(opened, name, scheme):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python"
+    )
+    tab = opened(name, color_scheme=scheme)
+    found = axe.Axe().run(tab).response["violations"]
+    serious = {
+        v["id"]: v["nodes"][0]["html"] for v in found if v["impact"] in ("serious", "critical")
+    }
+    assert serious == {}
+
+
+def test_the_pointer_tells_the_numbers(opened):
+    tab = opened("comparison")
+    figure = tab.locator("#chart-accuracy")
+    tip = figure.locator(".tip")
+    assert tip.is_hidden()
+    box = figure.locator("svg.lines").bounding_box()
+    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
+    assert tip.is_visible()
+    assert "rounds" in tip.text_content()
+    assert "FedAvg" in tip.text_content()
+    tab.mouse.move(5, 5)
+    assert tip.is_hidden()
+
+
+def test_a_line_is_switched_off_and_on_again_in_every_chart(opened):
+    tab = opened("comparison")
+    button = tab.locator(".legend button", has_text="FedAvg").first
+    lines = tab.locator("figure g.series[data-key=s0-1] path.line")
+    before = lines.count()
+    assert before > 2
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert lines.count() == 0
+    pressed = tab.locator(".legend button", has_text="FedAvg").evaluate_all(
+        "all => all.map((one) => one.ariaPressed)"
+    )
+    assert set(pressed) == {"false"}
+    button.press("Enter")
+    assert lines.count() == before
+
+
+def test_the_axis_is_chosen(opened):
+    tab = opened("comparison")
+    drawn = {}
+    for axis in ("rounds", "exchanges", "bytes", "work", "seconds"):
+        tab.locator(".controls select").select_option(axis)
+        drawn[axis] = path_of(tab, key="s0-3")
+        assert drawn[axis]
+    tab.locator(".controls select").select_option("bytes")
+    assert any(word.startswith("bytes") for word in ticks(tab))
+    log = tab.locator(".controls input")
+    before = path_of(tab)
+    log.click()
+    assert path_of(tab) != before
+
+
+def test_dragging_zooms_and_a_double_click_shows_everything(opened):
+    tab = opened("comparison")
+    before, svg = ticks(tab), tab.locator("#chart-accuracy svg.lines")
+    box = svg.bounding_box()
+    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 100)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 100, steps=4)
+    tab.mouse.up()
+    assert tab.locator("#chart-accuracy").get_attribute("data-zoomed") == "yes"
+    assert ticks(tab) != before
+    svg.dblclick(position={"x": 200, "y": 100})
+    assert ticks(tab) == before
+    tab.locator("#chart-accuracy").get_by_role("button", name="Zoom in").click()
+    assert ticks(tab) != before
+    tab.locator("#chart-accuracy").get_by_role("button", name="Show everything").click()
+    assert ticks(tab) == before
+
+
+def test_the_keyboard_does_what_the_pointer_does(opened):
+    tab = opened("comparison")
+    before, svg = ticks(tab), tab.locator("#chart-accuracy svg.lines")
+    svg.focus()
+    tab.keyboard.press("ArrowRight")
+    said = tab.locator("#chart-accuracy [role=status]")
+    first = said.text_content()
+    assert first.startswith("rounds")
+    assert "Scaffold" in first
+    tab.keyboard.press("End")
+    assert said.text_content() != first
+    tab.keyboard.press("Home")
+    for _ in range(5):
+        tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("+")
+    assert ticks(tab) != before
+    assert said.text_content().startswith("rounds from")
+    tab.keyboard.press("0")
+    assert ticks(tab) == before
+
+
+def test_the_data_can_be_downloaded(opened):
+    tab = opened("comparison")
+    with tab.expect_download() as asked:
+        tab.get_by_role("button", name="Curves as CSV").click()
+    lines = asked.value.path().read_text().splitlines()
+    assert lines[0].startswith('"folder","algorithm","rounds"')
+    assert len(lines) > 40
+    with tab.expect_download() as asked:
+        tab.get_by_role("button", name="Curves as JSON").click()
+    assert len(json.loads(asked.value.path().read_text())["series"]) == 4
+
+
+def test_names_run_no_script_in_what_the_browser_draws(opened):
+    tab = opened("run")
+    assert "<b>quadratic</b>" in tab.locator("h1").text_content()
+    tab.locator("#chart-loss svg").focus()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator("#chart-loss .tip script").count() == 0
+
+
+def test_a_print_is_light_and_has_no_controls(opened):
+    tab = opened("comparison", color_scheme="dark", media="print")
+    assert tab.locator(".controls").first.is_hidden()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_without_script_the_charts_are_there(browser, pages):
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(pages["comparison"].as_uri())
+    assert tab.locator("#chart-accuracy path.line").count() >= 4
+    assert tab.locator(".controls").first.is_hidden()
+    context.close()
+
+
+# -- a page that follows a comparison at work
+
+
+def test_a_live_page_changes_without_being_loaded_again(browser, tmp_path):
+    pair = Quadratic([1.0, 3.0], [1.0, -2.0])
+    words = {"R": 60, "K": 3, "seeds": 1, "out": tmp_path / "c"}
+    work = compare.start(pair, ["sgd", "fedavg"], **words)
+    there, complaints = Underway(tmp_path / "c"), []
+
+    def go_on(rounds):
+        while rounds and (event := next(work, None)) is not None:
+            rounds -= isinstance(event, RoundDone) and bool(event.label)
+
+    def look():
+        note = f'</h1><p class="live">{there.rounds} rounds</p>'
+        return page_of([source_of(there.look(), underway=True)]).replace("</h1>", note, 1)
+
+    go_on(100)
+    first = there.look()
+    assert len(first.entries) == 2
+    with LivePage(look) as live:
+        tab = browser.new_page(viewport={"width": 1100, "height": 900})
+        tab.on("console", lambda said: complaints.append(said.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(live.url)
+        tab.wait_for_selector("html[data-ready=yes]")
+        tab.evaluate("window.notLoadedAgain = true")
+        tab.locator(".legend button", has_text="Sgd").first.click()
+        tab.locator("#chart-loss + details summary").click()
+        tab.locator(".controls select").select_option("bytes")
+        numbers, svg = tab.locator(".live"), tab.locator("#chart-loss svg.lines")
+        svg.focus()
+        tab.keyboard.press("End")
+        told = tab.locator("#chart-loss .tip").text_content()
+        before = numbers.text_content()
+        go_on(150)
+        tab.wait_for_function(
+            "(was) => document.querySelector('.live').textContent !== was", arg=before
+        )
+        assert tab.evaluate("window.notLoadedAgain")
+        assert tab.locator("figure g.series[data-key=s0-0] path.line").count() == 0
+        assert tab.locator("#chart-loss + details[open]").count() == 1
+        assert tab.locator(".controls select").input_value() == "bytes"
+        assert tab.locator("#chart-loss .tip").is_visible()
+        assert tab.locator("#chart-loss .tip").text_content() != ""
+        assert told
+        go_on(10**9)
+        last = page_of([source_of(work.result())])
+        live.finish(last.replace("</h1>", '</h1><p class="live" data-over="yes">over</p>', 1))
+        tab.wait_for_selector(".live[data-over=yes]")
+        assert "How sure: not at all yet" not in tab.locator(".advice").text_content()
+        assert tab.locator("h2").all_text_contents() == re.findall("<h2>(.*?)</h2>", last)
+        heads = tab.locator("main > *").evaluate_all("all => all.map((one) => one.tagName)")
+        assert heads.index("P") == 1
+        tab.close()
+    assert complaints == []
+
+
+def test_a_live_page_says_when_nobody_answers_any_more(browser):
+    with LivePage(lambda: page_of([]).replace("</h1>", '</h1><p class="live">Live</p>', 1)) as live:
+        tab = browser.new_page()
+        tab.goto(live.url)
+        tab.wait_for_selector("html[data-ready=yes]")
+    tab.wait_for_function("document.querySelector('.live').textContent.startsWith('Not live')")
+    tab.close()

@@ -1,0 +1,338 @@
+"""Lanes in processes: no number depends on them, nothing is lost, and nothing is left running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.quadratics_pair import pair
+from trimtab import Epochs, FedAvg, Momentum, compare
+from trimtab._files import Lock
+from trimtab.errors import InUse
+from trimtab.studies.budget import Clock, Deadline
+from trimtab.studies.events import RoundDone
+from trimtab.studies.question import Question
+from trimtab.studies.recipe import Recipe
+
+PROBLEM = """
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import trimtab
+
+PAUSE = 0.0
+
+
+class Slow(trimtab.Supervised):
+    def evaluate(self, x, client=None):
+        time.sleep(PAUSE)
+        return super().evaluate(x, client)
+
+
+def problem(seed=0):
+    draw = torch.Generator().manual_seed(1)
+    w = torch.randn(6, generator=draw)
+
+    def part(shift, n):
+        X = torch.randn(n, 6, generator=draw) + shift
+        return X, ((X @ w) > 0).long()
+
+    clients = [part(i / 4, 20 + 5 * i) for i in range(6)]
+    return Slow(lambda: nn.Linear(6, 2), F.cross_entropy, clients, part(0.5, 80), batch=5)
+
+
+def slow():
+    global PAUSE
+    PAUSE = 0.01
+    return problem()
+
+
+def share(output, y):
+    if output.abs().max() > 6:
+        raise KeyError("column")
+    return 0.5
+
+
+def breaks():
+    return problem().replace(metrics={"share": share})
+"""
+WAIT = 300.0  # a test that works takes far less, on a machine that is not busy
+ALGORITHMS = ["sgd", "scaffold", "mime"]
+HOW = {"R": 12, "S": 4, "seeds": 2, "lost": 0.1, "slow": 0.3, "budget": 9000, "target": 0.97}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(PROBLEM)
+    return path
+
+
+def numbers(folder):
+    """Return all that a comparison has written, but for what time it was and how long it took."""
+
+    def timeless(value):
+        if isinstance(value, dict):
+            timed = ("seconds", "started")
+            return {k: timeless(v) for k, v in value.items() if k not in timed}
+        return [timeless(v) for v in value] if isinstance(value, list) else value
+
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix in (".json", ".jsonl"):
+            found[name] = [timeless(json.loads(line)) for line in _documents(path)]
+        elif path.suffix == ".safetensors":
+            found[name] = path.read_bytes()
+    return found
+
+
+def _documents(path):
+    text = path.read_text()
+    return text.splitlines() if path.suffix == ".jsonl" else [text]
+
+
+def asked(file, **words):
+    return compare.start(f"{file}:problem", ALGORITHMS, **HOW | words)
+
+
+def begun(file, out):
+    """Start a comparison by the command line, slow enough to be stopped; return it when it runs."""
+    how = ["--S=4", "-R", "12", "--seeds=2", "--lost=0.1", "--slow=0.3", "--budget=9000"]
+    how += ["--target=0.97", "--algorithms", ",".join(ALGORITHMS), "--out", str(out), "--jobs=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", "compare", f"{file}:slow", *how],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    assert waits_for(lambda: len(list(out.rglob("rounds.jsonl"))) > 4)
+    return process, workers_of(process.pid)
+
+
+def workers_of(pid):
+    """Return the processes that a process has started, and that have not ended."""
+    every = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return [other for other in every if _stat(other)[1] == str(pid) and running([other])]
+
+
+def running(pids):
+    return [pid for pid in pids if _stat(pid)[0] not in ("Z", "X", "")]
+
+
+def _stat(pid):
+    """Return the state of a process, and its parent; nothing if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return "", ""
+
+
+def is_free(folder):
+    try:
+        Lock(folder).release()
+    except InUse:
+        return False
+    return True
+
+
+def waits_for(condition):
+    end = time.monotonic() + WAIT
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+
+
+@pytest.mark.parametrize("baselines", [False, True])
+def test_no_number_depends_on_the_processes(tmp_path, file, baselines):
+    one, two = tmp_path / "one", tmp_path / "two"
+    first = asked(file, out=one, baselines=baselines).result()
+    second = asked(file, out=two, baselines=baselines, jobs=2).result()
+    assert numbers(one) == numbers(two)
+    assert first.advice == second.advice
+    assert any(name.endswith("best.safetensors") for name in numbers(one))
+
+
+def test_without_a_folder_and_without_a_target(file):
+    first, second = (asked(file, jobs=jobs, target=None).result() for jobs in (1, 2))
+    assert second.folder is None
+    assert [(e.settings, e.rounds, e.best, e.tests) for e in first.entries] == [
+        (e.settings, e.rounds, e.best, e.tests) for e in second.entries
+    ]
+    assert first.target == second.target
+
+
+def test_rounds_are_told_as_without_processes(tmp_path, file):
+    def told(jobs):
+        events = [e for e in asked(file, jobs=jobs) if isinstance(e, RoundDone)]
+        return sorted((e.label, repr(e.algorithm), e.line.r, str(e.line.metrics)) for e in events)
+
+    assert told(1) == told(2)
+
+
+@pytest.mark.parametrize("rounds", [1, 60, 200])
+def test_closed_between_two_rounds_it_goes_on_to_the_same_numbers(tmp_path, file, rounds):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    asked(file, out=whole).result()
+    work = asked(file, out=cut, jobs=2)
+    for _ in range(rounds):
+        next(work)
+    work.close()
+    asked(file, out=cut, jobs=2, resume=True).result()
+    assert numbers(cut) == numbers(whole)
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_or_killed_it_leaves_nothing_running_and_loses_nothing(tmp_path, file, number):
+    one, two = tmp_path / "one", tmp_path / "two"
+    process, workers = begun(file, two)
+    assert len(workers) == 2
+    process.send_signal(number)
+    assert process.wait(WAIT) == (130 if number == signal.SIGINT else -number)
+    assert waits_for(lambda: not running(workers))
+    assert waits_for(lambda: is_free(two))
+    before = {path: path.read_text() for path in two.rglob("rounds.jsonl")}
+    compare(f"{file}:slow", ALGORITHMS, out=two, jobs=2, resume=True, **HOW)
+    for path, text in before.items():
+        assert path.read_text().startswith(text[: text.rfind("\n") + 1])
+    compare(f"{file}:slow", ALGORITHMS, out=one, **HOW)
+    assert numbers(two) == numbers(one)
+
+
+@needs_proc
+def test_a_process_that_is_killed_is_replaced_by_the_others(tmp_path, file):
+    one, two = tmp_path / "one", tmp_path / "two"
+    asked(file, out=one).result()
+    work = asked(file, out=two, jobs=2)
+    next(event for event in work if isinstance(event, RoundDone) and event.line.r == 5)
+    os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
+    with pytest.warns(UserWarning, match="ended with code -9"):
+        work.result()
+    assert numbers(one) == numbers(two)
+    assert not workers_of(os.getpid())
+
+
+@needs_proc
+def test_if_all_processes_are_killed_it_ends_by_itself(tmp_path, file):
+    one, two = tmp_path / "one", tmp_path / "two"
+    asked(file, out=one).result()
+    work = asked(file, out=two, jobs=2)
+    next(event for event in work if isinstance(event, RoundDone) and event.line.r == 5)
+    for pid in workers_of(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.warns(UserWarning, match="ended with code -9"):
+        work.result()
+    assert numbers(one) == numbers(two)
+
+
+@needs_proc
+def test_the_folder_stays_locked_until_the_last_process_has_ended(tmp_path, file, refused):
+    out = tmp_path / "c"
+    process, workers = begun(file, out)
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.wait(WAIT)
+    try:
+        with refused("is in use by another process"):
+            compare(f"{file}:slow", ALGORITHMS, out=out, resume=True, **HOW)
+    finally:
+        for pid in running(workers):
+            os.kill(pid, signal.SIGCONT)
+    assert waits_for(lambda: not running(workers))
+
+
+def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file):
+    said = []
+    for jobs in ("1", "2"):
+        words = [f"{file}:breaks", "--algorithms", "fedavg,scaffold", "--budget", "9000"]
+        words += ["--out", str(tmp_path / jobs), "--jobs", jobs, "-R", "20"]
+        done = subprocess.run(
+            [sys.executable, "-m", "trimtab", "compare", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        said.append(done.stderr.strip())
+    assert said[0] == said[1]
+    assert "KeyError: 'column'" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"problem": pair(1.0)}, "jobs=2 needs a problem that other processes can make too; pass"),
+        ({"available": lambda r: [0, 1]}, "pass the path of a CSV as available, or jobs=1"),
+        ({"algorithms": [type("Own", (FedAvg,), {})]}, "pass their names or file.py:Class"),
+        ({"jobs": 0}, "jobs=0; pass a number of processes >= 1"),
+    ],
+)
+def test_what_another_process_cannot_make_is_refused(tmp_path, file, refused, words, expected):
+    words = {"problem": f"{file}:problem", "jobs": 2, "out": tmp_path / "c"} | words
+    with refused(expected):
+        compare(**words)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_question_reads_the_same_elsewhere(tmp_path):
+    question = Question(
+        problem=Recipe("digits", seed=3, batch=0.5, data=tmp_path, weights="samples"),
+        algorithms=["sgd", FedAvg(eta_l=0.1, K=Epochs(2)), str(tmp_path / "mine.py:Mine")],
+        name="digits",
+        target=None,
+        K=[1, 5],
+        S=0.2,
+        R=10,
+        seed=3,
+        base=Momentum(0.5),
+        metric="auc",
+        eta_g=1.5,
+        prefer="bytes",
+        split=None,
+        baselines=True,
+        x=torch.randn(5, dtype=torch.float64),
+        slow=0.1,
+        lost=0.2,
+        available=tmp_path / "there.csv",
+    )
+    described = json.loads(json.dumps(question.to_json(2)))
+    again = Question.from_json(described)
+    assert again.to_json(2) == question.to_json(2)
+    assert again.problem == question.problem
+    assert again.algorithms == question.algorithms
+    assert torch.equal(again.x, question.x)
+    assert (again.base, list(again.K)) == (question.base, question.K)
+
+
+def test_a_clock_says_again_what_another_was_told():
+    clock = Clock(Deadline(minutes=1e-9, started=0.0))
+    clock.told.extend([False, False])
+    assert [clock.passed() for _ in range(3)] == [False, False, True]
+    assert clock.said == [False, False, True]
+
+
+def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file):
+    """The deadline has passed before they start: they stop after the first rung, and so do we."""
+    words = {"minutes": 1e-6, "jobs": 2, "out": tmp_path / "c"}
+    cut = asked(file, **words).result()
+    assert not cut.about.complete
+    assert any("lack of time" in what for e in cut.entries for what in e.not_run)
+    done = asked(file, **words | {"minutes": 5, "resume": True}).result()
+    assert done.about.complete
+    whole = asked(file, out=tmp_path / "one").result()
+    assert [e.settings for e in done.entries] == [e.settings for e in whole.entries]
+    ours, theirs = (numbers(tmp_path / name)["compare.json"][0]["outcome"] for name in ("c", "one"))
+    assert ours == theirs
