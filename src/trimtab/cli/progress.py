@@ -130,6 +130,15 @@ def watch(work: "Task[Any, R]", stopped: str, told: "Callable[[Any], None] | Non
 
 
 @contextmanager
+def if_stopped(sentence: str) -> Iterator[None]:
+    """End with a sentence if Ctrl-C comes meanwhile: what is kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.ClickException(f"stopped; {sentence}") from None
+
+
+@contextmanager
 def stoppable(console: Console, step: str) -> Iterator[list[int]]:
     """Turn the first Ctrl-C or SIGTERM into a flag, read between steps; the second one kills."""
     asked: list[int] = []
