@@ -226,7 +226,7 @@ def test_options_are_what_they_were():
                 *live,
             ]
         ),
-        "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out"]),
+        "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out", "--seed"]),
         "report": ["--json", "--out"],
         "bench": ["--json", "--out", "--quick", "--repeats", "--resume", "--seed"],
         "reproduce": sorted(

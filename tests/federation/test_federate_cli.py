@@ -98,7 +98,7 @@ def test_options_are_what_they_were():
         "join": [],
         "leave": [],
         "renew": ["--host"],
-        "demo": ["--data", "--json", "--out"],
+        "demo": ["--data", "--json", "--out", "--seed"],
     }
 
 

@@ -320,7 +320,7 @@ def test_ctrl_c_between_two_steps_closes_the_work_and_says_how_to_go_on():
 
     closed, heard, before = [], [], signal.getsignal(signal.SIGINT)
     with pytest.raises(click.ClickException, match="repeat the command"):
-        watch(Task(steps()), "stopped; repeat the command.", heard.append)
+        watch(Task(steps()), lambda: "stopped; repeat the command.", heard.append)
     assert closed == [True]
     assert heard == [Progress("first", 0.1)]
     assert signal.getsignal(signal.SIGINT) is before

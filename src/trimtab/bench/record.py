@@ -21,6 +21,9 @@ class BenchRecord:
     def __contains__(self, workload: str) -> bool:
         return workload in self._rows
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def add(self, row: Row) -> None:
         """Take up a row, in place of an older one, and write all of them."""
         self._rows[row.workload] = row.to_json()

@@ -44,14 +44,21 @@ def bench(
     if resume and out is None:
         raise ValueError("--resume goes on with a record; pass its file as --out.")
     record = BenchRecord(out, resume=resume)
-    kept = "is lost" if out is None else f"is in {out}: repeat the command with --resume"
+
+    def stopped() -> str:
+        if not record:
+            return "stopped; nothing was measured yet: repeat the command."
+        kept = "is lost without --out" if out is None else f"is in {out}"
+        again = "" if out is None else " with --resume"
+        return f"stopped; what was measured {kept}: repeat the command{again}."
+
     for name in workloads or known:
         work = known[name.lower()]
         if work.name in record:
             continue
         work = work.small() if quick else work
         work = replace(work, repeats=min(repeats or work.repeats, work.repeats), seed=seed)
-        record.add(watch(measure.start(work), f"stopped; what was measured {kept}."))
+        record.add(watch(measure.start(work), stopped))
     made = record.to_json()
     if as_json:
         click.echo(json.dumps(made, indent=2))

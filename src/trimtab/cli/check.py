@@ -10,6 +10,7 @@ import click
 from trimtab._files import write_json
 from trimtab.cli import completion
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
+from trimtab.cli.progress import if_stopped
 from trimtab.cli.starting import needs
 
 
@@ -17,12 +18,14 @@ from trimtab.cli.starting import needs
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
 @click.option("--mean-gradient", is_flag=True, help="c_i is the mean gradient, as in SCAFFOLD.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of what it is tried on.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the verdicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @needs("testing")
 def check(
     algorithm: str,
     mean_gradient: bool,
+    seed: int,
     out: Path | None,
     as_json: bool,
     **hyper: Any,
@@ -40,10 +43,11 @@ def check(
     given = {word: value for word, value in hyper.items() if value is not None}
     own = converted(chosen, click.get_current_context().meta[OWN])
     instance = trial_of(chosen, **given | own)
-    judged = list(verdicts(instance, mean_gradient=mean_gradient))
+    with if_stopped("no verdict is kept: repeat the command."):
+        judged = list(verdicts(instance, mean_gradient=mean_gradient, seed=seed))
     broken = [verdict for verdict in judged if verdict.broken]
     rules = {v.rule: v.broken or "kept" for v in judged}
-    content = {"algorithm": repr(instance), "rules": rules}
+    content = {"algorithm": repr(instance), "seed": seed, "rules": rules}
     if out is not None:
         write_json(out, content)
     if as_json:

@@ -1,9 +1,9 @@
 """`trimtab diagnose`."""
 
 import json
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,8 +18,7 @@ from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
-    from trimtab.core.task import Task
-    from trimtab.diagnosis import Diagnosis
+    from trimtab.diagnosis.first_facts import FirstFacts
 
 
 @click.command()
@@ -53,7 +52,6 @@ def diagnose(
 
     PROBLEM is a built-in name or file.py:function, as for compare.
     """
-    from trimtab.core.task import Task
     from trimtab.diagnosis.diagnose import diagnose as diagnose_problem
     from trimtab.problems.loading import load_problem
     from trimtab.report import write_diagnosis
@@ -69,10 +67,10 @@ def diagnose(
         )
         folder.mkdir(parents=True, exist_ok=True)
         page, stage = folder / "report.html", Stage(problem)
+        first = _FirstPage(problem, page, stage)
         with served(live, live_port, lambda: stage.page(page)) as shown:
-            first = Task(_with_first_page(work, problem, page))
-            stopped = "stopped; a diagnosis is not kept in parts: repeat the command."
-            diagnosis = replace(watch(first, stopped, stage.hear), name=problem)
+            with first:
+                diagnosis = replace(watch(work, first.stopped, first.hear), name=problem)
             write_diagnosis(diagnosis, page, command_again())
             content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
             write_json(folder / "diagnosis.json", content)
@@ -84,15 +82,43 @@ def diagnose(
         click.echo(f"Page: {page}")
 
 
-def _with_first_page(
-    work: "Task[Any, Diagnosis]", name: str, path: Path
-) -> "Generator[Any, None, Diagnosis]":
-    """Pass the events on; write a page as soon as there are first facts."""
-    from trimtab.diagnosis.first_facts import FirstFacts
-    from trimtab.report.diagnosis import write_first_facts
+class _FirstPage:
+    """The page of the first facts, which says how the diagnosis goes on: it ends, or is stopped."""
 
-    for event in work:
+    def __init__(self, name: str, path: Path, stage: Stage) -> None:
+        self.name, self.path, self.stage = name, path, stage
+        self.facts: FirstFacts | None = None
+
+    def hear(self, event: Any) -> None:
+        """Write the page as soon as there are facts."""
+        from trimtab.diagnosis.first_facts import FirstFacts
+        from trimtab.report.diagnosis import write_first_facts
+
+        self.stage.hear(event)
         if isinstance(event, FirstFacts):
-            write_first_facts(event, name, path)
-        yield event
-    return work.result()
+            self.facts = event
+            write_first_facts(event, self.name, self.path)
+
+    def stopped(self) -> str:
+        """Return what is said to who stops the diagnosis."""
+        if self.facts is None:
+            return "stopped; nothing was measured yet: repeat the command."
+        return (
+            f"stopped; its first facts are in {self.path}. What was measured after them is lost, "
+            "for a diagnosis cannot be resumed: repeat the command."
+        )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say on the page that nothing more comes, if the diagnosis did not end."""
+        from trimtab.report.diagnosis import STOPPED, write_first_facts
+
+        if kind is not None and self.facts is not None:
+            write_first_facts(self.facts, self.name, self.path, STOPPED)

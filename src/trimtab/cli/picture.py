@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from trimtab.cli import completion
 from trimtab.cli.output import users_output
+from trimtab.cli.progress import if_stopped
 from trimtab.cli.starting import needs
+
+_NOTHING = "no picture was written: repeat the command."
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="SVG file to write.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+_seed = click.option("--seed", type=int, default=0, show_default=True)
 
 
 @click.group()
@@ -23,16 +28,19 @@ def picture() -> None:
 @click.option("--eta-l", type=float, default=0.4, show_default=True, help="Local step size.")
 @click.option("--G", "G", type=float, help="How far gradients differ at the optimum [0.96].")
 @click.option("-R", "R", type=click.IntRange(min=1), default=30, show_default=True, help="Rounds.")
+@click.option("--sigma", type=click.FloatRange(min=0), default=0.0, help="Noise of gradients.")
+@_seed
 @_out
 @_json
 @needs("report.drift")
-def drift(K: int, eta_l: float, G: float | None, R: int, out: Path | None, as_json: bool) -> None:
+def drift(out: Path | None, as_json: bool, **asked: Any) -> None:
     """Draw Figures 1 and 2 of the SCAFFOLD paper from a real run on two quadratics."""
     from trimtab._files import write_whole
     from trimtab.algorithms.registry import kind
     from trimtab.report.drift import drift as run_drift
 
-    found = run_drift(eta_l=eta_l, K=K, G=G, R=R)
+    with if_stopped(_NOTHING):
+        found = run_drift(**asked)
     path = out or Path("drift.svg")
     write_whole(path, found.svg())
     ends = {kind(walk.algorithm).shown: walk.distance for walk in found.walks}
@@ -40,14 +48,14 @@ def drift(K: int, eta_l: float, G: float | None, R: int, out: Path | None, as_js
         click.echo(json.dumps({"picture": str(path), "G": found.G, "distance": ends}, indent=2))
         return
     for name, distance in ends.items():
-        click.echo(f"{name:9} ends {distance:.2g} from x* after {R} rounds")
+        click.echo(f"{name:9} ends {distance:.2g} from x* after {asked['R']} rounds")
     click.echo(f"Picture: {path}")
 
 
 @picture.command()
 @click.argument("problem", default="digits", shell_complete=completion.problem)
 @click.option("--partition", help="How built-in data are cut, such as dirichlet:0.1.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@_seed
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @_out
 @_json
@@ -67,7 +75,7 @@ def partition(
     from trimtab.report.charts.holdings import holdings_chart
     from trimtab.report.charts.standalone import standalone
 
-    with users_output():
+    with if_stopped(_NOTHING), users_output():
         made = load_problem(problem, partition=partition, data=data, seed=seed)
         found = population_of(made)
     if not found.sizes:

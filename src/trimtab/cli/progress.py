@@ -99,10 +99,15 @@ def follow(
         return work.result()
 
 
-def watch(work: "Task[Any, R]", stopped: str, told: "Callable[[Any], None] | None" = None) -> R:
+def watch(
+    work: "Task[Any, R]",
+    stopped: Callable[[], str],
+    told: "Callable[[Any], None] | None" = None,
+) -> R:
     """Do the work with a bar on a terminal, and what else it tells; return its result.
 
-    stopped: the sentence for who stops it with Ctrl-C. told: who hears of every event besides.
+    stopped: returns the sentence for who stops it with Ctrl-C. told: who hears of every event
+    besides.
     """
     from trimtab.core.task import Progress as Stage
 
@@ -125,8 +130,17 @@ def watch(work: "Task[Any, R]", stopped: str, told: "Callable[[Any], None] | Non
                 told(event)
             if stop:
                 work.close()
-                raise click.ClickException(stopped)
+                raise click.ClickException(stopped())
     return work.result()
+
+
+@contextmanager
+def if_stopped(sentence: str) -> Iterator[None]:
+    """End with a sentence if Ctrl-C comes meanwhile: what is kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.ClickException(f"stopped; {sentence}") from None
 
 
 @contextmanager

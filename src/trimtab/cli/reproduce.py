@@ -74,7 +74,7 @@ def reproduce(
         stage, page = Stage(name), folder / name / "report.html"
         look = partial(_so_far, name, folder / name, stage)
         with served(live, live_port, look) as shown:
-            watch(work, _STOPPED.format(folder=folder / name), stage.hear)
+            watch(work, partial(_STOPPED.format, folder=folder / name), stage.hear)
             pages.append(write_reproduction(folder / name, page))
             finish(shown, page)
     listed = listing(folder, names or tuple(REPRODUCTIONS))

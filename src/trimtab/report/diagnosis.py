@@ -46,11 +46,21 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str = "") -> Path
     return path
 
 
-def write_first_facts(facts: FirstFacts, name: str, path: Path) -> Path:
-    """Write the first page, which the whole one replaces, and return where it is."""
+GOES_ON = "The diagnosis goes on, and this page is replaced when it ends."
+STOPPED = (
+    "The diagnosis ended before it had advice to give. What it measured after these facts is lost, "
+    "and a new one begins anew."
+)
+
+
+def write_first_facts(facts: FirstFacts, name: str, path: Path, then: str = GOES_ON) -> Path:
+    """Write the first page, which the whole one replaces, and return where it is.
+
+    then: what became of the diagnosis after these facts.
+    """
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
-    body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b> The diagnosis
-goes on, and this page is replaced when it ends.</p></div>
+    body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b>
+{escape(then)}</p></div>
 <ul>{said}</ul>
 {section("How the clients differ", _how(facts.differences))}"""
     write_whole(path, document(f"{name}: first facts about its clients", body))

@@ -61,8 +61,18 @@ class Drift:
         return _picture(self)
 
 
-def drift(*, eta_l: float = ETA_L, K: int = K, G: float | None = None, R: int = R) -> Drift:
+def drift(
+    *,
+    eta_l: float = ETA_L,
+    K: int = K,
+    G: float | None = None,
+    R: int = R,
+    sigma: float = 0.0,
+    seed: int = 0,
+) -> Drift:
     """Run FedAvg and SCAFFOLD on two quadratics whose gradients at the optimum differ by G.
+
+    sigma: the noise of the gradients, as of mini-batches, and seed: which noise it is.
 
     >>> found = drift()
     >>> [f"{walk.distance:.1g}" for walk in found.walks]
@@ -73,14 +83,14 @@ def drift(*, eta_l: float = ETA_L, K: int = K, G: float | None = None, R: int = 
     A = torch.stack([_valley(65), _valley(110)])
     own = _dissimilarity(_quadratic(A, _OPTIMA))
     size = 1.0 if G is None else G / own
-    problem = _quadratic(A, size * _OPTIMA)
+    problem = _quadratic(A, size * _OPTIMA, sigma)
     algorithms = (FedAvg(eta_l=eta_l, K=K), Scaffold(eta_l=eta_l, K=K))
-    first, second = (_walk(algorithm, problem, _START, R) for algorithm in algorithms)
+    first, second = (_walk(algorithm, problem, R, seed) for algorithm in algorithms)
     return Drift(problem, size * _OPTIMA, size * own, (first, second))
 
 
-def _quadratic(A: Tensor, optima: Tensor) -> Quadratic:
-    return Quadratic(A, b=(A @ optima[:, :, None]).squeeze(2))
+def _quadratic(A: Tensor, optima: Tensor, sigma: float = 0.0) -> Quadratic:
+    return Quadratic(A, b=(A @ optima[:, :, None]).squeeze(2), sigma=sigma)
 
 
 def _valley(angle: float, steep: float = 1.0, gentle: float = 0.12) -> Tensor:
@@ -94,9 +104,9 @@ def _dissimilarity(problem: Quadratic) -> float:
     return float(torch.stack(gradients).square().sum(1).mean().sqrt())
 
 
-def _walk(algorithm: Any, problem: Quadratic, start: Tensor, R: int) -> Walk:
-    sim = simulate(algorithm, problem, x=start)
-    servers, rounds = [start], []
+def _walk(algorithm: Any, problem: Quadratic, R: int, seed: int) -> Walk:
+    sim = simulate(algorithm, problem, seed=seed, x=_START)
+    servers, rounds = [_START], []
     for _ in range(R):
         rounds.append([_local_steps(algorithm, sim, i) for i in range(problem.N)])
         servers.append(next(sim).x)
@@ -130,9 +140,11 @@ def _picture(found: Drift) -> str:
         y = Scale(bottom, top, TOP + height, TOP)
         panels.append(_panel(found, walk, x, y))
     a = found.walks[0].algorithm
+    noise = f", sigma = {found.problem.sigma:.2g}" if found.problem.sigma else ""
     caption = (
         f"Two clients, {len(found.walks[0].rounds)} rounds of {a.K} local steps of size "
-        f"{a.eta_l:g}, G = {found.G:.2g}, the same start. Thin: the clients. Thick: the server."
+        f"{a.eta_l:g}, G = {found.G:.2g}{noise}, the same start. Thin: the clients. Thick: the "
+        "server."
     )
     width, whole = 2 * PANEL + 28, TOP + height + BOTTOM
     ends = ", ".join(

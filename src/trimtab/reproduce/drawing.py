@@ -1,11 +1,24 @@
 """An empty figure in the house style; the plotting library is imported when one is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def listed(name: str, first: bool) -> str:
+    """Return the label of a line: the legend has the first of a name, the table behind all."""
+    return name if first else f"_{name}"
+
+
+def add_legend(panels: Iterable[Any], **look: Any) -> None:
+    """Give the first panel that has lines with names a legend; there may be few records yet."""
+    for axes in panels:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(**look)
+            return
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def reproduction_page(found: Reproduction, records: Records) -> str:
 
 
 def _body(reproduction: Reproduction, records: Records) -> str:
-    from trimtab.report.plots import svg  # It imports matplotlib, which is slow.
+    from trimtab.report.plots import svg, tables_behind  # They import matplotlib, which is slow.
 
     claims = reproduction.claims(records)
     papers = [claim for claim in claims if not claim.own]
@@ -39,8 +39,9 @@ def _body(reproduction: Reproduction, records: Records) -> str:
     if ours:
         said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
     named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
-    drawn = svg(reproduction.figure(records)).replace("<svg ", named, 1)
-    figure = f'<figure class="paper" tabindex="0">{drawn}</figure>'
+    drawn = reproduction.figure(records)
+    shown = svg(drawn).replace("<svg ", named, 1)
+    figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
     versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
     minutes = sum(record.get("seconds", 0.0) for record in records.values()) / 60
     made = (

@@ -91,9 +91,11 @@ class Trial:
         that are in the record already come one by one too, so that a run that is resumed ends where
         it would have ended.
         """
+        so_far = _SoFar(goal)
         try:
-            while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
-                if patience is not None and goal.rounds_without_gain(self.rounds) >= patience:
+            while len(self.rounds) < to and not self.diverged:
+                so_far.look(self.rounds)
+                if so_far.met or (patience is not None and so_far.without_gain >= patience):
                     return
                 if self.record.repeat():
                     continue
@@ -199,6 +201,25 @@ class Trial:
             return (-goal.cost(rounds[: met.r]), 0.0, 0.0)
         last = [goal.score(line.metrics) for line in rounds[-ceil(len(rounds) / 4) :]]
         return (-inf, goal.cost(rounds), sum(last) / len(last))
+
+
+class _SoFar:
+    """What some rounds come to for a goal; each is looked at once, however often they are asked."""
+
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
+        self.met = False  # whether one has met the target
+        self.without_gain = 0  # rounds since the best one; all of them if none is finite
+        self._seen, self._most = 0, -inf
+
+    def look(self, rounds: list[RoundLine]) -> None:
+        """Take in those that have come since."""
+        for line in rounds[self._seen :]:
+            self.met = self.met or self.goal.reached(line.metrics)
+            score = self.goal.score(line.metrics)
+            self.without_gain = 0 if score > self._most else self.without_gain + 1
+            self._most = max(self._most, score)
+        self._seen = len(rounds)
 
 
 def _line(done: Round, measured: dict[str, float]) -> RoundLine:

@@ -2,7 +2,8 @@
 
 `check_algorithm` runs the checks in `CHECKS`, `check_control_sums` those in `CONTROL_SUM_CHECKS`,
 and `check_controls` one more; each may also be called alone. They use small quadratics with L = 1,
-six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1.
+six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1. Another
+`seed` tries other quadratics, cohorts, lost replies and mini-batches.
 
 Imports simulation, problems, algorithms and core; of trimtab, only the command line imports it.
 """
@@ -72,7 +73,7 @@ __all__ = [
 ]
 
 
-def check_algorithm(algorithm: Any) -> None:
+def check_algorithm(algorithm: Any, seed: int = 0) -> None:
     """Raise ContractError unless the algorithm keeps the contract of `trimtab.core.Algorithm`.
 
     >>> from trimtab import FedAvg
@@ -82,10 +83,10 @@ def check_algorithm(algorithm: Any) -> None:
     trimtab.testing.errors.ContractError: FedAvg: this is the class; pass an instance.
     """
     for check in CHECKS:
-        check(algorithm)
+        check(algorithm, seed)
 
 
-def check_control_sums(algorithm: Any) -> None:
+def check_control_sums(algorithm: Any, seed: int = 0) -> None:
     """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
 
     The server's state must have a `c`, and the client's must be c_i, whatever that stands for.
@@ -94,10 +95,10 @@ def check_control_sums(algorithm: Any) -> None:
     >>> check_control_sums(FedDyn(eta_l=0.1, K=5, alpha=1.0))
     """
     for check in CONTROL_SUM_CHECKS:
-        check(algorithm)
+        check(algorithm, seed)
 
 
-def check_controls(algorithm: Any) -> None:
+def check_controls(algorithm: Any, seed: int = 0) -> None:
     """Raise ContractError unless the controls of a SCAFFOLD-like algorithm are right.
 
     Besides what `check_control_sums` asks for, c_i must be after a round the mean of the client's
@@ -107,7 +108,7 @@ def check_controls(algorithm: Any) -> None:
     >>> check_controls(Scaffold(eta_l=0.1, K=5))
     """
     for check in CONTROL_CHECKS:
-        check(algorithm)
+        check(algorithm, seed)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Verdict:
     broken: str = ""  # what breaks it, where, and what to do; empty if it is kept
 
 
-def verdicts(algorithm: Any, *, mean_gradient: bool = False) -> Iterator[Verdict]:
+def verdicts(algorithm: Any, *, mean_gradient: bool = False, seed: int = 0) -> Iterator[Verdict]:
     """Go through the rules of the contract; those of controls too, if the server has a `c`.
 
     mean_gradient: c_i is to be the mean of the client's raw gradients, as in SCAFFOLD. What is no
@@ -130,7 +131,7 @@ def verdicts(algorithm: Any, *, mean_gradient: bool = False) -> Iterator[Verdict
     []
     """
     for number, check in enumerate(CHECKS):
-        verdict = _verdict(check, algorithm)
+        verdict = _verdict(check, algorithm, seed)
         yield verdict
         # Without tensors as states nothing can be run.
         if verdict.broken and number < 2:
@@ -138,13 +139,13 @@ def verdicts(algorithm: Any, *, mean_gradient: bool = False) -> Iterator[Verdict
     server = algorithm.init_server(_trials.start())
     controls = CONTROL_CHECKS if mean_gradient else CONTROL_SUM_CHECKS
     for check in controls if mean_gradient or hasattr(server, "c") else ():
-        yield _verdict(check, algorithm)
+        yield _verdict(check, algorithm, seed)
 
 
-def _verdict(check: Callable[[Any], None], algorithm: Any) -> Verdict:
+def _verdict(check: Callable[[Any, int], None], algorithm: Any, seed: int) -> Verdict:
     says = (check.__doc__ or "").partition("\n")[0]
     try:
-        check(algorithm)
+        check(algorithm, seed)
     except ContractError as error:
         return Verdict(check.__name__, says, str(error))
     except Exception as error:

@@ -72,6 +72,7 @@ def quadratic(
     equal: bool = False,
     sigma: float = 0.1,
     dtype: torch.dtype = torch.float64,
+    seed: int = 0,
 ) -> Quadratic:
     """Return N clients in R^D with L = 1 and unequal weights; equal ones have no gradient at start.
 
@@ -80,7 +81,7 @@ def quadratic(
     >>> quadratic(equal=True).client_gradient(3, start()).tolist()
     [0.0, 0.0, 0.0, 0.0]
     """
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(seed)
     rotate = torch.linalg.qr(torch.randn(N, D, D, generator=draw, dtype=torch.float64)).Q
     A = rotate @ torch.diag(torch.linspace(0.25, 1, D, dtype=torch.float64)) @ rotate.mT
     b = torch.randn(N, D, generator=draw, dtype=torch.float64)
@@ -106,10 +107,11 @@ class Clients:
         *,
         chunk: bool = False,
         lost: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.problem, self.order, self.states = problem, list(order), dict(states)
-        self.chunk, self.lost = chunk, lost
-        self.draws = draws_of_server(0, 1)
+        self.chunk, self.lost, self.seed = chunk, lost, seed
+        self.draws = draws_of_server(seed, 1)
         self.programs: list[Program] = []
         self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
@@ -150,7 +152,7 @@ class Clients:
         return self.draws("uniform", like)
 
     def _oracle(self, i: int) -> ClientOracle:
-        oracle = self.problem.oracle(i, seed=0, r=1)
+        oracle = self.problem.oracle(i, self.seed, 1)
 
         def g(y: Vector, k: int | None = None) -> Vector:
             gradient = oracle(y, k)
@@ -158,7 +160,7 @@ class Clients:
                 self.gradients[i].append(gradient)
             return gradient
 
-        return ClientOracle(g, draws_of_client(0, i, 1, len(self.programs)))
+        return ClientOracle(g, draws_of_client(self.seed, i, 1, len(self.programs)))
 
     def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
         for i in self.order:
@@ -195,19 +197,27 @@ def run_round(
     problem: Quadratic | None = None,
     chunk: bool = False,
     lost: int | None = None,
+    seed: int = 0,
 ) -> tuple[State, Clients]:
     """Run a round from these states or the initial ones; return the server's and the clients."""
-    problem = problem or quadratic()
+    problem = problem or quadratic(seed=seed)
     x = start(problem.b.dtype)
     server = algorithm.init_server(x) if server is None else server
     states = states or {i: algorithm.init_client(x) for i in range(N)}
-    clients = Clients(problem, order, states, chunk=chunk, lost=lost)
+    clients = Clients(problem, order, states, chunk=chunk, lost=lost, seed=seed)
     return algorithm.round(server, clients), clients
 
 
-def warm(algorithm: Any) -> tuple[State, dict[int, State]]:
+def simulated(
+    algorithm: Any, seed: int, problem: Quadratic | None = None, **options: Any
+) -> Simulation:
+    """Return a simulation from the common start, on the quadratic of the seed unless told."""
+    return simulate(algorithm, problem or quadratic(seed=seed), seed=seed, x=start(), **options)
+
+
+def warm(algorithm: Any, seed: int = 0) -> tuple[State, dict[int, State]]:
     """Return the server's state and all clients' after three rounds, so that they are not zero."""
-    sim = advance(simulate(algorithm, quadratic(), S=4, x=start()), 3)
+    sim = advance(simulated(algorithm, seed, S=4), 3)
     states = (
         sim.states[i] if i in sim.states else algorithm.init_client(start()) for i in range(N)
     )

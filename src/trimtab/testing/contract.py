@@ -12,12 +12,12 @@ import torch
 
 from trimtab.core import State, leaves, map_leaves
 from trimtab.problems import Quadratic
-from trimtab.simulation import Diverged, Simulation, simulate
+from trimtab.simulation import Diverged, Simulation
 from trimtab.testing import _trials
 from trimtab.testing.errors import first_line, require
 
 
-def is_a_frozen_dataclass(algorithm: Any) -> None:
+def is_a_frozen_dataclass(algorithm: Any, seed: int = 0) -> None:
     """It is a frozen dataclass of hyper-parameters with three methods."""
     cls = algorithm if isinstance(algorithm, type) else type(algorithm)
     require(algorithm is not cls, cls, "this is the class", "pass an instance")
@@ -27,7 +27,7 @@ def is_a_frozen_dataclass(algorithm: Any) -> None:
         require(hasattr(cls, name), cls, f"no method {name}", "see trimtab.core.Algorithm")
 
 
-def has_states_of_tensors(algorithm: Any) -> None:
+def has_states_of_tensors(algorithm: Any, seed: int = 0) -> None:
     """States and messages are tensors or tuples of them; states keep their structure."""
     server, client = algorithm.init_server(_trials.start()), algorithm.init_client(_trials.start())
     x = getattr(server, "x", None)
@@ -39,7 +39,7 @@ def has_states_of_tensors(algorithm: Any) -> None:
             what = f"{part_name} is a {type(part).__name__}"
             require(isinstance(part, torch.Tensor), algorithm, what, advice)
     try:
-        new, clients = _trials.run_round(algorithm)
+        new, clients = _trials.run_round(algorithm, seed=seed)
         leaves(new, "the server's new state")
     except ValueError as error:
         require(False, algorithm, first_line(error).partition(";")[0], advice)
@@ -51,14 +51,14 @@ def has_states_of_tensors(algorithm: Any) -> None:
         require(same, algorithm, what, f"let init_{name} return it whole")
 
 
-def can_be_rebuilt(algorithm: Any) -> None:
+def can_be_rebuilt(algorithm: Any, seed: int = 0) -> None:
     """Pickle and repr give it back, and the programs for the clients can be pickled."""
     try:
         package, own = sys.modules["trimtab"], vars(sys.modules[type(algorithm).__module__])
         public = {name: getattr(package, name) for name in package.__all__}
         copies = pickle.loads(pickle.dumps(algorithm)), eval(repr(algorithm), {**public, **own})
         same = copies == (algorithm, algorithm)
-        pickle.dumps(_trials.run_round(algorithm)[1].programs)
+        pickle.dumps(_trials.run_round(algorithm, seed=seed)[1].programs)
     except Exception as error:
         what = f"pickle or repr of it or of its program fails ({first_line(error)})"
         require(False, algorithm, what, "use a dataclass of a module, and run its methods")
@@ -66,9 +66,9 @@ def can_be_rebuilt(algorithm: Any) -> None:
     require(same, algorithm, what, "show all of it in fields that compare")
 
 
-def stays_finite(algorithm: Any) -> None:
+def stays_finite(algorithm: Any, seed: int = 0) -> None:
     """Twenty rounds with L = 1, some of one client, give finite numbers only."""
-    sim = simulate(algorithm, _trials.quadratic(), S=2, lost=0.4, x=_trials.start())
+    sim = _trials.simulated(algorithm, seed, S=2, lost=0.4)
     with suppress(Diverged):
         _trials.advance(sim, 20)
     finite = sim.r == 20 and all(bool(t.isfinite().all()) for t in leaves(_trials.all_states(sim)))
@@ -76,36 +76,38 @@ def stays_finite(algorithm: Any) -> None:
     require(finite, algorithm, what, "pass a smaller step size, or look for divisions by zero")
 
 
-def is_pure(algorithm: Any) -> None:
+def is_pure(algorithm: Any, seed: int = 0) -> None:
     """It changes nothing it is given, and equal inputs give equal bits."""
-    server, states = _trials.warm(algorithm)
+    server, states = _trials.warm(algorithm, seed)
     before, itself = map_leaves(torch.clone, server), _attributes(algorithm)
-    first, clients = _trials.run_round(algorithm, server, states)
+    first, clients = _trials.run_round(algorithm, server, states, seed=seed)
     for name, given, copy in (*clients.given, ("the server's state", server, before)):
         what = f"the round changes {name} in place"
         require(_trials.equal(given, copy), algorithm, what, "write y = y + dy, never y += dy")
     what = "the round changes the algorithm itself"
     require(itself == _attributes(algorithm), algorithm, what, "keep all memory in the states")
-    second, again = _trials.run_round(algorithm, server, states)
+    second, again = _trials.run_round(algorithm, server, states, seed=seed)
     same = _trials.equal((first, *clients.states.values()), (second, *again.states.values()))
     what = "the same round twice gives other bits"
     require(same, algorithm, what, "keep all memory in the states, and all chance in g")
 
 
-def keeps_dtype(algorithm: Any) -> None:
+def keeps_dtype(algorithm: Any, seed: int = 0) -> None:
     """float32 stays float32 and float64 float64, in states, broadcasts and uploads."""
     for dtype in (torch.float32, torch.float64):
-        server, clients = _trials.run_round(algorithm, problem=_trials.quadratic(dtype=dtype))
+        server, clients = _trials.run_round(
+            algorithm, problem=_trials.quadratic(dtype=dtype, seed=seed), seed=seed
+        )
         for name, part in clients.parts(algorithm.init_server(_trials.start(dtype)), server):
             what = f"{name} is {part.dtype} where x is {dtype}"
             require(part.dtype == dtype, algorithm, what, "make it like x, as zeros_like(x) does")
 
 
-def ignores_the_order_of_clients(algorithm: Any) -> None:
+def ignores_the_order_of_clients(algorithm: Any, seed: int = 0) -> None:
     """The order in which clients run changes nothing but rounding."""
-    server, states = _trials.warm(algorithm)
-    a, there = _trials.run_round(algorithm, server, states, order=(0, 2, 3, 5))
-    b, back = _trials.run_round(algorithm, server, states, order=(5, 3, 0, 2))
+    server, states = _trials.warm(algorithm, seed)
+    a, there = _trials.run_round(algorithm, server, states, order=(0, 2, 3, 5), seed=seed)
+    b, back = _trials.run_round(algorithm, server, states, order=(5, 3, 0, 2), seed=seed)
     same = _trials.close(a, b) and all(
         _trials.close(there.states[i], back.states[i]) for i in range(_trials.N)
     )
@@ -113,13 +115,13 @@ def ignores_the_order_of_clients(algorithm: Any) -> None:
     require(same, algorithm, what, "let clients know nothing but state and broadcast")
 
 
-def accepts_chunks(algorithm: Any) -> None:
+def accepts_chunks(algorithm: Any, seed: int = 0) -> None:
     """s clients as one chunk, with states and gradients of shape (s, d), are as those s alone."""
-    server, states = _trials.warm(algorithm)
-    _, alone = _trials.run_round(algorithm, server, states)
+    server, states = _trials.warm(algorithm, seed)
+    _, alone = _trials.run_round(algorithm, server, states, seed=seed)
     advice = "write for y of shape (d,) and (s, d), and reduce over dim=-1 only"
     try:
-        _, chunk = _trials.run_round(algorithm, server, states, chunk=True)
+        _, chunk = _trials.run_round(algorithm, server, states, chunk=True, seed=seed)
     except Exception as error:
         what = f"on a chunk of {len(_trials.SOME)} clients it fails ({first_line(error)})"
         require(False, algorithm, what, advice)
@@ -129,14 +131,14 @@ def accepts_chunks(algorithm: Any) -> None:
         require(_trials.close(a, b), algorithm, what, advice)
 
 
-def runs_alike_in_every_executor(algorithm: Any) -> None:
+def runs_alike_in_every_executor(algorithm: Any, seed: int = 0) -> None:
     """Lazy vectors, chunks of clients and a tape give what tensors give, but for rounding."""
 
     def after_three_rounds(executor: str, problem: Any) -> State:
-        sim = simulate(algorithm, problem, S=4, lost=0.2, x=_trials.start(), executor=executor)
+        sim = _trials.simulated(algorithm, seed, problem, S=4, lost=0.2, executor=executor)
         return _trials.all_states(_trials.advance(sim, 3))
 
-    expected = after_three_rounds("loop", _trials.quadratic())
+    expected = after_three_rounds("loop", _trials.quadratic(seed=seed))
     advice = "treat what a program is given as vectors, whatever their class, and change nothing"
     for name, executor, kind in (
         ("lazy vectors", "fused", Quadratic),
@@ -145,27 +147,29 @@ def runs_alike_in_every_executor(algorithm: Any) -> None:
         ("a tape", "batched", _trials.Taped),
     ):
         try:
-            states = after_three_rounds(executor, _trials.quadratic(kind))
+            states = after_three_rounds(executor, _trials.quadratic(kind, seed=seed))
         except Exception as error:
             require(False, algorithm, f"with {name} it fails ({first_line(error)})", advice)
         what = f"with {name} it gives another result than with tensors"
         require(_trials.close(states, expected), algorithm, what, advice)
 
 
-def survives_lost_replies(algorithm: Any) -> None:
+def survives_lost_replies(algorithm: Any, seed: int = 0) -> None:
     """A round in which a client's reply is lost is the round without that client."""
-    without, others = _trials.run_round(algorithm, *_trials.warm(algorithm), order=(0, 2, 3))
+    without, others = _trials.run_round(
+        algorithm, *_trials.warm(algorithm, seed), order=(0, 2, 3), seed=seed
+    )
     lost, clients = _trials.run_round(
-        algorithm, *_trials.warm(algorithm), order=(0, 1, 2, 3), lost=1
+        algorithm, *_trials.warm(algorithm, seed), order=(0, 1, 2, 3), lost=1, seed=seed
     )
     same = _trials.equal((lost, *clients.states.values()), (without, *others.states.values()))
     what = "a client whose reply was lost leaves traces in a state"
     require(same, algorithm, what, "use nothing of the clients but replies.mean()")
 
 
-def survives_a_restart(algorithm: Any) -> None:
+def survives_a_restart(algorithm: Any, seed: int = 0) -> None:
     """Saved, loaded and continued it gives the bits of the run that went on."""
-    sim = simulate(replace(algorithm), _trials.quadratic(), S=4, lost=0.2, x=_trials.start())
+    sim = _trials.simulated(replace(algorithm), seed, S=4, lost=0.2)
     with TemporaryDirectory() as folder:
         _trials.advance(sim, 3).save(f"{folder}/saved")
         _trials.advance(sim, 3)
@@ -175,20 +179,23 @@ def survives_a_restart(algorithm: Any) -> None:
     require(same, algorithm, what, "keep all memory in the states of server and clients")
 
 
-def rests_when_nobody_moves(algorithm: Any) -> None:
+def rests_when_nobody_moves(algorithm: Any, seed: int = 0) -> None:
     """From the initial states zero gradients leave x where it is, whatever eta_g."""
     what = "x changes though no client moves, at its eta_g or at half of it"
     for variant in _trials.with_half_eta_g(algorithm):
-        server, _ = _trials.run_round(variant, problem=_trials.quadratic(_trials.Still))
+        server, _ = _trials.run_round(
+            variant, problem=_trials.quadratic(_trials.Still, seed=seed), seed=seed
+        )
         rests = _trials.close(server.x, _trials.start())
         require(rests, algorithm, what, "multiply the mean of y - x by eta_g, never y or x")
 
 
-def rests_at_the_optimum_of_equal_clients(algorithm: Any) -> None:
+def rests_at_the_optimum_of_equal_clients(algorithm: Any, seed: int = 0) -> None:
     """From the initial states, x* is a fixed point if all clients are equal, without noise."""
     what = "it leaves x* though all clients are equal"
+    equal = _trials.quadratic(equal=True, sigma=0.0, seed=seed)
     for variant in _trials.with_half_eta_g(algorithm):
-        sim = simulate(variant, _trials.quadratic(equal=True, sigma=0.0), S=4, x=_trials.start())
+        sim = _trials.simulated(variant, seed, equal, S=4)
         rests = _trials.close(_trials.advance(sim, 5).server.x, _trials.start())
         require(rests, algorithm, what, "look at signs and at initial states")
 
@@ -198,7 +205,7 @@ def _attributes(algorithm: Any) -> bytes:
     return pickle.dumps(getattr(algorithm, "__dict__", None))
 
 
-CHECKS: tuple[Callable[[Any], None], ...] = (
+CHECKS: tuple[Callable[[Any, int], None], ...] = (
     is_a_frozen_dataclass,
     has_states_of_tensors,
     can_be_rebuilt,

@@ -10,62 +10,65 @@ import torch
 from trimtab.algorithms.stages import Rounding
 from trimtab.algorithms.through import Through
 from trimtab.core import State
-from trimtab.simulation import Diverged, Simulation, simulate
+from trimtab.simulation import Diverged, Simulation
 from trimtab.testing import _trials
 from trimtab.testing.errors import require
 
 
-def control_is_the_mean_gradient(algorithm: Any) -> None:
+def control_is_the_mean_gradient(algorithm: Any, seed: int = 0) -> None:
     """After a round c_i is the mean of the raw gradients of its steps; with option I, g(x)."""
     server, states = _with_controls(algorithm, c=1.0, c_i=2.0)
-    _, clients = _trials.run_round(algorithm, server, states)
+    _, clients = _trials.run_round(algorithm, server, states, seed=seed)
     for i in _trials.SOME:
         what, c_i = "the mean of its raw gradients", torch.stack(clients.gradients[i]).mean(0)
         if getattr(algorithm, "option", "II") == "I":
-            what, c_i = "its full gradient g(x)", _trials.quadratic().client_gradient(i, server.x)
+            what = "its full gradient g(x)"
+            c_i = _trials.quadratic(seed=seed).client_gradient(i, server.x)
         same = _trials.close(clients.states[i], c_i)
         require(same, algorithm, f"c_i is not {what} after a round", "look at line 12 (i), (ii)")
 
 
-def correction_matters(algorithm: Any) -> None:
+def correction_matters(algorithm: Any, seed: int = 0) -> None:
     """c and c_i each change the steps of the clients."""
-    x = _trials.run_round(algorithm, *_with_controls(algorithm))[0].x
+    x = _trials.run_round(algorithm, *_with_controls(algorithm), seed=seed)[0].x
     for name in ("c", "c_i"):
-        y = _trials.run_round(algorithm, *_with_controls(algorithm, **{name: 100.0}))[0].x
+        states = _with_controls(algorithm, **{name: 100.0})
+        y = _trials.run_round(algorithm, *states, seed=seed)[0].x
         what = f"{name} = 100 does not change the steps"
         require(
             not _trials.close(x, y), algorithm, what, "add c - c_i to the gradient at every step"
         )
 
 
-def controls_average_to_c(algorithm: Any) -> None:
+def controls_average_to_c(algorithm: Any, seed: int = 0) -> None:
     """After every round c = sum p_i c_i, with sampling, weights and lost replies."""
     _with_controls(algorithm)
-    sim = simulate(algorithm, _trials.quadratic(), S=4, lost=0.3, x=_trials.start())
+    sim = _trials.simulated(algorithm, seed, S=4, lost=0.3)
     _audit(sim, 20, "start at zero, and add to c the share times the mean of c_i_new - c_i")
 
 
-def keeps_what_it_sent(algorithm: Any) -> None:
+def keeps_what_it_sent(algorithm: Any, seed: int = 0) -> None:
     """c = sum p_i c_i also when uploads are rounded on their way."""
     _with_controls(algorithm)
     rounded = Through(algorithm, (Rounding(0.05),))
-    sim = simulate(rounded, _trials.quadratic(), S=4, x=_trials.start())
+    sim = _trials.simulated(rounded, seed, S=4)
     advice = "compute the client's new state from what g.sent(upload) returns, and upload that"
     _audit(sim, 5, advice, algorithm)
 
 
-def includes_late_clients(algorithm: Any) -> None:
+def includes_late_clients(algorithm: Any, seed: int = 0) -> None:
     """c = sum p_i c_i also when clients join late."""
     _with_controls(algorithm)
     cohorts = [[0, 1], [0, 1], [0, 5], [2, 3, 4]]
-    sim = simulate(algorithm, _trials.quadratic(), cohorts=cohorts, x=_trials.start())
+    sim = _trials.simulated(algorithm, seed, cohorts=cohorts)
     _audit(sim, len(cohorts), "start a client's c_i in one way, however late it joins")
 
 
-def reaches_the_weighted_optimum(algorithm: Any) -> None:
+def reaches_the_weighted_optimum(algorithm: Any, seed: int = 0) -> None:
     """With half of the clients a round, and no noise, x goes to the minimum of sum p_i f_i."""
     _with_controls(algorithm)
-    sim = simulate(algorithm, _trials.quadratic(sigma=0.0), S=_trials.N // 2, x=_trials.start())
+    exact = _trials.quadratic(sigma=0.0, seed=seed)
+    sim = _trials.simulated(algorithm, seed, exact, S=_trials.N // 2)
     before, gap = inf, _trials.distance(sim)
     with suppress(Diverged):
         while 1e-6 < gap < before / 2:
@@ -97,7 +100,7 @@ def _with_controls(
     return server._replace(c=torch.full_like(client, c)), states
 
 
-CONTROL_SUM_CHECKS: tuple[Callable[[Any], None], ...] = (
+CONTROL_SUM_CHECKS: tuple[Callable[[Any, int], None], ...] = (
     correction_matters,
     controls_average_to_c,
     keeps_what_it_sent,

@@ -19,6 +19,7 @@ from trimtab.cli.federate.shown import (
     watching_options,
 )
 from trimtab.cli.output import users_output
+from trimtab.cli.progress import if_stopped
 
 
 @click.command()
@@ -59,19 +60,25 @@ def site(
 
 @click.command()
 @click.option("--data", type=path_type, help="Folder of data files.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the model's start.")
 @click.option("--out", type=path_type, help="Folder to keep; else it is removed at the end.")
 @json_option
-def demo(data: Path | None, out: Path | None, as_json: bool) -> None:
-    """Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg."""
+def demo(data: Path | None, seed: int, out: Path | None, as_json: bool) -> None:
+    """Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.
+
+    One that was stopped goes on from its last committed round, if it has a folder.
+    """
     from trimtab.federation.log import attached
     from trimtab.federation.processes.demo import demonstrate
 
     console, stop = Console(stderr=True, emoji=False), threading.Event()
+    kept = f"all committed rounds are in {out}: repeat the command."
     with (
+        if_stopped("nothing is kept without --out: begin anew." if out is None else kept),
         users_output(),
         until_stopped(stop, lambda: None),
         attached(follow=lambda line: print_line(console, line)),
-        closing(demonstrate.start(data, out, stop)) as work,
+        closing(demonstrate.start(data, out, stop, seed)) as work,
     ):
         for note in work:
             print_line(console, note.sentence)

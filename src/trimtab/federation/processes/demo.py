@@ -12,22 +12,25 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trimtab.algorithms import FedAvg, Scaffold
+from trimtab.algorithms.registry import encode
 from trimtab.core import Algorithm
 from trimtab.core.task import Note, task
-from trimtab.errors import DataError
+from trimtab.errors import BadArgument, DataError
 from trimtab.federation.events import AuditDone, RoundCommitted
 from trimtab.federation.log import attached
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
-from trimtab.federation.setup.job import start_job
+from trimtab.federation.setup.job import read_job, resume_job, start_job
 from trimtab.federation.setup.operator_folder import Federation, create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
+from trimtab.federation.storage.summary import read_summary
 from trimtab.problems.data.digits import digits
 from trimtab.problems.data.heart_disease import heart_disease
 from trimtab.problems.partition import by_label
 
+OPERATOR = "operator"  # the operator's folder inside that of the demonstration
 ETA_L, K, R = 0.1, 10, 5
 Parts = dict[str, dict[str, Tensor]]
 
@@ -70,37 +73,61 @@ class Demonstration:
 
 @task
 def demonstrate(
-    data: Path | None = None, out: Path | None = None, stop: threading.Event | None = None
+    data: Path | None = None,
+    out: Path | None = None,
+    stop: threading.Event | None = None,
+    seed: int = 0,
 ) -> Generator[Note, None, Demonstration]:
-    """Run SCAFFOLD, then FedAvg, over four sites of this machine; `stop` ends it early."""
+    """Run SCAFFOLD, then FedAvg, over four sites of this machine; `stop` ends it early.
+
+    A demonstration that was stopped goes on from its last committed round, if it has a folder.
+    """
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="trimtab-")))
-        parts, classes = yield from _parts(data)
-        federation = _prepare(folder, parts, classes)
+        if (folder / OPERATOR / "federation.json").exists():
+            federation = Federation.read(folder / OPERATOR)
+            _check_seed(federation, seed)
+        else:
+            parts, classes = yield from _parts(data)
+            federation = _prepare(folder, parts, classes)
         stack.enter_context(attached(federation.folder / "logs" / "server.log"))
         operator = OperatorProcess(federation.folder, stop=stop)
         stack.callback(operator.close)
-        sites = [_site(federation, name, folder) for name in parts]
+        sites = [_site(federation, name, folder) for name in federation.sites]
         for site in sites:
             stack.callback(site.stop)
             site.start()
         yield Note(f"four sites and a server are starting in {folder}")
         operator.start()
-        scaffold = Scaffold(eta_l=ETA_L, K=K, lean=True)
+        scaffold, fedavg = Scaffold(eta_l=ETA_L, K=K, lean=True), FedAvg(eta_l=ETA_L, K=K)
         return Demonstration(
-            scaffold=(yield from _run(operator, sites, scaffold, "state")),
-            fedavg=(yield from _run(operator, sites, FedAvg(eta_l=ETA_L, K=K), "state-fedavg")),
+            scaffold=(yield from _run(operator, sites, scaffold, "state", seed)),
+            fedavg=(yield from _run(operator, sites, fedavg, "state-fedavg", seed)),
+        )
+
+
+def _check_seed(federation: Federation, seed: int) -> None:
+    """Refuse to go on with another seed than the one that was begun with."""
+    job = read_job(federation)
+    if job is not None and job.seed != seed:
+        raise BadArgument(
+            "seed",
+            "{folder} has a demonstration of seed {begun}; pass {seed:{begun}}, or another {out}.",
+            folder=federation.folder.parent,
+            begun=job.seed,
         )
 
 
 def _prepare(folder: Path, parts: Parts, classes: int) -> Federation:
-    """Write the problem file, the operator's folder, and each hospital's data."""
+    """Write the problem file, each hospital's data, and the operator's folder at last."""
     features = next(iter(parts.values()))["X"].shape[1]
     folder.mkdir(parents=True, exist_ok=True)
     problem = folder / "problem.py"
     problem.write_text(_PROBLEM.format(features=features, classes=classes))
-    federation = create(
-        folder / "operator",
+    for name, part in parts.items():
+        save_file(part, folder / f"{name}.safetensors")
+    return create(
+        folder / OPERATOR,
         list(parts),
         problem,
         weights="uniform",
@@ -108,16 +135,16 @@ def _prepare(folder: Path, parts: Parts, classes: int) -> Federation:
         hosts=["127.0.0.1"],
         port=free_port(),
     )
-    for name, part in parts.items():
-        save_file(part, folder / f"{name}.safetensors")
-    return federation
 
 
 def _run(
-    operator: OperatorProcess, sites: list[Child], algorithm: Algorithm, state: str
+    operator: OperatorProcess, sites: list[Child], algorithm: Algorithm, state: str, seed: int
 ) -> Generator[Note, None, RunSummary]:
     federation = operator.federation
-    job = start_job(federation, algorithm, R=R, round_timeout=120, state=state)
+    if read_summary(federation.folder / state) is None:
+        job = start_job(federation, algorithm, R=R, round_timeout=120, seed=seed, state=state)
+    else:
+        job = resume_job(federation, algorithm=encode(algorithm), state=state)
     ended, audit = None, None
     for event in operator.events(job):
         if isinstance(event, RoundCommitted):
@@ -148,7 +175,9 @@ def _numbers(summary: RunSummary) -> dict[str, Any]:
 
 def _site(federation: Federation, name: str, folder: Path) -> Child:
     """Return a site as a process of its own, as it would be on its own machine."""
-    site_folder = unpack(federation.archive(name), folder / "sites")
+    site_folder = folder / "sites" / name
+    if not (site_folder / "site.json").exists():
+        unpack(federation.archive(name), folder / "sites")
     return Child(
         f"site {name}",
         "trimtab.federation.processes.site:main",

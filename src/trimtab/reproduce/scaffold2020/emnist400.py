@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.raced_cells import cell, near_first_seed
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
@@ -141,7 +141,7 @@ def figure(records: Records) -> "Figure":
         axes.set_xlim(0, 1.2 * _slowest(raced))
         axes.set_xlabel("rounds")
         axes.set_ylabel("test accuracy")
-        axes.legend(loc="lower right")
+        add_legend([axes], loc="lower right")
     return made
 
 

@@ -13,7 +13,7 @@ from trimtab.algorithms import Scaffold
 from trimtab.core import Algorithm
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
 from trimtab.reproduce.numbers import first
 from trimtab.reproduce.reproduction import (
@@ -223,7 +223,7 @@ def figure(records: Records) -> "Figure":
             axes.set_xlabel("rounds")
         for row in grid:
             row[0].set_ylabel("f(x) - f*")
-        grid[0][0].legend(loc="lower left")
+        add_legend(grid.flat, loc="lower left")
     return made
 
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce import raced_cells
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE4
 from trimtab.reproduce.raced_cells import cell
@@ -200,7 +200,9 @@ def figure(records: Records) -> "Figure":
                 axes.plot(*_line(ours), marker="o", color=colour(name), label=TITLES[name])
                 published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
                 met = {S: float(r) for S, r in published.items() if r is not None}
-                axes.plot(*_line(met), marker="x", linestyle=":", color=colour(name), linewidth=1)
+                label = listed(f"{TITLES[name]}, published", False)
+                look = {"marker": "x", "linestyle": ":", "color": colour(name), "linewidth": 1}
+                axes.plot(*_line(met), **look, label=label)
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import add_legend, listed, new_figure
 from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.published import TABLE5
@@ -223,11 +223,13 @@ def figure(records: Records) -> "Figure":
                 for record in ends(raced, name, s, values(raced, "every")[0])[:1]:
                     look = {"color": colour(name), "label": TITLES[name], "linewidth": 1.2}
                     axes.plot(record.accuracy, **look)
-                axes.axhline(published[s], color=colour(name), linestyle=":", linewidth=1)
+                look = {"color": colour(name), "linestyle": ":", "linewidth": 1}
+                label = listed(f"{TITLES[name]}, published best", False)
+                axes.axhline(published[s], **look, label=label)
             axes.set_title(f"similarity {s} % (dotted: published best)", fontsize=10)
             axes.set_xlabel("rounds")
         panels[0].set_ylabel("test accuracy")
-        panels[0].legend(loc="lower right")
+        add_legend(panels, loc="lower right")
     return made
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.algorithms import FedAvg
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.numbers import rounded, slope
 from trimtab.reproduce.reproduction import (
     Cell,
@@ -240,9 +240,10 @@ def figure(records: Records) -> "Figure":
                 markersize=4.5,
                 markerfacecolor="none",
                 color=_REDS[K],
+                label=listed(f"FedAvg, K = {K}, runs", False),
             )
         falls.plot(ROUNDS, [BOUND / r**2 for r in ROUNDS], **_GREY, label=f"{BOUND}/R²")
-        times.axhline(BOUND, **_GREY)
+        times.axhline(BOUND, **_GREY, label=listed(f"{BOUND}", False))
         guide = [0.5 * BOUND / AT**2 * G**2 for G in GS]
         grows.plot(GS, guide, **_GREY, label="slope 2")
         for axes in panels:

@@ -13,7 +13,7 @@ import torch
 from trimtab.core import Algorithm, Epochs
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
 from trimtab.reproduce.numbers import Curve, spread, thinned
 from trimtab.reproduce.reproduction import (
@@ -208,7 +208,7 @@ def figure(records: Records) -> "Figure":
         for run in map(Runs.from_json, records.values()):
             axes = grid[SAMPLED.index(run.S)][list(WORK).index(run.work)]
             for name, curve in run.curves.items():
-                label = TITLES[name] if run.seed == 0 else "_"
+                label = listed(TITLES[name], run.seed == 0)
                 axes.plot(
                     curve.rounds, curve.values, color=colour(name), linewidth=1.2, label=label
                 )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.mangold2025.bias.cells import (
     ALGORITHMS,
     BATCH,
@@ -45,16 +45,20 @@ def figure(records: Records) -> "Figure":
 
 def _draw_full(axes: Any, full: FullBatches) -> None:
     for name, curve in full.curves.items():
-        axes.plot(curve.rounds, curve.values, **_line(name))
-    axes.axhline(full.predicted, **_dashes("fedavg"))
+        axes.plot(curve.rounds, curve.values, **_line(name), label=listed(TITLES[name], False))
+    axes.axhline(full.predicted, **_dashes("fedavg"), label=listed("predicted bias", False))
 
 
 def _draw_chains(axes: Any, chains: dict[str, Chain]) -> None:
     for name, chain in chains.items():
-        axes.plot(chain.single.rounds, chain.single.values, **_line(name) | _FAINT)
-        axes.plot(chain.mean.rounds, chain.mean.values, **_line(name))
+        one, mean, predicted = (
+            {"label": listed(f"{TITLES[name]}, {what}", False)}
+            for what in ("one chain", "mean of the chains", "predicted bias")
+        )
+        axes.plot(chain.single.rounds, chain.single.values, **_line(name) | _FAINT, **one)
+        axes.plot(chain.mean.rounds, chain.mean.values, **_line(name), **mean)
         if chain.predicted is not None:
-            axes.axhline(chain.predicted, **_dashes(name))
+            axes.axhline(chain.predicted, **_dashes(name), **predicted)
 
 
 def _legends(above: Any, below: Any) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.mangold2025.contraction.cells import ALGORITHMS, PROBLEMS, coupled, of_kind
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.reproduction import Records
@@ -29,10 +29,10 @@ def _distances(axes: Any, records: Records, problem: str) -> None:
         for name, chains in coupled(record).items():
             rounds = chains.curve["rounds"]
             shares = [value / chains.curve["values"][0] for value in chains.curve["values"]]
-            label = {"label": TITLES[name]} if number == 0 else {}
-            axes.plot(rounds, shares, color=colour(name), linewidth=1.4, **label)
+            label = listed(TITLES[name], number == 0)
+            axes.plot(rounds, shares, color=colour(name), linewidth=1.4, label=label)
         bound = [settings["contraction"] ** t for t in rounds]
-        axes.plot(rounds, bound, **_DASHED, **({"label": "(1 - γμ)^(Ht)"} if number == 0 else {}))
+        axes.plot(rounds, bound, **_DASHED, label=listed("(1 - γμ)^(Ht)", number == 0))
         axes.set_yscale("log")
         axes.legend(fontsize=9)
     axes.set_xlabel("rounds t")
@@ -45,14 +45,13 @@ def _gradients(axes: Any, records: Records) -> None:
         for name in ALGORITHMS:
             pairs = [(row["N"], row[name]["gradients"]) for row in record["rows"]]
             there = [(N, count) for N, count in pairs if count is not None]
-            label = {"label": TITLES[name]} if number == 0 else {}
             axes.plot(
                 *zip(*there, strict=True),
                 marker="o",
                 markersize=4,
                 linewidth=1,
                 color=colour(name),
-                **label,
+                label=listed(TITLES[name], number == 0),
             )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.mangold2025.lsa.cells import (
     ALGORITHMS,
     SAMPLINGS,
@@ -29,16 +29,13 @@ def figure(records: Records) -> "Figure":
     return made
 
 
-def _label(name: str, first: bool) -> dict[str, str]:
-    return {"label": ALGORITHMS[name]} if first else {}
-
-
 def _rounds(axes: Any, records: Records) -> None:
     for number, record in enumerate(of_kind(records, "exact").values()):
         for name in ALGORITHMS:
             curve = record["curves"][name]
-            label = _label(name, number == 0)
-            axes.plot(curve["rounds"], curve["values"], color=colour(name), linewidth=1.4, **label)
+            look = {"color": colour(name), "linewidth": 1.4}
+            label = listed(ALGORITHMS[name], number == 0)
+            axes.plot(curve["rounds"], curve["values"], **look, label=label)
         axes.set_yscale("log")
         axes.legend(fontsize=9)
     axes.set_xlabel("rounds")
@@ -56,12 +53,12 @@ def _bias(axes: Any, records: Records) -> None:
     for number, (place, record) in enumerate(ones):
         one, aside = Stationary.from_json(record), 0.05 * (record["settings"]["seed"] - 1)
         for j, name in enumerate(ALGORITHMS):
-            law, label = one.laws[name], _label(name, number == 0)
+            law, label = one.laws[name], listed(ALGORITHMS[name], number == 0)
             look: dict[str, Any] = {"fmt": "o", "markersize": 4, "color": colour(name)}
             at = place + 0.25 * (j - 0.5) + aside
-            axes.errorbar(at, law.bias, yerr=2 * law.error, **look, **label)
-        limit = {"label": "FedLSA's limit"} if number == 0 else {}
-        axes.plot([place - 0.35, place + 0.35], [one.predicted_bias] * 2, **_DOTTED, **limit)
+            axes.errorbar(at, law.bias, yerr=2 * law.error, **look, label=label)
+        limit = listed("FedLSA's limit", number == 0)
+        axes.plot([place - 0.35, place + 0.35], [one.predicted_bias] * 2, **_DOTTED, label=limit)
         axes.legend(fontsize=9)
     axes.set_xticks(range(len(SAMPLINGS)), SAMPLINGS.values())
     axes.set_ylim(0, 1.4 * axes.get_ylim()[1])
@@ -82,12 +79,12 @@ def _size(axes: Any, records: Records) -> None:
                 markersize=4,
                 linewidth=1,
                 color=colour(name),
-                **_label(name, number == 0),
+                label=listed(ALGORITHMS[name], number == 0),
             )
         if of_N:
             values = [one.predicted_trace["scaffold"] for one in of_N.values()]
-            label = {"label": "predicted variance"} if number == 0 else {}
-            axes.plot(list(of_N), values, **_DOTTED, **label)
+            label = listed("predicted variance", number == 0)
+            axes.plot(list(of_N), values, **_DOTTED, label=label)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

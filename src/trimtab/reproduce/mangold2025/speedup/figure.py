@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.mangold2025.speedup.cells import (
     ALGORITHMS,
     PROBLEMS,
@@ -59,8 +59,7 @@ def _points(axes: Any, sizes: dict[int, list[Stationary]], value: Callable[[Law]
     for name in ALGORITHMS:
         look = {"color": colour(name), "linestyle": "none", **_MARKERS[name]}
         for number, (N, seeds) in enumerate(sizes.items()):
-            label = {"label": TITLES[name]} if number == 0 else {}
             values = [value(seed.laws[name]) for seed in seeds]
-            axes.plot([N] * len(values), values, **look, **label)
+            axes.plot([N] * len(values), values, **look, label=listed(TITLES[name], number == 0))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log" if sizes else "linear")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.scaffold2020.concrete.cells import (
@@ -39,10 +39,10 @@ def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
     eta = tuned["sgd"].best(DECADES).eta if "sgd" in tuned else 0.1
     for name, each in tuned.items():
         shared, own = each.at(eta), each.best()
-        _draw(axes, shared, name, "-")
+        _draw(axes, shared, name, "-", f"{TITLES[name]}, SGD's rate")
         if own.eta != shared.eta:
-            _draw(axes, own, name, ":")
-    axes.axhline(TARGET, color="#bbbbbb", linewidth=1)
+            _draw(axes, own, name, ":", f"{TITLES[name]}, own best rate")
+    axes.axhline(TARGET, color="#bbbbbb", linewidth=1, label=listed("target", False))
     axes.set_yscale("log")
     axes.set_ylim(1e-6, 3)
     axes.set_xlim(0, 100)
@@ -50,8 +50,8 @@ def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
     axes.set_title(CUTS[cut], fontsize=10)
 
 
-def _draw(axes: Any, tried: Tried, name: str, style: str) -> None:
+def _draw(axes: Any, tried: Tried, name: str, style: str, label: str) -> None:
     if tried.curve is not None:
         values = [max(value, 1e-17) for value in tried.curve.values]  # > 0 on a log scale
         look = {"color": colour(name), "linewidth": 1.6, "linestyle": style}
-        axes.plot(tried.curve.rounds, values, **look)
+        axes.plot(tried.curve.rounds, values, **look, label=listed(label, False))

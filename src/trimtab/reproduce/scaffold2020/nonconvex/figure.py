@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import colour
 from trimtab.reproduce.reproduction import Records
 from trimtab.reproduce.scaffold2020.nonconvex.cells import Kind
@@ -40,7 +40,8 @@ def _sampled(axes: Any, records: Records, kind: Kind, guide: tuple[float, str], 
         return
     for rounds in series:
         look = {"color": colour("scaffold"), "markersize": 3.5, "alpha": 0.6}
-        axes.plot(list(rounds), list(rounds.values()), "o", **look)
+        label = listed("SCAFFOLD I, each seed", False)
+        axes.plot(list(rounds), list(rounds.values()), "o", **look, label=label)
     ratios = sorted({ratio for rounds in series for ratio in rounds})
     means = [fmean(rounds[ratio] for rounds in series if ratio in rounds) for ratio in ratios]
     axes.plot(ratios, means, color=colour("scaffold"), linewidth=1.6, label="SCAFFOLD I")

@@ -5,7 +5,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce import published
-from trimtab.reproduce.drawing import new_figure
+from trimtab.reproduce.drawing import add_legend, listed, new_figure
 from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.reproduction import Records
@@ -45,7 +45,7 @@ def figure(records: Records) -> "Figure":
             loc="upper left",
             bbox_to_anchor=(1, 1),
         )
-        panels[1][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+        add_legend(panels[1][-1:], loc="upper left", bbox_to_anchor=(1, 1))
     return made
 
 
@@ -55,16 +55,18 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
         for name, epochs in published.TABLE3
         if (seeds := chosen(raced, algorithm=name, epochs=epochs, similarity=s))
     }
+    late = listed("ours, more than", False)
     for j, ((name, epochs), seeds) in enumerate(cells.items()):
         ours = rounds(raced, algorithm=name, epochs=epochs, similarity=s)
         theirs = published.table3(name, epochs, s)
         above = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
         if ours is None or ours == inf:
-            axes.bar(j - 0.2, seeds[0].limit, 0.4, color=colour(name), alpha=0.5)
+            axes.bar(j - 0.2, seeds[0].limit, 0.4, color=colour(name), alpha=0.5, label=late)
             axes.text(j - 0.2, seeds[0].limit, shown(seeds, PUBLISHED), **above)
         else:
-            axes.bar(j - 0.2, ours, 0.4, color=colour(name))
-        axes.bar(j + 0.2, theirs or 1000, 0.4, color="none", edgecolor=colour(name))
+            axes.bar(j - 0.2, ours, 0.4, color=colour(name), label=listed("ours", False))
+        said = listed("published" if theirs else "published, more than", False)
+        axes.bar(j + 0.2, theirs or 1000, 0.4, color="none", edgecolor=colour(name), label=said)
         if theirs is None:
             axes.text(j + 0.2, 1000, "1k+", **above)
     axes.set_yscale("log")

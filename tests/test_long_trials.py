@@ -1,0 +1,69 @@
+"""A trial of many rounds: each round is judged once, and it stops where it always did."""
+
+from dataclasses import dataclass
+from math import nan
+
+import pytest
+import torch
+
+from trimtab import Quadratic, Sgd
+from trimtab.problems.metric import LOSS
+from trimtab.studies.goal import Goal
+from trimtab.studies.record import Record
+from trimtab.studies.trial import Trial
+
+PAIR = Quadratic([1.0, 3.0], [1.0, -2.0])
+ASKED = []
+
+
+@dataclass(frozen=True)
+class Counted(Goal):
+    """A goal that notes how often it is asked whether a round has met it."""
+
+    def reached(self, metrics):
+        ASKED.append(metrics)
+        return super().reached(metrics)
+
+
+def trial(values):
+    """Return a trial whose rounds measure these losses, whatever x is."""
+    left = iter(values)
+    measure = lambda x: {"loss": next(left)}  # noqa: E731
+    return Trial(Sgd(eta=1e-3), PAIR, Record(None, {}), measure=measure)
+
+
+def test_each_round_is_judged_once():
+    ASKED.clear()
+    made = trial([1.0] * 300)
+    for _ in made.advance(300, Counted(LOSS, 0.0), patience=1000):
+        pass
+    assert len(made.rounds) == 300
+    assert len(ASKED) <= 300
+
+
+def stop_by_definition(values, goal, patience):
+    """Return after how many rounds one stops who looks at all of them each time."""
+    made = trial(values)
+    every = list(made.advance(len(values), goal.without_target()))
+    lines = [done.line for done in every]
+    for n in range(len(lines) + 1):
+        if goal.first(lines[:n]) is not None or (
+            patience is not None and goal.rounds_without_gain(lines[:n]) >= patience
+        ):
+            return n
+    return len(lines)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_stops_where_whoever_looks_at_all_rounds_stops(seed):
+    draw = torch.Generator().manual_seed(seed)
+    steps = torch.randn(60, generator=draw).cumsum(0)
+    values = [nan if j % 7 == seed % 7 else float(v) for j, v in enumerate(steps)]
+    for target in (None, -2.0, -6.0):
+        for patience in (None, 3, 8):
+            goal, made = Goal(LOSS, target), trial(values)
+            for _ in made.advance(20, goal, patience):
+                pass
+            for _ in made.advance(60, goal, patience):
+                pass
+            assert len(made.rounds) == stop_by_definition(values, goal, patience)
