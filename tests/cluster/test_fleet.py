@@ -532,7 +532,7 @@ def test_a_machine_with_narrower_instructions_sets_the_pace(ray, digits, monkeyp
     monkeypatch.setattr("trimtab.cluster.crew.this_machine", machine)
     sim = simulate(SCAFFOLD, digits, executor=Ray(shards=4), **HOW)
     next(sim)
-    assert sim.runs_on._machine.kernel == "any"
+    assert sim.runs_on.crew.machine.kernel == "any"
     assert [kernel for node, kernel in chosen if node == "node n0"][-1] == "any"
 
 

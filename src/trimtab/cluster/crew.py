@@ -66,7 +66,7 @@ class Crew:
         self.members: list[Member] = []
         self.count = 0  # how many there are, or are to be
         self.ray: Any = None
-        self._machine: Machine | None = None  # what all machines have in common
+        self.machine: Machine | None = None  # what all machines have in common
         self._handles: list[Any] = []
         self._closed = False
 
@@ -104,7 +104,7 @@ class Crew:
         for member in members:
             self._make(member, self.wanted.resources)
         machines = [self._first_hello(member) for member in members]
-        self._machine = common = common_machine(machines)
+        self.machine = common = common_machine(machines)
         common_machine([this_machine("the driver"), *machines])
         for member, machine in zip(members, machines, strict=True):
             if machine.sets != common.sets:  # it has to begin anew with narrower instructions
@@ -128,9 +128,9 @@ class Crew:
             time.sleep(0.2)
         try:
             machine = self._hello_in_time(member) or self._hello_beside_others(member)
-            assert self._machine is not None
-            common_machine([self._machine, machine])
-            machine.check_sets(self._machine)
+            assert self.machine is not None
+            common_machine([self.machine, machine])
+            machine.check_sets(self.machine)
             member.node = machine.node
             checked(self.ray.get(self._prepare(member, setup_of)))
         except self.ray.exceptions.RayError:
@@ -163,8 +163,8 @@ class Crew:
     def _make(self, member: Member, resources: dict[str, float]) -> None:
         member.incarnation += 1
         environment = {SHARE: str(max(1, int(self.wanted.resources["CPU"])))}
-        if self._machine is not None:
-            environment |= self._machine.environment
+        if self.machine is not None:
+            environment |= self.machine.environment
         kind = self.ray.remote(Actor).options(
             num_cpus=resources["CPU"],
             num_gpus=resources["GPU"],

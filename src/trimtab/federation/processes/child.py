@@ -22,7 +22,7 @@ from trimtab.federation.sign import VARIABLE, Signs
 log = logging.getLogger("trimtab.federation.processes")
 
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
-_LONGEST = 15.0  # and one that did not, after a pause of <= this many
+_LONGEST = 15.0  # one that did not is started anew after a pause of <= this many seconds
 _ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
 
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
