@@ -2,9 +2,10 @@
 
 import io
 import socket
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 
 from trimtab.core import Steps, StepSize, validate
 from trimtab.federation.events import Traffic
+from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import WorkerGone
@@ -123,3 +125,31 @@ def test_a_rehearsal_takes_one_step_however_many_a_round_has():
     found = plan(Counting(eta_l=0.1, K=5000), 7, torch.float32)
     assert [exchange.upload[0].shape for exchange in found.exchanges] == [(7,)]
     assert STEPS == [0, 0]  # in each of two rehearsals
+
+
+# -- signs of life
+
+
+def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
+    """The descriptor of a closed pipe may be another file's, whose bytes would be taken."""
+    reading, done = Event(), []
+
+    class Slow:
+        def take(self):
+            reading.set()
+            done.append("begin")
+            time.sleep(0.1)
+            done.append("end")
+            return []
+
+        def close(self):
+            done.append("close")
+
+    child = Child("it", "a:b", [], environment={}, output=tmp_path / "log")
+    child._signs = Slow()
+    looks = Thread(target=lambda: child.silence)
+    looks.start()
+    reading.wait()
+    child._close_signs()
+    looks.join()
+    assert done == ["begin", "end", "begin", "end", "close"]

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ class Child:
         self._delay = 0.5
         self._heard = self._looked = 0.0  # when it was heard of, and when we looked, last
         self._signs: Signs | None = None
+        self._of_signs = threading.Lock()  # One thread looks, another one starts and ends it.
         self._used = 0.0  # seconds of a processor, when we saw last that they had grown
 
     def start(self) -> None:
@@ -161,7 +163,8 @@ class Child:
         return True
 
     def _take_signs(self) -> bool:
-        signs = self._signs.take() if self._signs else []
+        with self._of_signs:
+            signs = self._signs.take() if self._signs else []
         for facts in signs:
             self.shown |= facts
         return bool(signs)
@@ -212,9 +215,10 @@ class Child:
         self._close_signs()
 
     def _close_signs(self) -> None:
-        if self._signs is not None:
-            self._take_signs()
-            self._signs.close()
+        self._take_signs()
+        with self._of_signs:
+            if self._signs is not None:
+                self._signs.close()
             self._signs = None
 
 
