@@ -29,8 +29,7 @@ from trimtab import (
     load_problem,
     simulate,
 )
-from trimtab.cluster.actor import Machine
-from trimtab.cluster.fleet import common_machine
+from trimtab.cluster.machine import Machine, common_machine
 from trimtab.core import leaves
 from trimtab.errors import BadArgument
 from trimtab.simulation.client_states import ClientStates
@@ -530,10 +529,10 @@ def test_a_machine_with_narrower_instructions_sets_the_pace(ray, digits, monkeyp
         return replace(usual(node), kernel="any" if node == "node n1" else kernel)
 
     monkeypatch.setattr(fake_ray.actor, "this_machine", machine)
-    monkeypatch.setattr("trimtab.cluster.fleet.this_machine", machine)
+    monkeypatch.setattr("trimtab.cluster.crew.this_machine", machine)
     sim = simulate(SCAFFOLD, digits, executor=Ray(shards=4), **HOW)
     next(sim)
-    assert sim.runs_on._machine.kernel == "any"
+    assert sim.runs_on.crew.machine.kernel == "any"
     assert [kernel for node, kernel in chosen if node == "node n0"][-1] == "any"
 
 

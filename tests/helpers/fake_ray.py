@@ -30,6 +30,10 @@ class ObjectLostError(RayError):
     pass
 
 
+class OutOfMemoryError(RayError):
+    pass
+
+
 class Reference:
     def __init__(self, content=None, error=None):
         self.content, self.error = content, error
@@ -80,6 +84,7 @@ class FakeRay:
             NodeDiedError=NodeDiedError,
             ActorUnavailableError=ActorUnavailableError,
             ObjectLostError=ObjectLostError,
+            OutOfMemoryError=OutOfMemoryError,
         )
         self.cloudpickle = pickle
         self.here = None

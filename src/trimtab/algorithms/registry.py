@@ -98,8 +98,11 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
     """
     _check_class(cls, cls.__name__)
     name = cls.__name__.lower()
-    if name in _TITLES or name in BASE_NAMES:
-        raise ValueError(f"{cls.__name__}: trimtab has an algorithm of this name; choose another.")
+    if name in _TITLES or name in _parts():
+        raise ValueError(
+            f"{cls.__name__}: trimtab has an algorithm of this name, or a part of one; choose "
+            "another."
+        )
     _own[name] = _kind_of_class(cls, title=title, colour=colour)
     return cls
 
@@ -249,6 +252,13 @@ def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
     base = words.get("base") or "momentum"
     if not isinstance(base, str):
         return words | {"base": base}
+    if base not in BASE_NAMES:
+        raise BadArgument(
+            "base",
+            "{_name!r} is no base optimiser; pass one of {_known} as {base}.",
+            _name=base,
+            _known=", ".join(BASE_NAMES),
+        )
     cls = bases()[base]
     own = {f.name: words[f.name] for f in fields(cls) if f.name in words}
     return {k: v for k, v in words.items() if k not in own} | {"base": cls(**own)}
@@ -324,7 +334,7 @@ def decode(description: Any) -> Any:
     words = dict(description)
     name, code = words.pop("kind", None), words.pop("code", None)
     admitted = _admitted()
-    if name not in admitted:
+    if not isinstance(name, str) or name not in admitted:
         raise ValueError(f"there is no algorithm {name!r}; use one of {_listed(admitted)}.")
     if code is not None and code != _digest(admitted[name]):
         raise ValueError(

@@ -4,30 +4,13 @@ Nothing here imports torch, so that an actor can choose instruction sets before 
 """
 
 import os
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trimtab.cluster.machine import this_machine
+
 if TYPE_CHECKING:
     from trimtab.cluster.shard import Setup, Shard
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What must be alike on all machines for their bits to be: versions; and instruction sets."""
-
-    node: str
-    python: str
-    torch: str
-    trimtab: str
-    results: int
-    kernel: str  # "none" where there is no kernel
-    instructions: str  # of PyTorch
-
-    def versions(self) -> dict[str, Any]:
-        """Return what cannot be chosen, and so must be the same everywhere."""
-        names = ("python", "torch", "trimtab", "results")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -36,26 +19,6 @@ class Failed:
 
     sentence: str
     of_system: bool = False  # it was an OSError
-
-
-def this_machine(node: str) -> Machine:
-    """Return what there is on this machine."""
-    import torch
-
-    from trimtab._version import RESULTS, __version__
-    from trimtab.compute.kernel import LEVELS, level, works
-
-    best = level()
-    usable = best is not None and works(torch.float32)
-    return Machine(
-        node=node,
-        python=".".join(platform.python_version_tuple()[:2]),
-        torch=torch.__version__,
-        trimtab=__version__,
-        results=RESULTS,
-        kernel=LEVELS[best] if best is not None and usable else "none",
-        instructions=torch.backends.cpu.get_cpu_capability(),
-    )
 
 
 class Actor:

@@ -6,7 +6,7 @@ broadcasts leaves the same states. The log lies in a temporary file of the drive
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any
 from weakref import finalize
 
@@ -56,16 +56,25 @@ class Log:
 
     def append(self, logged: Logged) -> None:
         """Add a round; if the disk is full, nothing is added."""
-        self._file.seek(self._end)
         places, at = [], self._end
         for sent in logged.exchanges:
-            rest = memoryview(sent.message)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            self._write(at, sent.message)
             places.append((at, len(sent.message), sent.clients))
             at += len(sent.message)
         self._rounds.append(_Place(logged.r, tuple(places), logged.answered, logged.given))
         self._end = at
+
+    def _write(self, at: int, message: bytes) -> None:
+        rest = memoryview(message)
+        try:
+            self._file.seek(at)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(
+                f"{gettempdir()} cannot take more of what was sent ({error.strerror}); free space "
+                "there, set TMPDIR to a folder on another disk, or pass a folder for snapshots."
+            ) from error
 
     def since(self, r: int, own: Callable[[int], bool]) -> Iterator[Logged]:
         """Go through the rounds after round r in which some clients took part, for those alone."""

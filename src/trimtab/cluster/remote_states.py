@@ -13,8 +13,8 @@ from trimtab.simulation.tensor_file import reading
 if TYPE_CHECKING:
     from trimtab.cluster.fleet import Fleet
 
-BLOCK = 1 << 24  # <= 16 MB of states travel at once
-MOST = 1024  # of <= 1,024 clients
+BLOCK = 1 << 24  # the states that travel at once have <= 16 MB
+MOST = 1024  # they are those of <= 1,024 clients
 
 
 class RemoteStates:
@@ -24,14 +24,13 @@ class RemoteStates:
         self._fleet = fleet
         self._given: dict[int, State] = {}  # by `states[i] = …`, and not yet sent
         self._bytes = 0
-        self._r = 0  # the round that given states belong to
 
     def __setitem__(self, client: int, state: State) -> None:
         if leaves(state):
             self._given[client] = pack(state)
             self._bytes += nbytes(state)
             if self._bytes > BLOCK or len(self._given) >= MOST:
-                self._send()
+                self.send()
 
     def __getitem__(self, client: int) -> State:
         (state,) = self._fetch([client], staged=False)
@@ -43,7 +42,7 @@ class RemoteStates:
         return self._fetch([client], staged=False) != [None]
 
     def __iter__(self) -> Iterator[int]:
-        self._send()
+        self.send()
         fleet = self._fleet
         known = fleet.ask_all([(member, ("clients",)) for member in fleet.members()])
         return iter(sorted(i for clients in known for i in clients))
@@ -62,7 +61,7 @@ class RemoteStates:
         return self._sizes()[1]
 
     def _sizes(self) -> tuple[int, int]:
-        self._send()
+        self.send()
         fleet = self._fleet
         sizes = fleet.ask_all([(member, ("size",)) for member in fleet.members()])
         return sum(m for m, _ in sizes), sum(d for _, d in sizes)
@@ -98,7 +97,7 @@ class RemoteStates:
 
     def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Have the shards write what no snapshot has, if there is a folder for snapshots."""
-        self._send()
+        self.send()
         fleet = self._fleet
         if fleet.snapshots.folder is None:
             return {}
@@ -107,28 +106,27 @@ class RemoteStates:
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
         """Take up the states that were kept."""
-        self._r = r
-        self._send()
+        self._fleet.r = r
+        self.send()
         if not kept:
             return
         if self._fleet.snapshots.folder == Path(kept["folder"]):
-            self._fleet.load_snapshots(kept, like, r)
+            self._fleet.load_snapshots(kept, like)
             return
         for path in files_of(kept):
             with reading(path) as file:
                 for i in file.clients:
                     self[i] = file.state(f"client.{i}", like)
-        self._send()
+        self.send()
 
-    # -- inside
-
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Hand the states that were given to the shards that own them."""
         given, self._given, self._bytes = self._given, {}, 0
         if given:
-            self._fleet.give(list(given.items()), self._r)
+            self._fleet.give(list(given.items()))
 
     def _fetch(self, clients: Sequence[int], staged: bool) -> list[Any]:
-        self._send()
+        self.send()
         fleet, found = self._fleet, dict[int, Any]()
         members = [(member, fleet.own(member, clients)) for member in fleet.members()]
         asked = [(member, own) for member, own in members if own]

@@ -146,14 +146,19 @@ class Shard:
         """
         if mark == self._snapshot[0]:
             return self._snapshot[1]
-        V, setup = self.setup.V, self.setup
         pieces: dict[int, Piece] = {}
-        for v in range(setup.begin, setup.end):
-            chosen = self.states if v in whole else self.touched
-            own = [i for i in sorted(chosen) if shard_of(i, V) == v]
-            if own:
-                pieces[v] = Piece(f"shard-{v:04}-{mark}.safetensors", len(own))
-                self._write(Path(folder) / pieces[v].name, own)
+        try:
+            for v in range(self.setup.begin, self.setup.end):
+                chosen = self.states if v in whole else self.touched
+                own = [i for i in sorted(chosen) if shard_of(i, self.setup.V) == v]
+                if own:
+                    piece = Piece(f"shard-{v:04}-{mark}.safetensors", len(own))
+                    self._write(Path(folder) / piece.name, own)
+                    pieces[v] = piece
+        except OSError:
+            for piece in pieces.values():  # nobody will be told of these, and the disk is full
+                (Path(folder) / piece.name).unlink(missing_ok=True)
+            raise
         self.touched.clear()
         self._snapshot = mark, pieces
         return pieces

@@ -28,7 +28,7 @@ def tasks(
             try:
                 said, result = ray.get(done)
             except ray.exceptions.RayError as error:
-                said, result = "failed", str(error).strip().splitlines()[-1]
+                said, result = "failed", (str(error).strip().splitlines() or [repr(error)])[-1]
             if said == "failed":
                 failed.append(f"{name}: {result}")
             else:

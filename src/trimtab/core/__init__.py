@@ -41,15 +41,7 @@ _HOMES = {
     ),
     "oracle": ("ClientOracle",),
     "protocols": (
-        "Algorithm",
-        "ClientOracle",
-        "Clients",
-        "Gradient",
-        "Oracle",
-        "Program",
-        "Replies",
-        "State",
-        "Vector",
+        *("Algorithm", "Clients", "Gradient", "Oracle", "Program", "Replies", "State", "Vector"),
     ),
     "tree": ("Leaf", "NoLeafError", "leaves", "map_leaves", "nbytes"),
 }

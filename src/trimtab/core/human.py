@@ -11,10 +11,11 @@ def human(n: float) -> str:
     ('5.2 k', '3.4 M', '12 ')
     """
     for letter in ("", "k", "M", "G"):
-        if n < 1000:
-            return f"{n:.3g} {letter}" if letter else f"{n:.0f} "
+        shown = f"{n:.3g}" if letter and n < 999.5 else f"{n:.0f}"
+        if float(shown) < 1000:
+            return f"{shown} {letter}"
         n /= 1000
-    return f"{n:.3g} T"
+    return f"{n:.3g} T" if n < 999.5 else f"{n:.0f} T"
 
 
 def human_bytes(n: float) -> str:

@@ -48,22 +48,26 @@ class Task(Generator[E, None, R]):
 
     def send(self, value: None) -> E:
         """Go on to the next event."""
+        return self._go_on(lambda: next(self._steps))
+
+    def throw(self, *error: Any) -> E:
+        """Raise an error where the work stands."""
+        return self._go_on(lambda: self._steps.throw(*error))
+
+    def _go_on(self, step: Callable[[], E]) -> E:
+        """Take a step, and keep what it ends with: a result, or an error."""
         if self._stopped is not None:
             raise self._stopped
         if self._results:
             raise StopIteration(self._results[0])
         try:
-            return next(self._steps)
+            return step()
         except StopIteration as done:
             self._results.append(done.value)
             raise
         except BaseException as error:
             self._stopped = error
             raise
-
-    def throw(self, *error: Any) -> E:
-        """Raise an error where the work stands."""
-        return self._steps.throw(*error)
 
     def close(self) -> None:
         """Stop between two events."""

@@ -156,13 +156,14 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     if not held:
         raise MissingRecordError
     said = set(held.values())
-    if len(said) > 1:
+    mixed = len(said) > 1
+    if mixed:
         names = (f"seed {seed}" if isinstance(seed, int) else seed for seed in held)
         answers = ("yes" if yes else "no" for yes in held.values())
         each = ", ".join(f"{name}: {answer}" for name, answer in zip(names, answers, strict=True))
     else:
         each = "one seed" if len(held) == 1 else f"all {len(held)} seeds"
-    return Verdict(said.pop() if len(said) == 1 else None, f"{numbers}; {each}", len(said) > 1)
+    return Verdict(None if mixed else said.pop(), f"{numbers}; {each}", mixed)
 
 
 VERDICTS = ("held", "mixed", "not held", "open", "not judged")

@@ -44,7 +44,8 @@ def cohort_size(S: int | float | None, N: int) -> int:
 
 def checked_cohort(cohort: Sequence[int], N: int) -> list[int]:
     """Return an explicit cohort in the order of the clients' numbers, or refuse it."""
-    clients = sorted(int(i) for i in cohort)
+    whole = all(hasattr(i, "__index__") and not isinstance(i, bool) for i in cohort)
+    clients = sorted(index(i) for i in cohort) if whole else []
     if not clients or len(set(clients)) != len(clients) or clients[0] < 0 or clients[-1] >= N:
         raise ValueError(f"cohort {list(cohort)}: pass distinct clients from 0 to {N - 1}.")
     return clients

@@ -60,7 +60,10 @@ class TensorFile:
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
-        self._header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        try:
+            self._header = dict(json.loads(file.read(int.from_bytes(file.read(8), "little"))))
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise damaged(path, str(error)) from None
         self._begin = file.tell()
 
     @property
@@ -81,7 +84,8 @@ class TensorFile:
         start, end = entry["data_offsets"]
         data = torch.empty(end - start, dtype=torch.uint8)
         self._file.seek(self._begin + start)
-        self._file.readinto(data.numpy().data)
+        if self._file.readinto(data.numpy().data) != end - start:
+            raise damaged(self.path, "it ends too early")
         return data.view(_DTYPES[entry["dtype"]]).view(entry["shape"]).to(device)
 
 

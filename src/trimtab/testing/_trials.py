@@ -177,7 +177,7 @@ class Clients:
         stacked = map_leaves(lambda *rows: torch.stack(rows), *(self.states[i] for i in self.order))
 
         def draw(what: Any, like: Vector) -> Vector:
-            rows = zip(oracles, like.expand(s, D), strict=True)
+            rows = zip(oracles, like.expand(s, *like.shape[-1:]), strict=True)
             return torch.stack([g_i.draw(what, row) for g_i, row in rows])
 
         replies = program(ClientOracle(g, draw), stacked, *broadcast)

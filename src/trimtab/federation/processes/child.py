@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from trimtab.federation.sign import VARIABLE, Signs
 log = logging.getLogger("trimtab.federation.processes")
 
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
-_LONGEST = 15.0  # and one that did not, after a pause of <= this many
+_LONGEST = 15.0  # one that did not is started anew after a pause of <= this many seconds
 _ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
 
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
@@ -58,6 +59,7 @@ class Child:
         self._delay = 0.5
         self._heard = self._looked = 0.0  # when it was heard of, and when we looked, last
         self._signs: Signs | None = None
+        self._of_signs = threading.Lock()  # One thread looks, another one starts and ends it.
         self._used = 0.0  # seconds of a processor, when we saw last that they had grown
 
     def start(self) -> None:
@@ -161,7 +163,8 @@ class Child:
         return True
 
     def _take_signs(self) -> bool:
-        signs = self._signs.take() if self._signs else []
+        with self._of_signs:
+            signs = self._signs.take() if self._signs else []
         for facts in signs:
             self.shown |= facts
         return bool(signs)
@@ -212,9 +215,10 @@ class Child:
         self._close_signs()
 
     def _close_signs(self) -> None:
-        if self._signs is not None:
-            self._take_signs()
-            self._signs.close()
+        self._take_signs()
+        with self._of_signs:
+            if self._signs is not None:
+                self._signs.close()
             self._signs = None
 
 

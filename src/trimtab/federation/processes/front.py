@@ -110,12 +110,13 @@ class FrontProcess:
 
     def _tell(self, facts: Mapping[str, Any]) -> bool:
         with self._writing:
-            if not self.child.alive:
+            process = self.child.process if self.child.alive else None
+            if process is None or process.stdin is None:
                 return False
             try:
-                self.child.stdin.write(json.dumps(facts).encode() + b"\n")
-                self.child.stdin.flush()
-            except OSError:
+                process.stdin.write(json.dumps(facts).encode() + b"\n")
+                process.stdin.flush()
+            except (OSError, ValueError):  # it has ended; another thread may have closed its pipe
                 return False
         return True
 

@@ -18,7 +18,7 @@ from trimtab.federation.setup.status import CONTACTS
 from trimtab.federation.storage.keys import expires
 
 _LOOK = 1.0  # a contact is noticed <= this many seconds later
-_WRITE = 5.0  # and written down <= this many seconds later
+_WRITE = 5.0  # it is written down <= this many seconds later
 
 
 class Contacts:

@@ -47,7 +47,7 @@ log = logging.getLogger("trimtab.federation.processes")
 
 DATABASE = "superlink.db"
 _READY = 60.0  # the SuperLink answers within <= this many seconds
-_ASK = 10.0  # and is asked whether it still does every >= this many seconds
+_ASK = 10.0  # it is asked whether it still does every >= this many seconds
 _DEAF = 60.0  # if it has not answered for > 60 seconds, and has not computed either, it is ended
 _STUCK = 30.0  # the rounds are ended if they neither beat nor compute for > 30 seconds
 _SUSPECT = 4  # its database is set aside if it dies >= 4 times without an answer between

@@ -47,7 +47,7 @@ from trimtab.problems.metrics import ranges_of
 log = logging.getLogger("trimtab.federation.processes")
 
 _GATHER = 20.0  # all sites are waited for at the start, <= this many seconds
-_CLOSE = 90.0  # and at the end, <= this many: a site that crashed comes back after a minute
+_CLOSE = 90.0  # at the end they are waited for <= 90 s: one that crashed comes back after a minute
 _PAUSE = 0.5  # sites that did not answer at the end are asked again >= this many seconds later
 
 

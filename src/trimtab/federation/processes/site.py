@@ -39,11 +39,12 @@ from trimtab.federation.transport.flower.site import (
 
 log = logging.getLogger("trimtab.federation.processes")
 
+_TRIES = 4  # a request at which >= 4 workers have died is given up
 _POLL = 0.1  # a task waits <= this many seconds until it is asked for
 _PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
-_QUIET = 30.0  # if the server has not answered for > 30 seconds, the way to it is looked at,
-_DEAF = 90.0  # and if that is open, a SuperNode that was not answered for > 90 is ended
-_START = 300.0  # which does not hold for one that is starting, for <= 300 seconds
+_QUIET = 30.0  # if the server has not answered for > 30 seconds, the way to it is looked at
+_DEAF = 90.0  # if that is open, a SuperNode that was not answered for > 90 seconds is ended
+_START = 300.0  # one that is starting may take <= 300 seconds until it is answered
 _STUCK = 30.0  # a worker that neither beats nor computes for > 30 seconds is ended
 
 
@@ -176,23 +177,28 @@ class SiteProcess:
             log.warning(f"refused a request of the server: {error}")
             return str(error), None
         reply = self._answer(parcel)
-        if reply is None:
-            return "the site is stopping", None
+        if isinstance(reply, str):
+            return reply, None
         header |= decode(reply.header).header
         facts = str(header.get("kind")), header.get("r"), str(header.get("status"))
         return reply, AnsweredRequest(*facts, 0.0, str(header.get("why", "")))
 
-    def _answer(self, request: Parcel) -> Parcel | None:
-        """Ask the worker; if it dies, ask the next one."""
-        while not self.stop.is_set():
+    def _answer(self, request: Parcel) -> Parcel | str:
+        """Ask the worker; if it dies, ask the next one. A string says why there is no reply."""
+        for _ in range(_TRIES):
+            if self.stop.is_set():
+                break
             try:
                 return self.worker.answer(request, self.folder)
             except WorkerGone:
                 if self.stop.is_set():
                     break
-                log.warning("the worker died; it is started again and asked once more.")
+                log.warning("the worker died; it is started again.")
                 self._revive()
-        return None
+        if self.stop.is_set():
+            return "the site is stopping"
+        log.warning(f"{_TRIES} workers died at one request; it is answered without a result.")
+        return f"its worker died {_TRIES} times at this request"
 
     def _revive(self) -> None:
         while not self.stop.is_set():

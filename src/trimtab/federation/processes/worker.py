@@ -1,7 +1,7 @@
 """The process that has a site's data: it answers requests that come through a pipe.
 
 It lives as long as the site does, so that torch is imported and the data are read once. If it dies
-it is started again, and the request it was at is put to the new one.
+it is started again, and the request it was at is put to the new one, some times at most.
 """
 
 import logging

@@ -20,8 +20,8 @@ from trimtab.problems.metric import Metric
 MOST_SAMPLES = 1 << 48  # a site has <= this many samples
 MOST_NUMBER = float_info.max  # a metric is <= this, up to its sign, for a run may diverge
 MOST_SECONDS = 1e8  # a site's work takes <= this, three years
-MOST_NAMES = 64  # a reply has <= this many metrics,
-MOST_LETTERS = 64  # and a name <= this many letters
+MOST_NAMES = 64  # a reply has <= this many metrics
+MOST_LETTERS = 64  # a name has <= this many letters
 SLACK = 1e-6  # rounding takes a metric <= this beyond its range
 Ranges = Mapping[str, Metric]
 

@@ -7,8 +7,8 @@ from statistics import median
 log = logging.getLogger("trimtab.federation.protocol")
 
 ENOUGH = 3  # with >= 3 sites there is something to compare with
-WARN = 10.0  # a norm of > 10 x the median is said,
-REFUSE = 100.0  # and one of > 100 x the median is not taken
+WARN = 10.0  # a norm of > 10 x the median is logged
+REFUSE = 100.0  # a norm of > 100 x the median is not taken
 ROUNDING = 1e-6  # norms <= 1e-6 max(1, |x|) are rounding, as near the optimum
 
 

@@ -59,8 +59,12 @@ from trimtab.simulation.executors.executor import pace_of
 log = logging.getLogger("trimtab.federation.protocol")
 
 _WORD = re.compile(r"[0-9a-z]{1,40}")
-_MOST = 1 << 63  # whole numbers of a request are <= this,
-_OF_WORK = {"exchange": 16, "r": 1 << 53, "seed": 1 << 64}  # and these, of a request for work
+_MOST = 1 << 63  # whole numbers of a request are <= this
+_OF_WORK = {
+    "exchange": 16,
+    "r": 1 << 53,
+    "seed": 1 << 64,
+}  # these of one for work are, too
 
 
 class Site:

@@ -34,9 +34,7 @@ class Proposal:
     folder: Path
     files: dict[str, bytes]
     changes: list[str]  # for people: what differs besides the problem file
-    diff: list[
-        str
-    ]  # of the problem file that was approved and this one; empty if they are the same
+    diff: list[str]  # between the approved problem file and this one; empty if they are the same
 
     @property
     def digest(self) -> str:

@@ -147,7 +147,7 @@ def _certificate(federation: Federation) -> str:
     try:
         return f"valid until {check_certificate(federation.keys / 'server.crt'):%Y-%m-%d}"
     except ValueError:
-        return "expired; write a new one with `trimtab federate renew`"
+        return "not valid now; write a new one with `trimtab federate renew`"
 
 
 def _contacts(folder: Path) -> dict[str, str]:

@@ -163,8 +163,14 @@ def expires(path: Path) -> datetime:
 def check_certificate(path: Path, host: str | None = None) -> datetime:
     """Return until when a certificate is valid; refuse one that is not, or that names no host."""
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    until, now = certificate.not_valid_after_utc, datetime.now(UTC)
-    if not certificate.not_valid_before_utc <= now <= until:
+    since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.now(UTC)
+    if now < since:
+        raise ValueError(
+            f"{path} is valid from {since:%Y-%m-%d %H:%M} UTC on, but it is {now:%Y-%m-%d %H:%M}; "
+            "set this machine's clock, or write a new one with `trimtab federate renew`."
+        )
+    if now > until:
         raise ValueError(
             f"{path} expired on {until:%Y-%m-%d}; write a new one with `trimtab federate renew`."
         )

@@ -18,9 +18,7 @@ from trimtab._files import plain, read_json, write_whole
 KEY = "sha256"
 BLANK = "0" * 64
 _PIECE = 1 << 20  # a file is read <= 1 MiB at a time
-_IN_HEAD = re.compile(
-    rb'(?<!\\)"sha256":\s?"([0-9a-f]{64})"'
-)  # a quoted key, itself not in a string
+_IN_HEAD = re.compile(rb'(?<!\\)"sha256":\s?"([0-9a-f]{64})"')  # a key that is in no other string
 _AT_THE_END = re.compile(rb', "sha256": "([0-9a-f]{64})"}$')
 
 

@@ -157,6 +157,8 @@ def fedavg_is_worse_than_the_server_alone(records: Records) -> Verdict:
 
 def _gain(known: Accuracies, name: str) -> float:
     """Return what momentum adds to an algorithm."""
+    if (name, "momentum") not in known:
+        raise MissingRecordError
     return known[name, "momentum"] - known[name, "none"]
 
 

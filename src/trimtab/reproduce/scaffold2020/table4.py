@@ -79,7 +79,8 @@ def _rows(raced: Sequence[RacedRecord]) -> Rows:
         for name in ALGORITHMS
         for s in values(raced, "similarity")
     }
-    if not rows or any(len(row) < 2 for row in rows.values()):
+    sampled = {tuple(row) for row in rows.values()}
+    if len(sampled) != 1 or len(min(sampled)) < 2:
         raise MissingRecordError
     return rows
 

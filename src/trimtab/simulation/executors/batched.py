@@ -19,9 +19,9 @@ from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import run_block
 
 WAVE = 128  # a kernel runs <= 128 clients at once
-CHUNK = 20  # a chunk has <= 20 clients, or more
-NEAR = 250_000  # if its vectors have <= 250,000 numbers and stay in the cache;
-ROOM = 4_000_000  # it has fewer if they have > 4,000,000
+CHUNK = 20  # a chunk of large vectors has <= 20 clients
+NEAR = 250_000  # a chunk of small ones has more, while they have <= 250,000 numbers in the cache
+ROOM = 4_000_000  # a chunk of very large ones has fewer: its vectors have <= 4,000,000 numbers
 
 
 class Batched(Executor):
@@ -75,20 +75,13 @@ def _played(
     if tape is None:
         return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
-    new = _rooms(e, tape, sent[0], len(clients))
+    given = [[*leaves(state), *sent] for state in e.states(clients)]
+    new = _rooms(e, tape, given[0][0], len(clients))
     nowhere = [None for _ in tape.uploads]
     places = [[*nowhere, *leaves(state)] for state in new] if new else [nowhere] * len(clients)
     weights = e.weights(clients)
     try:
-        played = play(
-            tape,
-            clients,
-            weights,
-            e.seed,
-            e.r,
-            [[*leaves(state), *sent] for state in e.states(clients)],
-            places,
-        )
+        played = play(tape, clients, weights, e.seed, e.r, given, places)
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
     if played is None:
@@ -159,10 +152,12 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
 
 def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOracle:
     """Return the oracle of a chunk: gradients and random numbers with a row for each client."""
-    each = [e.draws(i) for i in clients]
+    each, d = [e.draws(i) for i in clients], e.problem.d
 
     def draw(what: Any, like: Any) -> Any:
-        rows = like.expand(len(clients), e.problem.d)
+        if like.shape[-1:] != (d,):
+            raise NotAlikeError("random numbers that are no vector")
+        rows = like.expand(len(clients), d)
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 
     def count(K: int | Epochs) -> int:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from trimtab.compute.kernel import cores
@@ -11,8 +11,8 @@ from trimtab.core.threads import pool
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import Block, run_block
 
-AHEAD = 4  # <= 4 blocks for each thread are under way,
-ROOM = 4_000_000  # and fewer if the vectors of so many clients have > 4,000,000 numbers
+AHEAD = 4  # <= 4 blocks for each thread are under way
+ROOM = 4_000_000  # fewer blocks are, if the vectors of their clients have > 4,000,000 numbers
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,17 @@ class Threads(Executor):
 def _in_order(
     exchange: Exchange, blocks: Sequence[Sequence[int]], count: int, most: int
 ) -> Iterator[Block]:
-    """Go through the results; of blocks that wait for a slow one there are a few, not all."""
+    """Go through the results; of blocks that wait for a slow one there are a few, not all.
+
+    If one fails, those that have begun are waited for, and the others do not begin.
+    """
     running: deque[Future[Block]] = deque()
-    for block in blocks:
-        running.append(pool(count).submit(run_block, exchange, block))
-        if len(running) > most:
+    try:
+        for block in blocks:
+            running.append(pool(count).submit(run_block, exchange, block))
+            if len(running) > most:
+                yield running.popleft().result()
+        while running:
             yield running.popleft().result()
-    while running:
-        yield running.popleft().result()
+    finally:
+        wait([future for future in running if not future.cancel()])

@@ -5,9 +5,9 @@ import time
 
 log = logging.getLogger("trimtab.federation.transport")
 
-_APART = 5.0  # clocks are apart if they differ twice in a row by > this many seconds,
-_FAR = 60.0  # or once by > this many: a message on its way may be late
-_REPEAT = 600.0  # which is said again after >= this many seconds
+_APART = 5.0  # clocks that differ twice in a row by > this many seconds are apart
+_FAR = 60.0  # those that differ once by > this many are: a message may be late, but not so late
+_REPEAT = 600.0  # that they are apart is said again after >= this many seconds
 
 
 class Clocks:

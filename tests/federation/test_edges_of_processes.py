@@ -1,0 +1,155 @@
+"""Edges of a federation's processes: a pipe that has closed, a request that kills, odd clocks."""
+
+import io
+import socket
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from trimtab.core import Steps, StepSize, validate
+from trimtab.federation.events import Traffic
+from trimtab.federation.processes.child import Child
+from trimtab.federation.processes.front import FrontProcess
+from trimtab.federation.processes.site import SiteProcess
+from trimtab.federation.processes.worker import WorkerGone
+from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.storage import keys
+
+
+@pytest.fixture
+def front(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield FrontProcess([listener], tmp_path / "front.log", {"sites": {}})
+
+
+def closed_pipe():
+    pipe = io.BytesIO()
+    pipe.close()
+    return SimpleNamespace(poll=lambda: None, stdin=pipe, pid=0)
+
+
+def test_who_asks_a_front_that_ends_meanwhile_gets_what_is_known(front):
+    """Another thread may reap it between two lines: its pipe is closed, or it is gone."""
+    front.child.process = closed_pipe()
+    assert front.traffic() == Traffic()
+    front.admit({"va": "a key"})
+
+    class GoneAtOnce:
+        alive, process = True, None
+
+        @property
+        def stdin(self):
+            raise AssertionError
+
+    front.child = GoneAtOnce()
+    assert front.traffic() == Traffic()
+
+
+def test_a_request_that_kills_every_worker_is_answered_with_that(tmp_path):
+    asked = []
+
+    class Dying:
+        def answer(self, request, folder):
+            asked.append(request)
+            raise WorkerGone
+
+    site = object.__new__(SiteProcess)
+    site.stop, site.folder, site.worker = Event(), tmp_path, Dying()
+    site._revive = lambda: None
+    said = site._answer("the request")
+    assert said == f"its worker died {len(asked)} times at this request"
+    assert 2 <= len(asked) <= 5
+    site.stop.set()
+    assert site._answer("the request") == "the site is stopping"
+
+
+# -- clocks and certificates
+
+
+def test_a_certificate_of_tomorrow_is_not_called_expired(refused, tmp_path, monkeypatch):
+    keys.make_authority(tmp_path)
+    keys.make_server_certificate(tmp_path, ["127.0.0.1"])
+
+    class Yesterday(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(UTC) - timedelta(days=1)
+
+    monkeypatch.setattr(keys, "datetime", Yesterday)
+    with refused("server.crt is valid from", "clock"):
+        keys.check_certificate(tmp_path / "server.crt")
+
+
+# -- a rehearsal
+
+
+class Server(NamedTuple):
+    x: Any
+
+
+STEPS = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    eta_l: StepSize
+    K: Steps
+
+    def __post_init__(self):
+        validate(self)
+
+    def init_server(self, x):
+        return Server(x)
+
+    def init_client(self, x):
+        return ()
+
+    def local(self, g, _, x):
+        for k in range(g.steps(self.K)):
+            STEPS.append(k)
+        return (g(x),), ()
+
+    def round(self, server, clients):
+        (dx,) = clients.run(self.local, server.x).mean()
+        return Server(server.x + dx)
+
+
+def test_a_rehearsal_takes_one_step_however_many_a_round_has():
+    found = plan(Counting(eta_l=0.1, K=5000), 7, torch.float32)
+    assert [exchange.upload[0].shape for exchange in found.exchanges] == [(7,)]
+    assert STEPS == [0, 0]  # in each of two rehearsals
+
+
+# -- signs of life
+
+
+def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
+    """The descriptor of a closed pipe may be another file's, whose bytes would be taken."""
+    reading, done = Event(), []
+
+    class Slow:
+        def take(self):
+            reading.set()
+            done.append("begin")
+            time.sleep(0.1)
+            done.append("end")
+            return []
+
+        def close(self):
+            done.append("close")
+
+    child = Child("it", "a:b", [], environment={}, output=tmp_path / "log")
+    child._signs = Slow()
+    looks = Thread(target=lambda: child.silence)
+    looks.start()
+    reading.wait()
+    child._close_signs()
+    looks.join()
+    assert done == ["begin", "end", "begin", "end", "close"]

@@ -1,0 +1,33 @@
+"""Reproductions of which some cells are missing: sentences are open, and nothing else happens."""
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.reproduce import REPRODUCTIONS, read
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+@pytest.mark.parametrize("which", [0, 1])
+def test_half_of_the_records_are_judged_and_shown(name, which):
+    records = dict(list(read(RESULTS / name).items())[which::2])
+    reproduction = REPRODUCTIONS[name]
+    assert len(reproduction.claims(records)) == len(reproduction.sentences)
+    assert reproduction.table(records)
+
+
+@pytest.mark.parametrize("base", ["momentum", "adam", "none"])
+def test_mime_without_one_of_its_bases_leaves_open_what_needs_it(base):
+    records = {n: r for n, r in read(RESULTS / "mime").items() if r["setting"]["base"] != base}
+    verdicts = {claim.sentence: claim.verdict for claim in REPRODUCTIONS["mime"].claims(records)}
+    (gains,) = (verdict for sentence, verdict in verdicts.items() if "gains much" in sentence)
+    assert (gains == "open") == (base != "adam")
+
+
+def test_table_4_is_open_until_both_have_sampled_alike():
+    records = read(RESULTS / "table4")
+    lacking = {name: r for name, r in records.items() if not name.startswith("fedavg-5-0-S5")}
+    assert len(lacking) < len(records)
+    assert {claim.verdict for claim in REPRODUCTIONS["table4"].claims(lacking)} == {"open"}
