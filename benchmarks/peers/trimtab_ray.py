@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from cluster import cluster
 from protocol import Array, Turns, torch_model
 
-from cluster import cluster
 from trimtab import FedAvg, Ray, Scaffold, load_problem, simulate
 
 turns = Turns()
