@@ -425,6 +425,7 @@ def test_what_auto_chooses_is_what_it_says(caplog):
 # -- compiled
 
 
+@pytest.mark.compiler
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_gradient_is_the_same(tmp_path):
     """In a process of its own: what torch.compile imports warns, and stays."""
