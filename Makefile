@@ -21,7 +21,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/mypy --strict src
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# Small versions of the reproductions on real data, where there are any: under 4 minutes.
+# Small versions of the reproductions, and what they claim; on real data where there are any: under 4 minutes.
 test-reproduce: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 -m reproduce tests/reproduce
 
@@ -49,7 +49,7 @@ test-docs: $(VENV)/installed-dev
 lock: $(VENV)/installed-dev
 	$(BIN)/python -m tests.package.lock
 
-# How much of src the fast suite runs, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+# How much of src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/covered.py $(TESTS)
 

@@ -15,6 +15,7 @@ import torch
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
 from trimtab._files import Lock
+from trimtab.cli import main
 from trimtab.errors import InUse
 from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.comparison import read_comparison
@@ -266,19 +267,15 @@ def test_the_folder_stays_locked_until_the_last_process_has_ended(tmp_path, file
     assert waits_for(lambda: not running(workers))
 
 
-def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file):
+def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file, capfd):
     said = []
     for jobs in ("1", "2"):
         words = [f"{file}:breaks", "--algorithms", "fedavg,scaffold", "--budget", "9000"]
         words += ["--out", str(tmp_path / jobs), "--jobs", jobs, "-R", "20"]
-        done = subprocess.run(
-            [sys.executable, "-m", "trimtab", "compare", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2
-        said.append(done.stderr.strip())
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *words])
+        assert ended.value.code == 2
+        said.append(capfd.readouterr().err.strip())
     assert said[0] == said[1]
     assert "KeyError: 'column'" in said[0]
 
