@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-federation soak test-cluster test-package test-docs lock coverage mutants kernel test-kernel \
+.PHONY: demo test test-reproduce test-federation soak test-cluster test-package test-docs lock coverage mutants kernel test-kernel \
 	format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
@@ -19,7 +19,11 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
+
+# Small versions of the reproductions, and what they claim; on real data where there are any: under 4 minutes.
+test-reproduce: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 -m reproduce tests/reproduce
 
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 15 minutes.
 test-federation: $(VENV)/installed-dev
@@ -45,7 +49,7 @@ test-docs: $(VENV)/installed-dev
 lock: $(VENV)/installed-dev
 	$(BIN)/python -m tests.package.lock
 
-# How much of src the fast suite runs, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+# How much of src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/covered.py $(TESTS)
 
@@ -58,7 +62,7 @@ kernel: $(VENV)/installed
 	$(BIN)/python setup.py --quiet build_ext --inplace --force
 	$(BIN)/python -c "import sys; from trimtab.compute.kernel import library; sys.exit(library.why_not())"
 
-# The kernel's tests under the address and undefined-behaviour sanitisers of gcc: under 3 minutes.
+# The kernel's tests under the address and undefined-behaviour sanitisers of gcc, and torch.compile: under 4 minutes.
 SANITISED := build/sanitised
 test-kernel: $(VENV)/installed-dev
 	rm -rf $(SANITISED) && mkdir -p $(SANITISED) && cp -r src $(SANITISED)
@@ -68,6 +72,7 @@ test-kernel: $(VENV)/installed-dev
 	PYTHONPATH=$(SANITISED)/src ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		TRIMTAB_SANITISED=$(SANITISED) $(BIN)/pytest -n 2 tests/compute tests/simulation/test_native.py
+	$(BIN)/pytest -m compiler tests/problems
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

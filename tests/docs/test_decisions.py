@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_every_path_that_is_named_exists_and_the_tests_are_in_their_files(page):
             assert f"def {name}(" in source, f"{name} is not in {file}"
 
 
+@cache
 def calls_and_imports(path: Path) -> set[str]:
     """Return the modules that a file imports, and the names of what it calls, as `module.name`."""
     found = set()

@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,16 @@ APART = {  # of ours, these only
 }
 
 
+@cache
+def tree_of(module):
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
 def imports(module):
     """Return the names of the modules that a module imports, those inside functions as well."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -161,7 +168,7 @@ def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
 
 def sentences(module):
     """Return the texts of a module that are no documentation."""
-    tree = ast.parse(MODULES[module].read_text())
+    tree = tree_of(module)
     kinds = (ast.FunctionDef, ast.ClassDef, ast.Module)
     documentation = {
         ast.get_docstring(n, clean=False) for n in ast.walk(tree) if isinstance(n, kinds)
@@ -181,6 +188,34 @@ SHOWN = (
 def test_no_sentence_of_the_library_names_an_option(module):
     for text in sentences(module):
         assert not re.search(r"(?<![-\w])--[a-z]", text), text
+
+
+# -- tests
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_the_tests_mirror_the_package():
+    rooms = {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()}
+    folders = {path.name for path in TESTS.iterdir() if (path / "__init__.py").exists()}
+    assert folders == rooms | {"docs", "helpers", "mutants", "package"}
+    assert not list(TESTS.glob("test_*.py"))
+    for room in rooms:
+        assert list((TESTS / room).glob("test_*.py")), room
+
+
+def test_helpers_hold_no_tests_and_every_folder_of_tests_is_a_package():
+    assert not list((TESTS / "helpers").glob("test_*.py"))
+    for path in TESTS.rglob("*.py"):
+        assert (path.parent / "__init__.py").exists(), path
+
+
+def test_no_test_changes_where_modules_are_found():
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert not re.match(r"sys\.path\.(insert|append|extend)", called), path
 
 
 # -- public names

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trimtab.federation.storage.faults import POINTS
+
+pytestmark = pytest.mark.federation
 
 ROOT = Path(__file__).parents[2]
 

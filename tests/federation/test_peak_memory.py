@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
+pytestmark = pytest.mark.federation
+
 SHM = Path("/dev/shm")
 ROOT = Path(__file__).parents[2]
 

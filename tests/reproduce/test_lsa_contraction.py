@@ -4,15 +4,12 @@ import json
 from copy import deepcopy
 
 import pytest
-import torch
 
-from trimtab.problems.garnet import GarnetTD
 from trimtab.reproduce.mangold2025.contraction import CONTRACTION
 from trimtab.reproduce.mangold2025.lsa import LSA
-from trimtab.reproduce.mangold2025.lsa.cells import TD
-from trimtab.reproduce.many_runs import BLOCK, Chains
 from trimtab.reproduce.reproduction import reproduce
 
+pytestmark = pytest.mark.reproduce
 every = pytest.mark.parametrize("which", [LSA, CONTRACTION], ids=lambda r: r.name)
 
 
@@ -103,26 +100,3 @@ def test_records_are_small_and_a_full_run_has_three_seeds(which, records):
     assert list(records(which)) == sorted(once)
     assert [cell.name for cell in which.cells(True, 2)] == once + [f"{n}-seed1" for n in once]
     assert sum(cell.name.endswith("-seed2") for cell in which.cells(False, 1)) >= len(once)
-
-
-def test_many_trajectories_have_the_law_of_the_problem():
-    """Means and pairs of neighbours: a chain goes only where there is a transition."""
-    base = GarnetTD(2, 12, 3, gamma=0.9, heterogeneity=1.0, sampling="markov")
-    model = TD(base, 4)
-    drawn = model.draw(3, BLOCK, 3000, torch.Generator().manual_seed(0))
-    assert torch.equal(drawn[1:, :, 0], drawn[:-1, :, 1])
-    assert bool((base.P[1][drawn[..., 0], drawn[..., 1]] > 0).all())
-    visits = torch.bincount(drawn[7, :, 0], minlength=12) / 3000
-    assert float((visits - base.visits[1]).abs().max()) < 0.03
-    x = torch.ones(3000, 3, dtype=torch.float64)
-    mean = model.sampled(3, x, drawn[5]).mean(0)
-    torch.testing.assert_close(mean, model.gradients(3, x)[0], atol=0.03, rtol=0)
-
-
-def test_a_sample_of_many_runs_is_the_problems_own():
-    base = GarnetTD(2, 12, 3, gamma=0.9, heterogeneity=1.0)
-    model, y = TD(base, 2), torch.tensor([[1.0, -2.0, 0.5]]).double()
-    s, after = 4, 7
-    expected = base.phi[s] * ((base.phi[s] - 0.9 * base.phi[after]) @ y[0] - base.r[1, s])
-    torch.testing.assert_close(model.sampled(1, y, torch.tensor([[s, after]]))[0], expected)
-    assert Chains(model, 5).d == 15

@@ -436,7 +436,13 @@ FASTER = {
 OPEN_IF_QUICK = {"table3": 2, "table4": 1}
 
 
-@pytest.mark.parametrize("reproduction", ON_EMNIST, ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "reproduction",
+    [
+        pytest.param(r, id=r.name, marks=() if r is MVR else pytest.mark.reproduce)
+        for r in ON_EMNIST
+    ],
+)  # mvr takes seconds, and stays in the fast suite
 def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
     work = reproduce.start(reproduction, tmp_path, quick=True, data=real_data)
     done = [event.name for event in work if isinstance(event, CellDone)]

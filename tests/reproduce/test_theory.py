@@ -2,22 +2,13 @@
 
 import json
 from copy import deepcopy
-from itertools import islice
 
 import pytest
-import torch
-from torch.nn.functional import cosine_similarity
 
-from trimtab import FedAvg, RichardsonRomberg, Scaffold, simulate
-from trimtab.problems.catalogue import concrete_problem
-from trimtab.reproduce import many_runs
 from trimtab.reproduce.mangold2025.bias import BIAS
 from trimtab.reproduce.mangold2025.speedup import SPEEDUP
-from trimtab.reproduce.mangold2025.speedup.cells import quadratics
-from trimtab.reproduce.many_runs import Chains, Logistic, Noisy
 from trimtab.reproduce.reproduction import reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
-from trimtab.reproduce.scaffold2020.concrete.cells import regression
 from trimtab.reproduce.scaffold2020.dane import DANE
 from trimtab.reproduce.scaffold2020.local_steps import LOCAL_STEPS
 from trimtab.reproduce.scaffold2020.nonconvex import NONCONVEX
@@ -37,6 +28,7 @@ NOT_HELD = {
     "concrete": {"SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8."},
 }
 ALL = (THEOREM2, BIAS, SPEEDUP, LOCAL_STEPS, DANE, NONCONVEX, CONCRETE, UNEQUAL)
+pytestmark = pytest.mark.reproduce
 every = pytest.mark.parametrize("which", ALL, ids=lambda r: r.name)
 
 
@@ -239,82 +231,3 @@ def test_concrete_fails_when_scaffold_and_fedavg_change_places(real_data, record
         found["sorted-fedavg"],
     )
     assert set(verdicts(CONCRETE, found).values()) == {False}
-
-
-# -- what the reproductions stand on
-
-
-@pytest.mark.parametrize("cut", ["sorted", "iid"])
-def test_the_quadratics_of_concrete_are_its_linear_regression(real_data, cut):
-    problem = concrete_problem(similarity={"sorted": 0, "iid": 100}[cut])
-    quadratic = regression(cut)
-    x = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    for i in range(10):
-        mine, theirs = quadratic.client_gradient(i, x), problem.client_gradient(i, x.float())
-        torch.testing.assert_close(mine.float(), theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_features_noise_truth_and_scale_share_no_numbers(monkeypatch):
-    drawn, randn = [], many_runs._randn
-    monkeypatch.setattr(many_runs, "_randn", lambda *a: drawn.append(randn(*a)) or drawn[-1])
-    Logistic(2)
-    numbers = torch.cat([t.flatten() for t in drawn])
-    assert len(drawn) == 8
-    assert len(numbers.unique()) == len(numbers)
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg(eta_l=0.01, K=3), Scaffold(eta_l=0.01, K=3)])
-def test_full_batch_chains_are_single_runs_side_by_side(algorithm):
-    model = Logistic(3)
-    one, many = Chains(model), Chains(model, 4)
-    starts = torch.linspace(-1, 1, 12, dtype=torch.float64)
-    *_, last = islice(simulate(algorithm, many, x=starts), 5)
-    for row, start in zip(many.rows(last.x), many.rows(starts), strict=True):
-        *_, alone = islice(simulate(algorithm, one, x=start.clone()), 5)
-        torch.testing.assert_close(row, alone.x, rtol=0, atol=1e-12)
-
-
-def test_chains_with_mini_batches_differ_and_repeat():
-    chain = Chains(Logistic(2, batch=2), 5)
-    g, again = chain.oracle(0, 0, 1), chain.oracle(0, 0, 1)
-    y = chain.x0() + 0.1
-    assert torch.equal(g(y, 13), again(y, 13))
-    assert len({tuple(row) for row in chain.rows(g(y, 0)).tolist()}) > 1
-    assert not torch.equal(g(y, 0), g(y, 1))
-    fine = simulate(RichardsonRomberg(FedAvg(eta_l=0.01, K=3)), chain)
-    plain = simulate(FedAvg(eta_l=0.01, K=3), chain)
-    for a, b in islice(zip(fine, plain, strict=False), 3):
-        assert torch.equal(a.server.fine, b.x)
-
-
-def test_the_derivatives_of_the_logistic_model_are_those_of_its_loss():
-    model, x = Logistic(2), torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
-    V = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 0.5]], dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda x: model.gradients(1, x), x)
-    torch.testing.assert_close(model.hessian(1, x), jacobian)
-    third = torch.autograd.functional.jacobian(lambda x: model.hessian(1, x), x)
-    torch.testing.assert_close(model.third(1, x, V), torch.einsum("ijk,jk->i", third, V))
-
-
-def test_the_covariance_of_the_logistic_model_is_that_of_its_mini_batches():
-    model, x = Logistic(1, batch=2), torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
-    points = x.expand(40_000, 3)
-    batches = model.draw(0, 1, 40_000, torch.Generator().manual_seed(0))[0]
-    seen = model.sampled(0, points, batches)
-    torch.testing.assert_close(seen.mean(0), model.gradients(0, x), rtol=0, atol=0.03)
-    C = model.covariance(0, x)
-    assert (torch.cov(seen.T) - C).norm() < 0.05 * C.norm()
-
-
-def test_theory_of_quadratics_is_that_of_the_problem():
-    model = quadratics(6)
-    assert isinstance(model, Noisy)
-    x_star = many_runs.optimum(model)
-    torch.testing.assert_close(x_star, model.quadratic.x_star)
-    bias = many_runs.heterogeneity_bias(model, x_star, 0.01, 10)
-    torch.testing.assert_close(bias, model.quadratic.fedavg_bias(0.01, 10))
-    assert cosine_similarity(bias, model.quadratic.fedavg_limit(0.01, 10) - x_star, dim=0) > 0.99
-    Sigma, H = many_runs.stationary_covariance(model, x_star, 0.01), model.quadratic.H
-    C = torch.eye(3, dtype=torch.float64) / 3
-    torch.testing.assert_close(H @ Sigma + Sigma @ H, 0.01 / 6 * C)
-    assert not many_runs.noise_bias(model, x_star, 0.01).any()

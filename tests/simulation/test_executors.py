@@ -75,7 +75,7 @@ PROBLEMS = {f.__name__: f for f in (linear, unweighted, mlp, autograd, dropout)}
 PROBLEMS["quadratic"] = partial(quadratic_problem, d=6, sigma=0.1)
 
 
-def after(algorithm, problem, executor, rounds=8, **options):  # S = 7 of 12: all come
+def after(algorithm, problem, executor, rounds=8, **options):
     sim = simulate(algorithm, problem, S=7, lost=0.1, seed=3, executor=executor, **options)
     for _ in range(rounds):
         done = next(sim)
@@ -88,9 +88,9 @@ def by_the_loop(algorithm, problem):
     return made, *after(algorithm, made, "loop")
 
 
+@pytest.mark.parametrize("executor", OTHERS)  # the first to change: they share the loop's run
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("executor", OTHERS)  # the fastest to change: they share the loop's run
 def test_it_gives_the_loops_result(algorithm, problem, executor):
     made, reference, expected = by_the_loop(algorithm, problem)
     sim, found = after(algorithm, made, executor)
@@ -394,9 +394,9 @@ class Constant(Signs):
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("algorithm", [Signs, Clipped, Sorted, Constant])
 def test_an_algorithm_may_do_what_it_likes_with_its_vectors(algorithm, problem, executor):
-    made = PROBLEMS[problem]()
-    expected, found = (after(algorithm(), made, name)[1].server for name in ("loop", executor))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    made, _, expected = by_the_loop(algorithm(), problem)
+    found = after(algorithm(), made, executor)[1]
+    torch.testing.assert_close(found.server, expected.server, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, Signs()], ids=repr)

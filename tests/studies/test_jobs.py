@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
 from trimtab._files import Lock
+from trimtab.cli import main
 from trimtab.errors import InUse
 from trimtab.studies.budget import Clock, Deadline
+from trimtab.studies.comparison import read_comparison
 from trimtab.studies.events import RoundDone
 from trimtab.studies.question import Question
 from trimtab.studies.recipe import Recipe
@@ -70,11 +73,24 @@ ALGORITHMS = ["sgd", "scaffold", "mime"]
 HOW = {"R": 12, "S": 4, "seeds": 2, "lost": 0.1, "slow": 0.3, "budget": 9000, "target": 0.97}
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "mine.py"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("problem") / "mine.py"
     path.write_text(PROBLEM)
     return path
+
+
+@pytest.fixture(scope="module")
+def alone(file, tmp_path_factory):
+    """Return the folder of a comparison in this process, by its words; each is made once."""
+
+    @cache
+    def folder(**words):
+        out = tmp_path_factory.mktemp("alone") / "c"
+        asked(file, out=out, **words).result()
+        return out
+
+    return folder
 
 
 def numbers(folder):
@@ -101,8 +117,8 @@ def _documents(path):
     return text.splitlines() if path.suffix == ".jsonl" else [text]
 
 
-def asked(file, **words):
-    return compare.start(f"{file}:problem", ALGORITHMS, **HOW | words)
+def asked(file, problem="problem", **words):
+    return compare.start(f"{file}:{problem}", ALGORITHMS, **HOW | words)
 
 
 def begun(file, out):
@@ -155,17 +171,22 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks a
 
 
 @pytest.mark.parametrize("baselines", [False, True])
-def test_no_number_depends_on_the_processes(tmp_path, file, baselines):
-    one, two = tmp_path / "one", tmp_path / "two"
-    first = asked(file, out=one, baselines=baselines).result()
+def test_no_number_depends_on_the_processes(tmp_path, file, alone, baselines):
+    one, two = alone(baselines=baselines), tmp_path / "two"
     second = asked(file, out=two, baselines=baselines, jobs=2).result()
     assert numbers(one) == numbers(two)
-    assert first.advice == second.advice
+    assert read_comparison(one).advice == second.advice
     assert any(name.endswith("best.safetensors") for name in numbers(one))
 
 
-def test_without_a_folder_and_without_a_target(file):
-    first, second = (asked(file, jobs=jobs, target=None).result() for jobs in (1, 2))
+def test_without_a_folder_and_without_a_target_rounds_are_told_as_without_processes(file):
+    def told(work):
+        events = [e for e in work if isinstance(e, RoundDone)]
+        return sorted((e.label, repr(e.algorithm), e.line.r, str(e.line.metrics)) for e in events)
+
+    one, two = (asked(file, jobs=jobs, target=None) for jobs in (1, 2))
+    assert told(one) == told(two)
+    first, second = one.result(), two.result()
     assert second.folder is None
     assert [(e.settings, e.rounds, e.best, e.tests) for e in first.entries] == [
         (e.settings, e.rounds, e.best, e.tests) for e in second.entries
@@ -173,30 +194,25 @@ def test_without_a_folder_and_without_a_target(file):
     assert first.target == second.target
 
 
-def test_rounds_are_told_as_without_processes(tmp_path, file):
-    def told(jobs):
-        events = [e for e in asked(file, jobs=jobs) if isinstance(e, RoundDone)]
-        return sorted((e.label, repr(e.algorithm), e.line.r, str(e.line.metrics)) for e in events)
-
-    assert told(1) == told(2)
-
-
-@pytest.mark.parametrize("rounds", [1, 60, 200])
-def test_closed_between_two_rounds_it_goes_on_to_the_same_numbers(tmp_path, file, rounds):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    asked(file, out=whole).result()
+@pytest.mark.parametrize(("rounds", "jobs"), [(1, 1), (60, 2), (200, 1)])
+def test_closed_between_two_rounds_it_goes_on_to_the_same_numbers(
+    tmp_path, file, alone, rounds, jobs
+):
+    cut = tmp_path / "cut"
     work = asked(file, out=cut, jobs=2)
     for _ in range(rounds):
         next(work)
     work.close()
-    asked(file, out=cut, jobs=2, resume=True).result()
-    assert numbers(cut) == numbers(whole)
+    asked(file, out=cut, jobs=jobs, resume=True).result()
+    assert numbers(cut) == numbers(alone())
 
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_or_killed_it_leaves_nothing_running_and_loses_nothing(tmp_path, file, number):
-    one, two = tmp_path / "one", tmp_path / "two"
+def test_stopped_or_killed_it_leaves_nothing_running_and_loses_nothing(
+    tmp_path, file, alone, number
+):
+    two = tmp_path / "two"
     process, workers = begun(file, two)
     assert len(workers) == 2
     process.send_signal(number)
@@ -204,37 +220,34 @@ def test_stopped_or_killed_it_leaves_nothing_running_and_loses_nothing(tmp_path,
     assert waits_for(lambda: not running(workers))
     assert waits_for(lambda: is_free(two))
     before = {path: path.read_text() for path in two.rglob("rounds.jsonl")}
-    compare(f"{file}:slow", ALGORITHMS, out=two, jobs=2, resume=True, **HOW)
+    asked(file, "slow", out=two, resume=True).result()
     for path, text in before.items():
         assert path.read_text().startswith(text[: text.rfind("\n") + 1])
-    compare(f"{file}:slow", ALGORITHMS, out=one, **HOW)
-    assert numbers(two) == numbers(one)
+    assert numbers(two) == numbers(alone(problem="slow"))
 
 
 @needs_proc
-def test_a_process_that_is_killed_is_replaced_by_the_others(tmp_path, file):
-    one, two = tmp_path / "one", tmp_path / "two"
-    asked(file, out=one).result()
+def test_a_process_that_is_killed_is_replaced_by_the_others(tmp_path, file, alone):
+    two = tmp_path / "two"
     work = asked(file, out=two, jobs=2)
     next(event for event in work if isinstance(event, RoundDone) and event.line.r == 5)
     os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
     with pytest.warns(UserWarning, match="ended with code -9"):
         work.result()
-    assert numbers(one) == numbers(two)
+    assert numbers(alone()) == numbers(two)
     assert not workers_of(os.getpid())
 
 
 @needs_proc
-def test_if_all_processes_are_killed_it_ends_by_itself(tmp_path, file):
-    one, two = tmp_path / "one", tmp_path / "two"
-    asked(file, out=one).result()
+def test_if_all_processes_are_killed_it_ends_by_itself(tmp_path, file, alone):
+    two = tmp_path / "two"
     work = asked(file, out=two, jobs=2)
     next(event for event in work if isinstance(event, RoundDone) and event.line.r == 5)
     for pid in workers_of(os.getpid()):
         os.kill(pid, signal.SIGKILL)
     with pytest.warns(UserWarning, match="ended with code -9"):
         work.result()
-    assert numbers(one) == numbers(two)
+    assert numbers(alone()) == numbers(two)
 
 
 @needs_proc
@@ -254,19 +267,15 @@ def test_the_folder_stays_locked_until_the_last_process_has_ended(tmp_path, file
     assert waits_for(lambda: not running(workers))
 
 
-def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file):
+def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file, capfd):
     said = []
     for jobs in ("1", "2"):
         words = [f"{file}:breaks", "--algorithms", "fedavg,scaffold", "--budget", "9000"]
         words += ["--out", str(tmp_path / jobs), "--jobs", jobs, "-R", "20"]
-        done = subprocess.run(
-            [sys.executable, "-m", "trimtab", "compare", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2
-        said.append(done.stderr.strip())
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *words])
+        assert ended.value.code == 2
+        said.append(capfd.readouterr().err.strip())
     assert said[0] == said[1]
     assert "KeyError: 'column'" in said[0]
 
@@ -324,15 +333,15 @@ def test_a_clock_says_again_what_another_was_told():
     assert clock.said == [False, False, True]
 
 
-def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file):
+def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file, alone):
     """The deadline has passed before they start: they stop after the first rung, and so do we."""
     words = {"minutes": 1e-6, "jobs": 2, "out": tmp_path / "c"}
     cut = asked(file, **words).result()
     assert not cut.about.complete
     assert any("lack of time" in what for e in cut.entries for what in e.not_run)
-    done = asked(file, **words | {"minutes": 5, "resume": True}).result()
+    done = asked(file, **words | {"minutes": 5, "jobs": 1, "resume": True}).result()
     assert done.about.complete
-    whole = asked(file, out=tmp_path / "one").result()
+    whole = read_comparison(alone())
     assert [e.settings for e in done.entries] == [e.settings for e in whole.entries]
-    ours, theirs = (numbers(tmp_path / name)["compare.json"][0]["outcome"] for name in ("c", "one"))
+    ours, theirs = (numbers(at)["compare.json"][0]["outcome"] for at in (words["out"], alone()))
     assert ours == theirs
