@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from trimtab import FedAvg, Quadratic, Scaffold, simulate
+from trimtab import Diverged, FedAvg, Quadratic, Scaffold, simulate
 from trimtab.core import StepSize, validate
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.executors.threads import Threads
@@ -101,6 +101,42 @@ class OneNumberOfX(OneNumber):
 
 def test_the_contract_accepts_one_number_for_each_client():
     accepts_chunks(OneNumberOfX(0.1))
+
+
+@dataclass(frozen=True)
+class BreaksThenForgets(TwoTalks):
+    """States that are not finite after the first exchange, and a second one without states."""
+
+    def local(self, g, c_i, x):
+        return (-self.eta_l * g(x, 0),), c_i + float("inf")
+
+    def tell(self, g, c_i):
+        return (torch.zeros_like(c_i),), ()
+
+
+def test_states_that_are_not_finite_are_found_whatever_the_last_exchange_returns():
+    sim = simulate(BreaksThenForgets(0.1), _trials.quadratic(), S=4, executor="loop")
+    with pytest.raises(Diverged):
+        next(sim)
+    assert not list(sim.states)
+
+
+ASKED = []
+
+
+@dataclass(frozen=True)
+class Stateless(OneNumber):
+    def init_client(self, x):
+        ASKED.append(x)
+        return ()
+
+
+def test_clients_without_states_are_not_looked_at_one_by_one_after_a_round():
+    sim = simulate(Stateless(0.1), _trials.quadratic(), executor="loop")
+    next(sim)
+    ASKED.clear()
+    next(sim)
+    assert len(ASKED) == _trials.N + 1
 
 
 class Slow(Quadratic):
