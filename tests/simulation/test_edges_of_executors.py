@@ -10,6 +10,7 @@ import torch
 
 from trimtab import Diverged, FedAvg, Quadratic, Scaffold, simulate
 from trimtab.core import StepSize, validate
+from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.executors.threads import Threads
 from trimtab.simulation.tensor_file import reading, write_tensors
@@ -187,3 +188,12 @@ def test_a_file_of_states_without_a_head_is_damaged(refused, tmp_path):
     path.write_bytes(b"\x20\0\0\0\0\0\0\0{no json")
     with refused("states is damaged"), reading(path):
         pass
+
+
+def test_a_temporary_file_that_is_cut_off_is_an_error_and_not_waited_for():
+    states = ClientStates(limit=0)
+    states[3] = torch.ones(1000)
+    (rows,) = states._files.values()
+    rows._file.truncate(100)
+    with pytest.raises(OSError, match="has been cut off"):
+        states[3]
