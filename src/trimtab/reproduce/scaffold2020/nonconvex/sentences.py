@@ -7,17 +7,16 @@ from math import log, sqrt
 import numpy as np
 
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.reproduction import (
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.scaffold2020.nonconvex.cells import KINDS, Kind
+from trimtab.reproduce.verdicts import (
     Held,
     MissingRecordError,
-    Record,
-    Records,
     Verdict,
     check,
     over_seeds,
     sentence,
 )
-from trimtab.reproduce.scaffold2020.nonconvex.cells import KINDS, Kind
 
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
