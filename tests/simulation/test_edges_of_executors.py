@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from trimtab import Diverged, FedAvg, Quadratic, Scaffold, simulate
+from trimtab import Diverged, FedAvg, Quadratic, Rounding, Scaffold, Through, simulate
 from trimtab.core import StepSize, validate
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
@@ -197,3 +197,20 @@ def test_a_temporary_file_that_is_cut_off_is_an_error_and_not_waited_for():
     rows._file.truncate(100)
     with pytest.raises(OSError, match="has been cut off"):
         states[3]
+
+
+@dataclass(frozen=True)
+class SendsTwice(TwoTalks):
+    def local(self, g, c_i, x):
+        (dx,) = g.sent((-self.eta_l * g(x, 0),))
+        (dc,) = g.sent((g(x, 0) - c_i,))
+        return (dx,), c_i + dc
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_is_sent_twice_through_a_stage_is_refused(refused, executor):
+    sim = simulate(
+        Through(SendsTwice(0.1), (Rounding(0.1),)), _trials.quadratic(), executor=executor
+    )
+    with refused("called g.sent twice"):
+        next(sim)
