@@ -18,7 +18,7 @@ from tests.helpers.federation_in_process import Federation, quadratic, unsynced 
 from trimtab import Scaffold, simulate
 from trimtab.federation.storage import faults
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.simulation import client_states
+from trimtab.simulation import state_rows
 
 RUNS, PARTS = 2000, 4
 ALGORITHMS = [
@@ -176,7 +176,7 @@ def one_run(folder, number, seen, monkeypatch):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_lost_whatever_happens(part, monkeypatch):
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-    monkeypatch.setattr(client_states, "_ROWS", 4)  # the replays are short
+    monkeypatch.setattr(state_rows, "_ROWS", 4)  # the replays are short
     seen = Counter()
     with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
         for number in range(part, RUNS, PARTS):

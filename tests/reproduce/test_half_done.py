@@ -31,3 +31,14 @@ def test_table_4_is_open_until_both_have_sampled_alike():
     lacking = {name: r for name, r in records.items() if not name.startswith("fedavg-5-0-S5")}
     assert len(lacking) < len(records)
     assert {claim.verdict for claim in REPRODUCTIONS["table4"].claims(lacking)} == {"open"}
+
+
+def test_a_sweep_that_did_not_arrive_leaves_its_sentences_open_and_is_not_shown():
+    records = read(RESULTS / "nonconvex")
+    rows = next(iter(records["weak"]["found"].values()))
+    rows[0]["rounds"] = None
+    reproduction = REPRODUCTIONS["nonconvex"]
+    verdicts = {c.sentence: c.verdict for c in reproduction.claims(records)}
+    assert {v for s, v in verdicts.items() if s.startswith("Weakly convex")} == {"open"}
+    assert reproduction.table(records)
+    assert reproduction.figure(records)

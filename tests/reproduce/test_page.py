@@ -6,8 +6,8 @@ from pathlib import Path
 from trimtab import cli
 from trimtab.reproduce import REPRODUCTIONS, read
 from trimtab.reproduce.page import excerpt, page, write
-from trimtab.reproduce.reproduction import VERDICTS
 from trimtab.reproduce.unjudged import IDENTITIES, UNJUDGED
+from trimtab.reproduce.verdicts import VERDICTS
 
 ROOT = Path(__file__).parents[2]
 NAMES = (

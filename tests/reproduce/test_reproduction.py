@@ -8,17 +8,15 @@ import pytest
 
 from trimtab.core.task import Progress
 from trimtab.reproduce import REPRODUCTIONS
-from trimtab.reproduce.reproduction import (
-    Cell,
+from trimtab.reproduce.reproduction import Cell, Reproduction, reproduce
+from trimtab.reproduce.verdicts import (
     Claim,
     MissingRecordError,
-    Reproduction,
     Verdict,
     check,
     counted,
     not_judged,
     over_seeds,
-    reproduce,
     sentence,
 )
 from trimtab.studies.events import CellDone

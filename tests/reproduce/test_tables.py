@@ -11,7 +11,8 @@ from trimtab.reproduce.mime2020.mvr import MVR
 from trimtab.reproduce.published import TABLE3, TABLE4, TABLE5
 from trimtab.reproduce.raced_cells import compute, grid
 from trimtab.reproduce.raced_record import Setting, first, read_raced, stays
-from trimtab.reproduce.reproduction import read, reproduce
+from trimtab.reproduce.records import read
+from trimtab.reproduce.reproduction import reproduce
 from trimtab.reproduce.rounds_to_target import PUBLISHED, Reading, fragile_note
 from trimtab.reproduce.rounds_to_target import rounds as needed
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from trimtab import FedAvg, Quadratic, Scaffold, simulate
+from trimtab import Diverged, FedAvg, Quadratic, Rounding, Scaffold, Through, simulate
 from trimtab.core import StepSize, validate
+from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.executors.threads import Threads
 from trimtab.simulation.tensor_file import reading, write_tensors
@@ -103,6 +104,42 @@ def test_the_contract_accepts_one_number_for_each_client():
     accepts_chunks(OneNumberOfX(0.1))
 
 
+@dataclass(frozen=True)
+class BreaksThenForgets(TwoTalks):
+    """States that are not finite after the first exchange, and a second one without states."""
+
+    def local(self, g, c_i, x):
+        return (-self.eta_l * g(x, 0),), c_i + float("inf")
+
+    def tell(self, g, c_i):
+        return (torch.zeros_like(c_i),), ()
+
+
+def test_states_that_are_not_finite_are_found_whatever_the_last_exchange_returns():
+    sim = simulate(BreaksThenForgets(0.1), _trials.quadratic(), S=4, executor="loop")
+    with pytest.raises(Diverged):
+        next(sim)
+    assert not list(sim.states)
+
+
+ASKED = []
+
+
+@dataclass(frozen=True)
+class Stateless(OneNumber):
+    def init_client(self, x):
+        ASKED.append(x)
+        return ()
+
+
+def test_clients_without_states_are_not_looked_at_one_by_one_after_a_round():
+    sim = simulate(Stateless(0.1), _trials.quadratic(), executor="loop")
+    next(sim)
+    ASKED.clear()
+    next(sim)
+    assert len(ASKED) == _trials.N + 1
+
+
 class Slow(Quadratic):
     """Client 0 fails at once; the others take their time, and are counted while they do."""
 
@@ -151,3 +188,29 @@ def test_a_file_of_states_without_a_head_is_damaged(refused, tmp_path):
     path.write_bytes(b"\x20\0\0\0\0\0\0\0{no json")
     with refused("states is damaged"), reading(path):
         pass
+
+
+def test_a_temporary_file_that_is_cut_off_is_an_error_and_not_waited_for():
+    states = ClientStates(limit=0)
+    states[3] = torch.ones(1000)
+    (rows,) = states._files.values()
+    rows._file.truncate(100)
+    with pytest.raises(OSError, match="has been cut off"):
+        states[3]
+
+
+@dataclass(frozen=True)
+class SendsTwice(TwoTalks):
+    def local(self, g, c_i, x):
+        (dx,) = g.sent((-self.eta_l * g(x, 0),))
+        (dc,) = g.sent((g(x, 0) - c_i,))
+        return (dx,), c_i + dc
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_is_sent_twice_through_a_stage_is_refused(refused, executor):
+    sim = simulate(
+        Through(SendsTwice(0.1), (Rounding(0.1),)), _trials.quadratic(), executor=executor
+    )
+    with refused("called g.sent twice"):
+        next(sim)

@@ -38,7 +38,7 @@ def files(tmp_path, monkeypatch):
         opened.append(tempfile.TemporaryFile(**options))  # noqa: SIM115
         return opened[-1]
 
-    monkeypatch.setattr("trimtab.simulation.client_states.TemporaryFile", open_file)
+    monkeypatch.setattr("trimtab.simulation.state_rows.TemporaryFile", open_file)
     return opened
 
 

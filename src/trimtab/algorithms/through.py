@@ -94,6 +94,8 @@ class Relay:
         new: list[State] = []
 
         def send(upload: Any) -> Any:
+            if new:
+                raise ValueError("a program called g.sent twice in one exchange; call it once.")
             for stage, stage_state in zip(self.stages, own, strict=True):
                 upload, stage_state = stage.send(upload, stage_state, g)
                 new.append(stage_state)

@@ -88,9 +88,10 @@ def bare_round(work: Workload) -> Callable[[], float]:
 
     def seconds() -> float:
         before = torch.get_num_threads()
-        with ThreadPoolExecutor(count) as pool:
-            longest = max(pool.map(one_thread, range(count)))
-        torch.set_num_threads(before)
-        return longest
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                return max(pool.map(one_thread, range(count)))
+        finally:
+            torch.set_num_threads(before)
 
     return seconds

@@ -135,7 +135,7 @@ def met(ratio: str, value: float, goal: float) -> bool:
 
 def simulated(algorithm: Algorithm, problem: Supervised, work: Workload) -> Simulation:
     """Return a simulation in which every client has taken part, with cohorts for all rounds."""
-    first = [list(range(j, j + work.S)) for j in range(0, work.N, work.S)]
+    first = [list(range(j, min(j + work.S, work.N))) for j in range(0, work.N, work.S)]
     draw = torch.Generator().manual_seed(1)
     rounds = range(work.repeats + 1)
     then = [torch.randperm(work.N, generator=draw)[: work.S].tolist() for _ in rounds]

@@ -95,5 +95,7 @@ class Log:
         parts, left = [], length
         while left:
             parts.append(self._file.read(left))
+            if not parts[-1]:
+                raise OSError("the temporary file of what was sent has been cut off.")
             left -= len(parts[-1])
         return b"".join(parts)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core import Leaf, State, leaves, map_leaves
+from trimtab.core import Leaf, State, map_leaves
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,6 @@ def pack_small(tree: State) -> State:
 def unpack(tree: State, device: torch.device = torch.device("cpu")) -> State:  # noqa: B008
     """Return a tree as it was, on a device."""
     return map_leaves(lambda leaf: leaf.tensor(device), tree)
-
-
-def nbytes_packed(tree: State) -> int:
-    """Return how many bytes a packed tree takes."""
-    return sum(leaf.data.nbytes for leaf in leaves(tree))
 
 
 def _packed(leaf: Tensor, shape: tuple[int, ...] | None = None) -> Packed:

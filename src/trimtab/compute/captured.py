@@ -47,7 +47,7 @@ def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Graph:
     with recorder, torch.enable_grad():
         result = function(*inputs)
     recorder.graph.output(recorder.node_of(result))
-    calls = _without_copies_of_nothing(recorder.graph)
+    calls = _without_aliases(recorder.graph)
     module = fx.GraphModule(recorder.constants, recorder.graph)
     return Graph(module.forward, calls, recorder.numbers)
 
@@ -165,8 +165,8 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _without_copies_of_nothing(graph: fx.Graph) -> int:
-    """Take out what only autograd needs; return how many operators are left."""
+def _without_aliases(graph: fx.Graph) -> int:
+    """Take out detach and alias, which only autograd needs; return how many operators are left."""
     for node in list(graph.nodes):
         if node.target in _SAME:
             node.replace_all_uses_with(node.args[0])

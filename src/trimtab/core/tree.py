@@ -31,7 +31,10 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
     if type(tree) is Tensor:  # as most are
         return [tree]
     if isinstance(tree, tuple):
-        return [leaf for part in tree for leaf in leaves(part, what)]
+        found: list[Any] = []
+        for part in tree:
+            found += (part,) if type(part) is Tensor else leaves(part, what)
+        return found
     return [_leaf(tree, what)]
 
 
@@ -40,7 +43,10 @@ def map_leaves(f: Callable[..., Any], tree: State, *others: State) -> State:
     if type(tree) is Tensor:  # as most are
         return f(tree, *others)
     if isinstance(tree, tuple):
-        parts = [map_leaves(f, *parts) for parts in zip(tree, *others, strict=True)]
+        if others:
+            parts = [map_leaves(f, *parts) for parts in zip(tree, *others, strict=True)]
+        else:
+            parts = [f(part) if type(part) is Tensor else map_leaves(f, part) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return f(_leaf(tree), *others)
 

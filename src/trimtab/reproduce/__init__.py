@@ -14,7 +14,8 @@ from trimtab.reproduce.mangold2025.lsa import LSA
 from trimtab.reproduce.mangold2025.speedup import SPEEDUP
 from trimtab.reproduce.mime2020.mime import MIME
 from trimtab.reproduce.mime2020.mvr import MVR
-from trimtab.reproduce.reproduction import Cell, Claim, Reproduction, listed, read, reproduce
+from trimtab.reproduce.records import read
+from trimtab.reproduce.reproduction import Cell, Reproduction, listed, reproduce
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
 from trimtab.reproduce.scaffold2020.dane import DANE
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
@@ -26,6 +27,7 @@ from trimtab.reproduce.scaffold2020.table4 import TABLE_4
 from trimtab.reproduce.scaffold2020.table5 import TABLE_5
 from trimtab.reproduce.scaffold2020.theorem2 import THEOREM2
 from trimtab.reproduce.scaffold2020.unequal import UNEQUAL
+from trimtab.reproduce.verdicts import Claim
 
 _ALL = (
     FIGURE3,

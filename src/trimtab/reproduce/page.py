@@ -11,9 +11,11 @@ from trimtab._files import write_whole
 from trimtab.reproduce import REPRODUCTIONS, published
 from trimtab.reproduce.names import TITLES
 from trimtab.reproduce.raced_record import read_raced
-from trimtab.reproduce.reproduction import Claim, Records, Reproduction, counted, read
+from trimtab.reproduce.records import Records, read
+from trimtab.reproduce.reproduction import Reproduction
 from trimtab.reproduce.rounds_to_target import PUBLISHED, chosen, lines, shown
 from trimtab.reproduce.unjudged import IDENTITIES, UNJUDGED
+from trimtab.reproduce.verdicts import Claim, counted
 
 
 def page(known: Mapping[str, Records]) -> str:

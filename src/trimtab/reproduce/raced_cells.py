@@ -19,7 +19,8 @@ from trimtab.problems.partition import by_similarity, split
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.reproduce import names
 from trimtab.reproduce.raced_record import SMALL, Candidate, RacedRecord, Setting, read_raced, stays
-from trimtab.reproduce.reproduction import Cell, Computing, Records
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import step_size
 from trimtab.studies.fragility import Again, judge, moved, repeat
 from trimtab.studies.goal import Goal

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from trimtab.problems.data.split import Scale
 from trimtab.reproduce.names import takes_base
-from trimtab.reproduce.reproduction import Record, Records
+from trimtab.reproduce.records import Record, Records
 from trimtab.studies.fragility import Again
 
 HELD = 10  # a run stays at a target if the mean of 10 rounds is >= the target

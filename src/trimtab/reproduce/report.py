@@ -6,7 +6,9 @@ from pathlib import Path
 from trimtab._files import write_whole
 from trimtab.report.style import document, html_table, section
 from trimtab.reproduce import REPRODUCTIONS
-from trimtab.reproduce.reproduction import Claim, Records, Reproduction, counted, read
+from trimtab.reproduce.records import Records, read
+from trimtab.reproduce.reproduction import Reproduction
+from trimtab.reproduce.verdicts import Claim, counted
 
 
 def holds_reproduction(folder: Path) -> bool:

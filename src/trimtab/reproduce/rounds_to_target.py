@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_record import RacedRecord, first, stays
-from trimtab.reproduce.reproduction import Held, MissingRecordError, Verdict, over_seeds
+from trimtab.reproduce.verdicts import Held, MissingRecordError, Verdict, over_seeds
 
 Aim = Literal["target", "until"]
 """The accuracy that the race is for, or the one that the winner runs on to."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from trimtab.reproduce.reproduction import not_judged
+from trimtab.reproduce.verdicts import not_judged
 
 _BOUND = (
     "an upper bound whose constants the paper hides; runs can only fail to contradict it. What "

@@ -1,23 +1,15 @@
 """The states of the clients seen so far: in memory up to a limit, beyond it in a temporary file."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryFile, gettempdir
-from threading import Lock
 from typing import Any, Protocol
-from weakref import finalize
 
 import torch
 from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
+from trimtab.simulation.state_rows import DiskRows, MemoryRow, MemoryRows, Place, form_of
 from trimtab.simulation.tensor_file import reading
-
-_LINE = 64  # bytes; every tensor of a row begins at a multiple
-_SLAB = 1 << 26  # bytes that are taken from the system at once,
-_ROWS = 512  # for so many states at most
 
 
 class StateStore(Protocol):
@@ -101,11 +93,11 @@ class ClientStates:
             raise ValueError(f"memory={limit!r}; pass a number of bytes, or None for no limit.")
         self.limit = limit
         self.in_memory = 0
-        self._committed: dict[int, _Place] = {}
-        self._staged: dict[int, _Place] = {}
-        self._lent: dict[int, _Slot] = {}  # by the id of its state
-        self._slabs: dict[Any, _Slabs] = {}  # one for each form of state: one, as a rule
-        self._files: dict[Any, _File] = {}
+        self._committed: dict[int, Place] = {}
+        self._staged: dict[int, Place] = {}
+        self._lent: dict[int, MemoryRow] = {}  # by the id of its state
+        self._rows: dict[Any, MemoryRows] = {}  # one for each form of state: one, as a rule
+        self._files: dict[Any, DiskRows] = {}
 
     def __setitem__(self, client: int, state: State) -> None:
         self._keep(self._committed, client, state)
@@ -150,11 +142,11 @@ class ClientStates:
             count = min(count, max(0, self.limit - self.in_memory) // size)
         if not count:
             return []
-        form = _form(like)
-        if form not in self._slabs:
-            self._slabs[form] = _Slabs(like)
+        form = form_of(like)
+        if form not in self._rows:
+            self._rows[form] = MemoryRows(like)
         self.in_memory += count * size
-        slots = [self._slabs[form].take() for _ in range(count)]
+        slots = [self._rows[form].take() for _ in range(count)]
         self._lent.update((id(slot.state), slot) for slot in slots)
         return [slot.state for slot in slots]
 
@@ -198,7 +190,7 @@ class ClientStates:
 
     # -- inside
 
-    def _keep(self, index: "dict[int, _Place]", client: int, state: State) -> None:
+    def _keep(self, index: "dict[int, Place]", client: int, state: State) -> None:
         lent = self._lent.pop(id(state), None)
         if lent is not None:
             self._replace(index, client, lent)
@@ -206,24 +198,24 @@ class ClientStates:
             with torch.no_grad():
                 self._replace(index, client, self._copied(state))
 
-    def _copied(self, state: State) -> "_Place":
+    def _copied(self, state: State) -> "Place":
         """Return the place of a copy, in memory if the limit allows."""
         room = self.room(state)
         if room is not None:
             map_leaves(Tensor.copy_, room, state)
             return self._lent.pop(id(room))
-        form = _form(state)
+        form = form_of(state)
         if form not in self._files:
-            self._files[form] = _File(state)
+            self._files[form] = DiskRows(state)
         return self._files[form].put(state)
 
-    def _replace(self, index: "dict[int, _Place]", client: int, place: "_Place") -> None:
+    def _replace(self, index: "dict[int, Place]", client: int, place: "Place") -> None:
         old = index.get(client)
         index[client] = place
         if old is not None:
             self._free(old)
 
-    def _free(self, place: "_Place") -> None:
+    def _free(self, place: "Place") -> None:
         place.free()
         self.in_memory -= place.in_memory
 
@@ -232,152 +224,3 @@ def files_of(kept: dict[str, Any]) -> Iterator[Path]:
     """Go through the files of snapshots that a checkpoint names, older ones first."""
     for names in kept.get("files", {}).values():
         yield from (Path(kept["folder"]) / name for name in names)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Where a state lies on disk."""
-
-    file: "_File"
-    number: int
-    in_memory = 0  # bytes
-
-    def read(self) -> State:
-        return self.file.get(self.number)
-
-    def free(self) -> None:
-        self.file.spare.append(self.number)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Slot:
-    """Where a state lies in memory, and how many bytes it takes there."""
-
-    slabs: "_Slabs"
-    state: State
-    in_memory: int
-
-    def read(self) -> State:
-        return self.state
-
-    def free(self) -> None:
-        self.slabs.spare.append(self)
-
-
-_Place = _Row | _Slot
-
-
-class _Slabs:
-    """Rows of memory for states of one form; those that are spare are used again.
-
-    Many are taken at once. One by one they would lie between the vectors that come and go in a
-    round, and the heap would grow to several times what they take.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.like, self.size = _like(state), nbytes(state)
-        self.spare: list[_Slot] = []
-        self._rows: Iterator[State] = iter(())
-
-    def take(self) -> _Slot:
-        if self.spare:
-            return self.spare.pop()
-        state = next(self._rows, None)
-        if state is None:
-            self._rows = self._slab()
-            state = next(self._rows)
-        return _Slot(self, state, self.size)
-
-    def _slab(self) -> Iterator[State]:
-        """Return the rows of a new slab, cut when they are taken."""
-        if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
-            return iter([map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)])
-        size = _row_bytes(self.like)
-        rows = max(1, min(_ROWS, _SLAB // max(1, size)))
-        slab = torch.empty(rows, size, dtype=torch.uint8)
-        return (_cut(slab[row], self.like) for row in range(rows))
-
-
-class _File:
-    """Rows of a temporary file for states of one form; those that are spare are used again.
-
-    It is read and written, not mapped: the pages of a mapping count as memory of the process, and
-    a full disk would kill it.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.like, self.row = _like(state), _row_bytes(state)
-        self.rows = 0
-        self.spare: list[int] = []
-        self._file: Any = TemporaryFile(prefix="trimtab-states-", buffering=0)  # noqa: SIM115
-        self._lock = Lock()  # of the position in the file; executors read from several threads
-        finalize(self, self._file.close)
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def put(self, state: State) -> _Row:
-        data = torch.empty(self.row, dtype=torch.uint8)
-        map_leaves(Tensor.copy_, _cut(data, self.like), state)
-        number = self.spare[-1] if self.spare else self.rows
-        try:
-            self._transfer(self._file.write, number, data)
-        except OSError as error:
-            raise OSError(
-                f"{gettempdir()} cannot take more client states ({error.strerror}); free space "
-                "there, set TMPDIR to a folder on another disk, or pass a larger memory."
-            ) from error
-        if self.spare:
-            self.spare.pop()
-        else:
-            self.rows += 1
-        return _Row(self, number)
-
-    def get(self, number: int) -> State:
-        data = torch.empty(self.row, dtype=torch.uint8)
-        self._transfer(self._file.readinto, number, data)
-        return map_leaves(lambda part, leaf: part.to(leaf.device), _cut(data, self.like), self.like)
-
-    def _transfer(self, some: Callable[[memoryview], int], number: int, data: Tensor) -> None:
-        """Read or write a row; the system may take several calls for it."""
-        rest = data.numpy().data
-        with self._lock:
-            self._file.seek(number * self.row)
-            while rest:
-                rest = rest[some(rest) :]
-
-
-def _form(state: State) -> Any:
-    """Return what states that fit the same rows have in common."""
-    if isinstance(state, Tensor):
-        return state.shape, state.dtype, state.device
-    if isinstance(state, tuple):
-        return (type(state), *map(_form, state))
-    return state
-
-
-def _like(state: State) -> State:
-    """Return a state of the same form that takes no memory."""
-    return map_leaves(lambda leaf: leaf.new_zeros(()).expand(leaf.shape), state)
-
-
-def _row_bytes(like: State) -> int:
-    return sum(_padded(leaf) for leaf in leaves(like))
-
-
-def _padded(leaf: Tensor) -> int:
-    return -(-leaf.numel() * leaf.element_size() // _LINE) * _LINE
-
-
-def _cut(row: Tensor, like: State) -> State:
-    """Return a row of bytes as a state whose tensors are views of it."""
-    start = 0
-
-    def part(leaf: Tensor) -> Tensor:
-        nonlocal start
-        data = row[start : start + leaf.numel() * leaf.element_size()]
-        start += _padded(leaf)
-        return data.view(leaf.dtype).view(leaf.shape)
-
-    return map_leaves(part, like)

@@ -104,8 +104,11 @@ class Cohort:
         return self.last.spread if self.last else nan
 
     def finite(self, spread: float) -> bool:
-        """Tell whether the new client states are finite; exactly, but slowly only if in doubt."""
-        doubt = self.last is not None and not isfinite(spread)
+        """Tell whether the new client states are finite; exactly, but slowly only if in doubt.
+
+        Where clients keep no states there is no spread, and no doubt.
+        """
+        doubt = self.last is not None and not isfinite(spread) and bool(leaves(self._new()))
         return not doubt or all(all_finite(self._state(i)) for i in self.alive)
 
 

@@ -162,8 +162,9 @@ class Simulation(Iterator[Round]):
             self.states.discard()
         self.server, self.r = server, r
         last = clients.last
-        if last is not None and isfinite(last.drift) and isfinite(last.movers):
-            self._moves.append(Moves(last.drift, last.movers, len(last)))
+        drift, movers = (last.drift, last.movers) if last else (nan, nan)
+        if last is not None and isfinite(drift) and isfinite(movers):
+            self._moves.append(Moves(drift, movers, len(last)))
         return Round(
             r=r,
             x=server.x,
@@ -172,7 +173,7 @@ class Simulation(Iterator[Round]):
             bytes_down=clients.bytes_down,
             bytes_up=clients.bytes_up,
             seconds=perf_counter() - started,
-            drift=last.drift if last else nan,
+            drift=drift,
             spread=spread,
             cosine=last.cosine if last else nan,
             exchanges=clients.exchanges,

@@ -193,7 +193,7 @@ class SiteProcess:
             except WorkerGone:
                 if self.stop.is_set():
                     break
-                log.warning("the worker died; it is started again.")
+                log.warning("the worker died; it is started again and asked once more.")
                 self._revive()
         if self.stop.is_set():
             return "the site is stopping"

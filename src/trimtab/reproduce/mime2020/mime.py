@@ -18,17 +18,10 @@ from trimtab.reproduce.names import TITLES, colour, takes_local_steps, takes_ser
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_cells import cell, near_first_seed
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import (
-    Cell,
-    MissingRecordError,
-    Records,
-    Reproduction,
-    Verdict,
-    not_judged,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Reproduction
 from trimtab.reproduce.rounds_to_target import by_seed, chosen, each_seed, lines
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, not_judged, over_seeds, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

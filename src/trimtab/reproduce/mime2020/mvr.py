@@ -17,18 +17,17 @@ from trimtab.reproduce.names import colour, takes_local_steps
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_cells import cell
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import (
-    Cell,
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Reproduction
+from trimtab.reproduce.rounds_to_target import chosen, lines
+from trimtab.reproduce.verdicts import (
     Held,
     MissingRecordError,
-    Records,
-    Reproduction,
     Verdict,
     check,
     over_seeds,
     sentence,
 )
-from trimtab.reproduce.rounds_to_target import chosen, lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

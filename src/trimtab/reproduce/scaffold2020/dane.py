@@ -20,19 +20,8 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import colour
 from trimtab.reproduce.numbers import rounded, slope, spread
-from trimtab.reproduce.reproduction import (
-    Cell,
-    Computing,
-    Held,
-    MissingRecordError,
-    Record,
-    Records,
-    Reproduction,
-    Verdict,
-    check,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
 from trimtab.reproduce.rounds_to_target import lines
 from trimtab.reproduce.scaffold2020.quadratics import (
     dane_map,
@@ -43,6 +32,14 @@ from trimtab.reproduce.scaffold2020.quadratics import (
     scaffold_is_off_by,
     scaffold_map,
     tried,
+)
+from trimtab.reproduce.verdicts import (
+    Held,
+    MissingRecordError,
+    Verdict,
+    check,
+    over_seeds,
+    sentence,
 )
 from trimtab.simulation import simulate
 

@@ -13,7 +13,8 @@ from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.raced_cells import cell, near_first_seed
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import Cell, Records, Reproduction, Verdict, sentence
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Reproduction
 from trimtab.reproduce.rounds_to_target import (
     AIMS,
     Reading,
@@ -28,6 +29,7 @@ from trimtab.reproduce.rounds_to_target import (
     step_sizes,
     told,
 )
+from trimtab.reproduce.verdicts import Verdict, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,16 +16,9 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
 from trimtab.reproduce.numbers import first
-from trimtab.reproduce.reproduction import (
-    Cell,
-    Computing,
-    MissingRecordError,
-    Record,
-    Records,
-    Reproduction,
-    Verdict,
-    sentence,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, sentence
 from trimtab.simulation import simulate
 
 if TYPE_CHECKING:

@@ -11,15 +11,8 @@ from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE4
 from trimtab.reproduce.raced_cells import cell
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import (
-    Cell,
-    MissingRecordError,
-    Records,
-    Reproduction,
-    Verdict,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Reproduction
 from trimtab.reproduce.rounds_to_target import (
     aimed_at,
     both,
@@ -34,6 +27,7 @@ from trimtab.reproduce.rounds_to_target import (
     told_by_size,
     values,
 )
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, over_seeds, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

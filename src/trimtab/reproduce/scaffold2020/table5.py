@@ -14,16 +14,10 @@ from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.published import TABLE5
 from trimtab.reproduce.raced_cells import FACTOR, cell
 from trimtab.reproduce.raced_record import SMALL, RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import (
-    Cell,
-    Held,
-    Records,
-    Reproduction,
-    Verdict,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell, Reproduction
 from trimtab.reproduce.rounds_to_target import by_seed, fragile_note, lines, step_sizes, values
+from trimtab.reproduce.verdicts import Held, Verdict, over_seeds, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

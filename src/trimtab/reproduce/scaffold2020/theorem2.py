@@ -18,17 +18,9 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.numbers import rounded, slope
-from trimtab.reproduce.reproduction import (
-    Cell,
-    Computing,
-    MissingRecordError,
-    Record,
-    Records,
-    Reproduction,
-    Verdict,
-    check,
-    sentence,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, sentence
 from trimtab.simulation import simulate
 
 if TYPE_CHECKING:

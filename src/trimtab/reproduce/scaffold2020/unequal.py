@@ -16,18 +16,9 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
 from trimtab.reproduce.numbers import Curve, spread, thinned
-from trimtab.reproduce.reproduction import (
-    Cell,
-    Computing,
-    Held,
-    MissingRecordError,
-    Record,
-    Records,
-    Reproduction,
-    Verdict,
-    check,
-    over_seeds,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
+from trimtab.reproduce.verdicts import Held, MissingRecordError, Verdict, check, over_seeds
 from trimtab.simulation import simulate
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from trimtab.core.task import Progress
 from trimtab.reproduce import many_runs
 from trimtab.reproduce.many_runs import Chains, Logistic
 from trimtab.reproduce.numbers import Curve, rounded, thinned
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import Round, simulate
 
 ALGORITHMS = ("fedavg", "scaffold", "richardsonromberg")

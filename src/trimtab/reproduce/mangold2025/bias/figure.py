@@ -13,7 +13,7 @@ from trimtab.reproduce.mangold2025.bias.cells import (
     mini_batches,
 )
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,8 @@ from trimtab.reproduce.mangold2025.bias.cells import (
 )
 from trimtab.reproduce.names import TITLES
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, sentence
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, sentence
 
 WHERE = "slides, Numerical Illustration: FedAvg"
 FEW, MANY = HS

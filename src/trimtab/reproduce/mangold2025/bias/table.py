@@ -9,7 +9,7 @@ from trimtab.reproduce.mangold2025.bias.cells import (
     mini_batches,
 )
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 
 def table(records: Records) -> str:

@@ -22,7 +22,8 @@ from trimtab.reproduce.mangold2025.contraction.gradients import gradients_to_tar
 from trimtab.reproduce.many_runs import Chains, Logistic, Model, Noisy
 from trimtab.reproduce.names import build
 from trimtab.reproduce.numbers import rounded, thinned
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import Simulation, simulate
 
 ALGORITHMS = ("fedavg", "scaffold")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.mangold2025.contraction.cells import ALGORITHMS, PROBLEMS, coupled, of_kind
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

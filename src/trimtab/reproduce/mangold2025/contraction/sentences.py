@@ -2,15 +2,8 @@
 
 from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled, of_kind
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.reproduction import (
-    MissingRecordError,
-    Record,
-    Records,
-    Verdict,
-    check,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, over_seeds, sentence
 
 ROUNDING = 1e-6  # a distance may exceed its bound by <= 1e-6 of it
 

@@ -3,7 +3,7 @@
 from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled, of_kind
 from trimtab.reproduce.mangold2025.contraction.gradients import SIZES
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 
 def table(records: Records) -> str:

@@ -15,7 +15,8 @@ from trimtab.problems.linear_system import LinearSystem
 from trimtab.reproduce.many_runs import BLOCK, Chains
 from trimtab.reproduce.names import build
 from trimtab.reproduce.numbers import rounded, thinned
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import simulate
 
 ALGORITHMS = {"fedavg": "FedLSA", "scaffold": "SCAFFLSA"}

@@ -11,7 +11,7 @@ from trimtab.reproduce.mangold2025.lsa.cells import (
     of_kind,
 )
 from trimtab.reproduce.names import colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

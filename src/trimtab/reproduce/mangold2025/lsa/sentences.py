@@ -11,15 +11,8 @@ from trimtab.reproduce.mangold2025.lsa.cells import (
     sizes,
 )
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.reproduction import (
-    MissingRecordError,
-    Record,
-    Records,
-    Verdict,
-    check,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, over_seeds, sentence
 
 OURS = "ours, on the mean of Garnet MDPs"
 

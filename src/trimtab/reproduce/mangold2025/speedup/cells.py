@@ -13,7 +13,8 @@ from trimtab.reproduce import many_runs
 from trimtab.reproduce.many_runs import Chains, Logistic, Model, Noisy
 from trimtab.reproduce.names import build
 from trimtab.reproduce.numbers import rounded
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import simulate
 
 ALGORITHMS = ("fedavg", "scaffold")

@@ -12,7 +12,7 @@ from trimtab.reproduce.mangold2025.speedup.cells import (
     by_size,
 )
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

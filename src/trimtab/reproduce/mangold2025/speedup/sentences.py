@@ -12,7 +12,8 @@ from trimtab.reproduce.mangold2025.speedup.cells import (
 )
 from trimtab.reproduce.names import TITLES
 from trimtab.reproduce.numbers import slope
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, sentence
 
 WHERE = "slides, Numerical Illustration: Speed-Up of Scaffold"
 OURS = "ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula"

@@ -2,7 +2,7 @@
 
 from trimtab.reproduce.mangold2025.speedup.cells import ALGORITHMS, PROBLEMS, by_size
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 
 
 def table(records: Records) -> str:

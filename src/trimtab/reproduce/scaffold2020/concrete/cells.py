@@ -16,7 +16,8 @@ from trimtab.problems.partition import by_similarity
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.names import build
 from trimtab.reproduce.numbers import Curve, first, rounded, thinned
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import Diverged, simulate
 
 ALGORITHMS = ("sgd", "fedavg", "scaffold")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.concrete.cells import (
     ALGORITHMS,
     CUTS,

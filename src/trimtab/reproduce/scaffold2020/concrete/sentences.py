@@ -1,7 +1,7 @@
 """The sentences of the slides, judged on the sorted cut, each above the function that judges it."""
 
 from trimtab.reproduce.names import TITLES
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.concrete.cells import (
     ALGORITHMS,
     DECADES,
@@ -10,6 +10,7 @@ from trimtab.reproduce.scaffold2020.concrete.cells import (
     Tuned,
     of_cut,
 )
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, sentence
 
 WHERE, OURS = "slides, Quick demo", "ours: the slides compare at one rate"
 

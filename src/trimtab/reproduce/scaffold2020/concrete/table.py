@@ -1,7 +1,7 @@
 """The demo as a table: rounds to the target at SGD's rates and at each algorithm's own best."""
 
 from trimtab.reproduce.names import TITLES
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.concrete.cells import CUTS, DECADES, FINE, TARGET, of_cut
 
 

@@ -15,7 +15,8 @@ from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Option
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.numbers import rounded
-from trimtab.reproduce.reproduction import Cell, Computing, Record, Records
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import simulate
 
 OPTIONS: tuple[Option, ...] = ("I", "II")

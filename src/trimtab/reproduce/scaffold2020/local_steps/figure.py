@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.diagnosis.theory import Option
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.local_steps.cells import Sweep, read_sweeps
 
 if TYPE_CHECKING:

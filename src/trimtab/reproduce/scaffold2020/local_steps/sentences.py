@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from trimtab.diagnosis.theory import Option
 from trimtab.reproduce.numbers import slope
-from trimtab.reproduce.reproduction import MissingRecordError, Records, Verdict, check, sentence
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.local_steps.cells import OPTIONS, QUICK, Sweep, read_sweeps
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, sentence
 
 WHERE, OURS = "section 6, Theorem IV", "ours: the paper does not speak of option II"
 

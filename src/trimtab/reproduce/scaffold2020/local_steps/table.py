@@ -1,6 +1,6 @@
 """Best K and plateau beside what theory says."""
 
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.local_steps.cells import read_sweeps
 
 

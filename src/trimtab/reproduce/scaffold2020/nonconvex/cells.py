@@ -15,7 +15,8 @@ from trimtab.core.streams import PROBLEM, stream
 from trimtab.core.task import Progress
 from trimtab.core.threads import one_thread
 from trimtab.reproduce.numbers import rounded
-from trimtab.reproduce.reproduction import Cell, Computing, Record
+from trimtab.reproduce.records import Record
+from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.reproduce.scaffold2020.nonconvex.regression import Regression
 from trimtab.reproduce.scaffold2020.quadratics import (
     quadratics,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import colour
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.nonconvex.cells import Kind
 from trimtab.reproduce.scaffold2020.nonconvex.sentences import rounds_by_ratio, sweeps
 from trimtab.reproduce.scaffold2020.nonconvex.table import records_of

@@ -7,17 +7,16 @@ from math import log, sqrt
 import numpy as np
 
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.reproduction import (
+from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.scaffold2020.nonconvex.cells import KINDS, Kind
+from trimtab.reproduce.verdicts import (
     Held,
     MissingRecordError,
-    Record,
-    Records,
     Verdict,
     check,
     over_seeds,
     sentence,
 )
-from trimtab.reproduce.scaffold2020.nonconvex.cells import KINDS, Kind
 
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
@@ -161,13 +160,20 @@ class Sweep:
 
 
 def sweeps(record: Record) -> list[Sweep]:
-    """Return the sweeps of a seed, by L/delta."""
-    found = []
-    for similar, rows in record["found"].items():
-        rounds = {row["K"]: row["rounds"] for row in rows}
-        if None in rounds.values():
-            raise MissingRecordError
-        found.append(Sweep(int(similar), rounds))
+    """Return the sweeps of a seed, by L/delta; those in which a run did not arrive are left out."""
+    found = {
+        int(similar): {row["K"]: row["rounds"] for row in rows}
+        for similar, rows in record["found"].items()
+    }
+    return [Sweep(similar, rounds) for similar, rounds in found.items() if all(rounds.values())]
+
+
+def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
+    """Return the sweeps of each seed, in which every run must have arrived."""
+    by_seed = of(records, "weak")
+    found = {seed: sweeps(record) for seed, record in by_seed.items()}
+    if any(len(found[seed]) < len(record["found"]) for seed, record in by_seed.items()):
+        raise MissingRecordError
     return found
 
 
@@ -178,7 +184,7 @@ def sweeps(record: Record) -> list[Sweep]:
 )
 def local_steps_help(records: Records) -> Verdict:
     """Look at the least that K steps save."""
-    saved = {s: min(x.saved for x in sweeps(r)) for s, r in of(records, "weak").items()}
+    saved = {s: min(x.saved for x in some) for s, some in _all_sweeps(records).items()}
     told = f"{min(saved.values()):.2f} K at least"
     return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, told)
 
@@ -190,7 +196,7 @@ def local_steps_help(records: Records) -> Verdict:
 )
 def best_K_is_that_of_theory(records: Records) -> Verdict:
     """Compare the best K with L/delta."""
-    by_seed = {seed: sweeps(record) for seed, record in of(records, "weak").items()}
+    by_seed = _all_sweeps(records)
     held: Held = {
         s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()
     }
@@ -206,8 +212,7 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
 def plateau_is_that_of_delta(records: Records) -> Verdict:
     """Fit the exponent of delta."""
     exponents = {}
-    for seed, record in of(records, "weak").items():
-        some = sweeps(record)
+    for seed, some in _all_sweeps(records).items():
         exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
     held: Held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
     return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")

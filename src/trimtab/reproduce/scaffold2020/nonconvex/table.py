@@ -1,7 +1,7 @@
 """Rounds by N/S, and by K for each L/delta, over the seeds."""
 
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.reproduction import Record, Records
+from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.rounds_to_target import lines
 from trimtab.reproduce.scaffold2020.nonconvex.cells import EPS, Kind
 from trimtab.reproduce.scaffold2020.nonconvex.sentences import rounds_by_ratio, sweeps

@@ -6,7 +6,8 @@ from math import log
 from trimtab.reproduce.names import takes_local_steps
 from trimtab.reproduce.raced_cells import FACTOR, cell
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import Cell, Records
+from trimtab.reproduce.records import Records
+from trimtab.reproduce.reproduction import Cell
 from trimtab.reproduce.rounds_to_target import PUBLISHED
 
 SIMILARITIES = (0, 10, 100)

@@ -8,7 +8,7 @@ from trimtab.reproduce import published
 from trimtab.reproduce.drawing import add_legend, listed, new_figure
 from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.rounds_to_target import (
     PUBLISHED,
     aimed_at,

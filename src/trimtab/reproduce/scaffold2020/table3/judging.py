@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trimtab.reproduce.names import TITLES, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
-from trimtab.reproduce.reproduction import Judge, Records, Verdict
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.rounds_to_target import (
     PUBLISHED,
     Reading,
@@ -15,6 +15,7 @@ from trimtab.reproduce.rounds_to_target import (
     told_by_size,
 )
 from trimtab.reproduce.scaffold2020.table3.cells import settings
+from trimtab.reproduce.verdicts import Judge, Verdict
 
 Pair = tuple[float, float]
 """The rounds of two algorithms in one cell."""

@@ -4,17 +4,11 @@ from itertools import pairwise
 from math import inf
 
 from trimtab.reproduce.raced_record import read_raced
-from trimtab.reproduce.reproduction import (
-    MissingRecordError,
-    Records,
-    Verdict,
-    check,
-    over_seeds,
-    sentence,
-)
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.rounds_to_target import PUBLISHED, needed
 from trimtab.reproduce.scaffold2020.table3.cells import FOR_ALL, SIMILARITIES
 from trimtab.reproduce.scaffold2020.table3.judging import Table, by_every_reading
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, over_seeds, sentence
 
 WHERE, REPORT = "section 7.3, Table 3", "report, section 5.2"
 

@@ -9,7 +9,7 @@ from typing import Any
 from trimtab.reproduce import published
 from trimtab.reproduce.names import TITLES, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
-from trimtab.reproduce.reproduction import Records
+from trimtab.reproduce.records import Records
 from trimtab.reproduce.rounds_to_target import (
     AIMS,
     PUBLISHED,

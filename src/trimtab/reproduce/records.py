@@ -1,0 +1,34 @@
+"""The records of cells: compressed JSON, one file each, written whole."""
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab._files import write_whole
+
+Record = dict[str, Any]
+"""What the file of a cell holds; its module reads it into types of its own."""
+
+Records = Mapping[str, Record]
+"""The records of a reproduction by the names of their cells; those not computed are not there."""
+
+
+def read(folder: Path) -> dict[str, Record]:
+    """Return the records in a folder by the names of their cells."""
+    records = {}
+    for path in sorted(folder.glob("*.json.gz")):
+        try:
+            records[path.name.removesuffix(".json.gz")] = json.loads(
+                gzip.decompress(path.read_bytes())
+            )
+        except (OSError, EOFError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read ({error}); remove it and run again.") from None
+    return records
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record whole; equal records are equal files."""
+    content = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    write_whole(path, gzip.compress(content.encode(), mtime=0))

@@ -1,0 +1,178 @@
+"""Rows of memory, and of a temporary file, in which states of one form lie."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryFile, gettempdir
+from threading import Lock
+from typing import Any
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from trimtab.core import State, leaves, map_leaves, nbytes
+
+_LINE = 64  # every tensor of a row begins at a multiple of 64 bytes
+_SLAB = 1 << 26  # <= 64 MB are taken from the system at once
+_ROWS = 512  # they are for <= 512 states
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRow:
+    """Where a state lies on disk."""
+
+    file: "DiskRows"
+    number: int
+    in_memory = 0  # bytes
+
+    def read(self) -> State:
+        """Return a copy of the state."""
+        return self.file.get(self.number)
+
+    def free(self) -> None:
+        """Let another state lie here."""
+        self.file.spare.append(self.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryRow:
+    """Where a state lies in memory, and how many bytes it takes there."""
+
+    rows: "MemoryRows"
+    state: State
+    in_memory: int
+
+    def read(self) -> State:
+        """Return the state itself."""
+        return self.state
+
+    def free(self) -> None:
+        """Let another state lie here."""
+        self.rows.spare.append(self)
+
+
+Place = DiskRow | MemoryRow
+
+
+class MemoryRows:
+    """Rows of memory for states of one form; those that are spare are used again.
+
+    Many are taken at once. One by one they would lie between the vectors that come and go in a
+    round, and the heap would grow to several times what they take.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.like, self.size = _like(state), nbytes(state)
+        self.spare: list[MemoryRow] = []
+        self._rows: Iterator[State] = iter(())
+
+    def take(self) -> MemoryRow:
+        """Return a row that nobody uses."""
+        if self.spare:
+            return self.spare.pop()
+        state = next(self._rows, None)
+        if state is None:
+            self._rows = self._slab()
+            state = next(self._rows)
+        return MemoryRow(self, state, self.size)
+
+    def _slab(self) -> Iterator[State]:
+        """Return the rows of a new slab, cut when they are taken."""
+        if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
+            return iter([map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)])
+        size = _row_bytes(self.like)
+        rows = max(1, min(_ROWS, _SLAB // max(1, size)))
+        slab = torch.empty(rows, size, dtype=torch.uint8)
+        return (_cut(slab[row], self.like) for row in range(rows))
+
+
+class DiskRows:
+    """Rows of a temporary file for states of one form; those that are spare are used again.
+
+    It is read and written, not mapped: the pages of a mapping count as memory of the process, and
+    a full disk would kill it.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.like, self.row = _like(state), _row_bytes(state)
+        self.rows = 0
+        self.spare: list[int] = []
+        self._file: Any = TemporaryFile(prefix="trimtab-states-", buffering=0)  # noqa: SIM115
+        self._lock = Lock()  # of the position in the file; executors read from several threads
+        finalize(self, self._file.close)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def put(self, state: State) -> DiskRow:
+        """Write a state; return where it lies."""
+        data = torch.empty(self.row, dtype=torch.uint8)
+        map_leaves(Tensor.copy_, _cut(data, self.like), state)
+        number = self.spare[-1] if self.spare else self.rows
+        try:
+            self._transfer(self._file.write, number, data)
+        except OSError as error:
+            raise OSError(
+                f"{gettempdir()} cannot take more client states ({error.strerror}); free space "
+                "there, set TMPDIR to a folder on another disk, or pass a larger memory."
+            ) from error
+        if self.spare:
+            self.spare.pop()
+        else:
+            self.rows += 1
+        return DiskRow(self, number)
+
+    def get(self, number: int) -> State:
+        """Read a state."""
+        data = torch.empty(self.row, dtype=torch.uint8)
+        self._transfer(self._file.readinto, number, data)
+        return map_leaves(lambda part, leaf: part.to(leaf.device), _cut(data, self.like), self.like)
+
+    def _transfer(self, some: Callable[[memoryview], int], number: int, data: Tensor) -> None:
+        """Read or write a row; the system may take several calls for it."""
+        rest = data.numpy().data
+        with self._lock:
+            self._file.seek(number * self.row)
+            while rest:
+                count = some(rest)
+                if not count:
+                    raise OSError("the temporary file of client states has been cut off.")
+                rest = rest[count:]
+
+
+def form_of(state: State) -> Any:
+    """Return what states that fit the same rows have in common."""
+    if isinstance(state, Tensor):
+        return state.shape, state.dtype, state.device
+    if isinstance(state, tuple):
+        return (type(state), *map(form_of, state))
+    return state
+
+
+def _like(state: State) -> State:
+    """Return a state of the same form that takes no memory."""
+    return map_leaves(lambda leaf: leaf.new_zeros(()).expand(leaf.shape), state)
+
+
+def _row_bytes(like: State) -> int:
+    return sum(_padded(leaf) for leaf in leaves(like))
+
+
+def _padded(leaf: Tensor) -> int:
+    return -(-leaf.numel() * leaf.element_size() // _LINE) * _LINE
+
+
+def _cut(row: Tensor, like: State) -> State:
+    """Return a row of bytes as a state whose tensors are views of it."""
+    start = 0
+
+    def part(leaf: Tensor) -> Tensor:
+        nonlocal start
+        data = row[start : start + leaf.numel() * leaf.element_size()]
+        start += _padded(leaf)
+        return data.view(leaf.dtype).view(leaf.shape)
+
+    return map_leaves(part, like)

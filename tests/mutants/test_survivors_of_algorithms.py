@@ -1,0 +1,103 @@
+"""Defaults are those that the papers and the documentation say: what rejects mutants of them."""
+
+import pytest
+import torch
+
+import trimtab
+from trimtab import Cosine, Decay, FedAvg, Piecewise, Scheduled
+from trimtab.algorithms import registry
+
+DEFAULTS = {
+    "sgd": {},
+    "fedavg": {"eta_g": 1.0},
+    "fedprox": {"mu": 1.0, "eta_g": 1.0},
+    "scaffold": {"eta_g": 1.0, "option": "II", "lean": False},
+    "fedopt": {"eta_g": 1.0},
+    "mimelite": {},
+    "mime": {},
+    "serveronly": {},
+    "richardsonromberg": {},
+    "scaffoldm": {"a": 0.1, "eta_g": 1.0},
+    "feddyn": {"alpha": 0.1},
+    "scaffnew": {"p": 0.1},
+    "scallion": {"eta_g": 1.0, "alpha": 1.0},
+    "fednova": {"eta_g": 1.0},
+    "scaffoldopt": {"eta_g": 1.0},
+    "servermvr": {"a": 0.1},
+    "mimelitemvr": {"a": 0.1},
+    "mimemvr": {"a": 0.1},
+    "dane": {"mu": 1.0},
+}
+BASES = {
+    "momentum": {"beta": 0.9},
+    "adam": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
+    "yogi": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
+    "adagrad": {"eps": 1e-3},
+}
+
+
+def defaults_of(cls):
+    fields = cls.__dataclass_fields__.values()
+    return {f.name: f.default for f in fields if not str(f.default).startswith("<dataclasses")}
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_the_defaults_of_an_algorithm(name):
+    assert defaults_of(registry.kind(name).cls) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", registry.BASE_NAMES)
+def test_the_defaults_of_a_base_optimiser(name):
+    assert defaults_of(registry.bases()[name]) == BASES[name]
+
+
+def test_what_is_tried_and_searched_begins_where_it_says():
+    trial = registry.trial_of(registry.kind("fedavg"))
+    assert (trial.eta_l, trial.K) == (0.1, 5)
+    assert registry.trial_of(registry.kind("sgd")).eta == 0.1
+
+
+# -- schedules
+
+
+def test_a_cosine_is_half_of_one_between_its_ends():
+    fall = Cosine(R=4)
+    assert [round(fall(r), 6) for r in range(1, 7)] == [
+        1.0,
+        round(0.01 + 0.99 * (1 + 2**-0.5) / 2, 6),
+        0.505,
+        round(0.01 + 0.99 * (1 - 2**-0.5) / 2, 6),
+        0.01,
+        0.01,
+    ]
+
+
+def test_a_decay_begins_at_one():
+    assert [Decay(0.5)(r) for r in (1, 2, 4)] == [1.0, 0.5, 0.125]
+
+
+def test_pieces_begin_with_the_rounds_that_they_name():
+    steps = Piecewise(((3, 0.1), (5, 0.01)))
+    assert [steps(r) for r in (1, 2, 3, 4, 5, 6)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+
+
+def test_a_number_of_steps_is_rounded_and_never_below_one():
+    halved = Scheduled(FedAvg(eta_l=0.1, K=5), K=Decay(0.5))
+    assert [halved.at(r).K for r in (1, 2, 3, 4, 9)] == [5, 2, 1, 1, 1]
+    assert halved.at(2).eta_l == 0.1
+
+
+def test_who_does_not_ask_for_the_round_gets_the_first():
+    problem = trimtab.Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))
+    scheduled = Scheduled(FedAvg(eta_l=0.1, K=2), eta_l=Decay(0.5))
+
+    class Asked(FedAvg):
+        def round(self, server, clients):
+            return self.eta_l
+
+    asked = Scheduled(Asked(eta_l=0.1, K=2), eta_l=Decay(0.5))
+    assert asked.round(None, None) == 0.1
+    sim = trimtab.simulate(scheduled, problem, x=torch.ones(1))
+    plain = trimtab.simulate(FedAvg(eta_l=0.1, K=2), problem, x=torch.ones(1))
+    assert torch.equal(next(sim).x, next(plain).x)
+    assert not torch.equal(next(sim).x, next(plain).x)
