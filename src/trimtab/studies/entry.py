@@ -177,7 +177,7 @@ def over_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
             tests.setdefault(name, []).extend([] if value is None else [value])
     worth = {name: median(values) for name, values in tests.items() if values}
     diverged = [run.diverged_at for run in runs if run.diverged_at is not None]
-    every = len(costs) == len(runs)
+    every = 0 < len(costs) == len(runs)
     found = interval([cost.rounds for cost in costs]) if every else None
 
     def middle(name: str) -> Any:

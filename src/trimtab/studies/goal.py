@@ -66,7 +66,8 @@ class Goal:
         if self.target is None or not self.slack:
             return self
         target = self.target - self.slack if self.metric.higher else self.target + self.slack
-        return replace(self, target=float(f"{target:.4g}"), slack=0.0)
+        target = min(max(target, self.metric.low), self.metric.high)
+        return replace(self, target=rounded(target, self.slack), slack=0.0)
 
     def cost(self, rounds: Sequence[RoundLine]) -> float:
         """Return what some rounds cost, in the unit by which runs are compared."""
@@ -103,6 +104,16 @@ class Goal:
         """Return the best value seen."""
         line = self.best_round(rounds)
         return None if line is None else line.metrics[self.name]
+
+
+def rounded(target: float, step: float) -> float:
+    """Return a target with four digits, or with all where that would move it by much of a step.
+
+    >>> rounded(0.123456, step=0.01), rounded(1000.44, step=0.04)
+    (0.1235, 1000.44)
+    """
+    short = float(f"{target:.4g}")
+    return short if abs(short - target) <= abs(step) / 20 else target
 
 
 def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
