@@ -180,7 +180,8 @@ def _compared(
 
     # All begin first, so that there soon is something to tell.
     yield from stage(["begin", "go_on"])
-    curves = [course.search.trials[course.search.winner].rounds for course in courses]
+    algorithms = [course.search for course in courses if course.lane.measured is None]
+    curves = [search.trials[search.winner].rounds for search in algorithms]
     goal = _settled(study.goal, curves, study.at_start())
     yield from stage(["settle"], target=goal.target)
     winners = {course.lane.label: course.winner for course in courses}
@@ -207,7 +208,8 @@ def _compared(
 
 
 def _check_count(name: str, count: int | None, what: str) -> None:
-    if count is not None and (isinstance(count, bool) or count < 1):
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
 

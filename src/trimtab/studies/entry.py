@@ -92,8 +92,17 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Return the entry as `--json` prints it."""
         names = (
-            *("name", "settings", "rounds", "bytes", "seconds", "best", "diverged", "fragile"),
-            *("diverged_at", "exchanges", "work", "interval", "reached", "test", "tests"),
+            *("name", "label", "settings", "rounds", "bytes", "seconds", "best", "diverged"),
+            *(
+                "fragile",
+                "diverged_at",
+                "exchanges",
+                "work",
+                "interval",
+                "reached",
+                "test",
+                "tests",
+            ),
             "per_client",
             *("not_run", "baseline"),
         )
@@ -103,7 +112,6 @@ class Entry:
     def to_record(self) -> dict[str, Any]:
         """Return the entry as the folder keeps it, with all that a page shows."""
         return self.to_json() | {
-            "label": self.label,
             "shown": self.shown,
             "colour": self.colour,
             "step": self.step,

@@ -57,6 +57,10 @@ class Goal:
         """Return the goal of whoever runs on."""
         return Goal(self.metric, unit=self.unit)
 
+    def without_messages(self) -> "Goal":
+        """Return the goal of those who send nothing: what is sent cannot be preferred."""
+        return replace(self, unit="work" if self.unit == "work" else "rounds")
+
     def easier(self) -> "Goal":
         """Return the easiest goal that the rows cannot tell from this one.
 
@@ -107,13 +111,13 @@ class Goal:
 
 
 def rounded(target: float, step: float) -> float:
-    """Return a target with four digits, or with all where that would move it by much of a step.
+    """Return a target with four digits, or with more where four would move it by much of a step.
 
-    >>> rounded(0.123456, step=0.01), rounded(1000.44, step=0.04)
+    >>> rounded(0.123456, step=0.01), rounded(1000.4396, step=0.04)
     (0.1235, 1000.44)
     """
-    short = float(f"{target:.4g}")
-    return short if abs(short - target) <= abs(step) / 20 else target
+    tries = (float(f"{target:.{digits}g}") for digits in range(4, 17))
+    return next((short for short in tries if abs(short - target) <= abs(step) / 20), target)
 
 
 def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
@@ -130,6 +134,8 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
                 else f"its metric {metric.name!r} too."
             )
         )
+    for name, value in measured.items():
+        _check_number(problem, name, value)
     taken = sorted({f.name for f in fields(RoundLine)} & set(measured))
     if taken:
         raise ValueError(
@@ -141,6 +147,15 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
             "target", "{target:{_given}}; pass {_wanted}.", _given=target, _wanted=_wanted(metric)
         )
     return Goal(metric, target)
+
+
+def _check_number(problem: Problem, name: str, value: Any) -> None:
+    """Refuse a metric that is no number; of NumPy or PyTorch it may be."""
+    if not isinstance(plain(value), int | float | None) or value is None:
+        raise ValueError(
+            f"{type(problem).__name__}.evaluate returns {name!r} as {value!r}; return a number, "
+            "NaN where it is undefined."
+        )
 
 
 def _wanted(metric: Metric) -> str:
