@@ -79,18 +79,24 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: no NaN, no tuples, no tensors.
+    """Return a value as JSON holds it: no NaN, no tuples; what is neither is text.
+
+    Numbers of NumPy, and tensors that hold one, are numbers.
 
     >>> plain({1: (float("nan"), 0.5)})
     {'1': [None, 0.5]}
     """
-    if isinstance(value, float):
-        return value if isfinite(value) else None
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
+    return number if isfinite(number) else None
 
 
 def sync(path: Path) -> None:

@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from traceback import extract_tb
@@ -15,7 +17,7 @@ _OTHERS = tuple(
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file, with its folder on the path as for `python file.py`."""
+    """Import a file, with its folder on the path."""
     digest = sha256(str(path.resolve()).encode()).hexdigest()
     name = f"users_{path.stem}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -23,14 +25,24 @@ def load(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look there
-    sys.path.insert(0, str(path.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
+        with beside(path):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path} cannot be imported ({told(error)}); mend it.") from error
-    finally:
-        sys.path.pop(0)
     return module
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[None]:
+    """Let what runs here import the modules beside a file, as `python file.py` does."""
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the file may have taken it away itself
+            sys.path.remove(folder)
 
 
 def told(error: BaseException) -> str:

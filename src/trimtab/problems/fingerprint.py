@@ -16,6 +16,7 @@ _WORDS = {
     "start": "the parameters or buffers of the module differ",
     "loss": "the loss differs",
     "metrics": "the metrics differ",
+    "collate": "the collate differs",
     "data": "the data of the clients differ",
     "test": "the test data differ",
     "tests": "the test parts of the clients differ",
@@ -25,7 +26,8 @@ _WORDS = {
     "b": "the vectors b differ",
     "noise": "the covariances of the noise differ",
 }
-_OFTEN_ABSENT = ("tests", "validation")  # a line without them says that there are none
+# A line without these says that there are none.
+_OFTEN_ABSENT = ("tests", "validation", "collate", "compile")
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ What is loaded here remembers its origin, so that other machines can load it too
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trimtab._importing import load, place_of, told
+from trimtab._importing import beside, load, place_of, told
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems import catalogue
@@ -111,6 +112,12 @@ def _users_function(spec: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _beside(spec: str) -> AbstractContextManager[None]:
+    """Let a function of a user's file import what lies beside that file."""
+    file, found, _ = spec.partition(".py:")
+    return beside(Path(f"{file}.py")) if found else nullcontext()
+
+
 def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
     """Call a function with the options it takes, and return the problem that it makes."""
     parameters = inspect.signature(make).parameters
@@ -122,7 +129,7 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
         )
     try:
         # A module that is built in there is the same when a run is resumed.
-        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")):
+        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")), _beside(spec):
             problem = make(**taken)
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and place_of(error) is None:

@@ -155,7 +155,7 @@ _ALL = (
 READY = {each.metric.name: each for each in _ALL}
 
 
-def ranges_of(functions: Mapping[str, Function], metric: Metric | None) -> dict[str, Metric]:
+def ranges_of(functions: Mapping[str, object], metric: Metric | None) -> dict[str, Metric]:
     """Return where the metrics of a problem end: ready ones, and the one that it is judged by.
 
     A function of the user's may have the name of a ready one; where it ends is not known.

@@ -37,23 +37,24 @@ def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
     """Tell which algorithm to use, and to which others no difference was found."""
     entries = [entry for entry in entries if not entry.baseline]
     there = [e for e in entries if e.rounds is not None and not e.diverged]
-    easier, eased_ones = goal.easier(), [eased(e, goal) for e in entries]
     if not there:
-        return judge(eased_ones, easier) if goal.slack else Verdict(goal)
+        nearly = [eased(e, goal) for e in entries]
+        return judge(nearly, goal.easier()) if goal.slack else Verdict(goal)
+
+    def gone(a: Entry, b: Entry) -> bool:
+        """Tell whether b costs no more than a for a target that the rows cannot tell."""
+        return goal.slack > 0 and not _is_worse(eased(b, goal), eased(a, goal), goal.easier())
+
     best = min(there, key=lambda entry: _cost(entry, goal))
-    at_ease = dict(zip(map(id, entries), eased_ones, strict=True))
     others = [e for e in entries if e is not best and not e.diverged]
-    alike = [e for e in others if not _differs(best, e, goal)]
-    unsure = [
-        e
-        for e in others
-        if goal.slack and e not in alike and not _differs(at_ease[id(best)], at_ease[id(e)], easier)
-    ]
-    chosen = _cheapest([best, *(e for e in there if e in alike or e in unsure)])
-    if chosen is not best:
-        (unsure if chosen in unsure else alike).insert(0, best)
-    same, doubtful = ([e for e in part if e is not chosen] for part in (alike, unsure))
-    return Verdict(goal, chosen, tuple(same), tuple(doubtful))
+    alike = [best, *(e for e in others if not _is_worse(e, best, goal))]
+    unsure = [e for e in others if _is_worse(e, best, goal) and gone(best, e)]
+    fit = [e for e in unsure if e.rounds is not None and all(gone(a, e) for a in alike)]
+    chosen = _cheapest([*alike, *fit])
+    if any(e is chosen for e in unsure):  # At the target itself the others are better.
+        alike, unsure = [], [*alike, *unsure]
+    same, doubtful = (tuple(e for e in part if e is not chosen) for part in (alike, unsure))
+    return Verdict(goal, chosen, same, doubtful)
 
 
 def advise(entries: list[Entry], goal: Goal) -> str:
@@ -162,13 +163,14 @@ def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
     return ratio([x for x, _ in pairs], [y for _, y in pairs]) if len(pairs) > 1 else None
 
 
-def _differs(best: Entry, other: Entry, goal: Goal) -> bool:
-    if best.rounds is None or other.rounds is None:
+def _is_worse(entry: Entry, best: Entry, goal: Goal) -> bool:
+    """Tell whether an algorithm surely costs more than the best, or does not get there."""
+    if best.rounds is None or entry.rounds is None:
         return True
-    found = difference(best, other, goal)
+    found = difference(best, entry, goal)
     if found is not None:
         return found.low > 1
-    return _cost(other, goal) > AS_GOOD * _cost(best, goal)
+    return _cost(entry, goal) > AS_GOOD * _cost(best, goal)
 
 
 def _cost(entry: Entry, goal: Goal) -> float:

@@ -87,10 +87,13 @@ class Alone:
 
 
 class AloneSimulation(Iterator[Round]):
-    """One simulation for each client, which is alone in it; a round is a round of all of them."""
+    """One simulation for each client, which is alone in it; a round is a round of all of them.
+
+    x: where all of them start, or a row for each.
+    """
 
     def __init__(self, algorithm: Algorithm, alone: Alone, seed: int, x: Vector | None) -> None:
-        start = alone.x0(seed) if x is None else x
+        start = alone.x0(seed) if x is None else x.expand(alone.N, alone.d)
         self.r, self.server = 0, _Server(start)
         self.simulations = [
             simulate(algorithm, alone.problem, available=_only(i), seed=seed, x=start[i])

@@ -18,6 +18,7 @@ from trimtab.studies.trial import Trial
 
 TIMED = 16  # rounds are timed, each by itself, after one that is not
 ENOUGH = 0.5  # seconds of timed rounds tell, however few they are
+TIMED_STEP = 1e-12  # with steps so small no timed round diverges; it takes as long as another
 PATIENCE = 1.5  # a comparison stops after the rung under way, past 1.5 x its minutes
 
 
@@ -52,8 +53,8 @@ def two_digits(value: float) -> float:
     >>> two_digits(123456.0), two_digits(98.7)
     (120000.0, 98.0)
     """
-    if value < 1:
-        return 1.0
+    if not 1 <= value < inf:
+        return max(1.0, value)
     size = 10 ** (floor(log10(value)) - 1)
     return float(floor(value / size) * size)
 
@@ -103,7 +104,8 @@ def check_budget(minutes: float | None, budget: float | None) -> None:
         ("minutes", minutes, "a positive number of minutes"),
         ("budget", budget, "a positive number of sample gradients"),
     ):
-        if value is not None and (isinstance(value, bool) or not value > 0):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and value > 0):
             raise BadArgument(
                 name, f"{{{name}:{{_given}}}}; pass {{_what}}.", _given=value, _what=what
             )

@@ -22,7 +22,7 @@ from trimtab.studies.budget import Clock, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.course import Course
 from trimtab.studies.events import RoundDone
-from trimtab.studies.goal import Goal, round_count
+from trimtab.studies.goal import Goal, round_count, rounded
 from trimtab.studies.lanes import LocalSteps
 from trimtab.studies.prior import Prior
 from trimtab.studies.question import Question
@@ -180,11 +180,13 @@ def _compared(
 
     # All begin first, so that there soon is something to tell.
     yield from stage(["begin", "go_on"])
-    curves = [course.search.trials[course.search.winner].rounds for course in courses]
+    algorithms = [course.search for course in courses if course.lane.measured is None]
+    curves = [search.trials[search.winner].rounds for search in algorithms]
     goal = _settled(study.goal, curves, study.at_start())
     yield from stage(["settle"], target=goal.target)
     winners = {course.lane.label: course.winner for course in courses}
-    goal = replace(goal, slack=_slack(study, goal, courses))
+    slack = _slack(study, goal, courses)
+    goal = replace(goal, slack=slack or 0.0)
     count = seeds or study.affordable_seeds(winners)
     horizon = _horizon(goal, winners, study.R)
     yield from stage(["report"], count=count, horizon=horizon, slack=goal.slack)
@@ -195,7 +197,7 @@ def _compared(
         seeds=study.reported(count),
         budget=None if study.budget == inf else study.budget,
         complete=all(course.search.complete for course in courses),
-        notes=(*study.measured.notes(goal), *study.judged(entries)),
+        notes=(*study.measured.notes(goal, untold=slack is None), *study.judged(entries)),
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
@@ -206,7 +208,8 @@ def _compared(
 
 
 def _check_count(name: str, count: int | None, what: str) -> None:
-    if count is not None and (isinstance(count, bool) or count < 1):
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
 
@@ -221,16 +224,16 @@ def _settled(goal: Goal, curves: list[list[RoundLine]], start: dict[str, float])
     bests = [best for curve in curves if (best := goal.best(curve)) is not None]
     if not bests:
         return replace(goal, target=0.5)
-    if goal.metric == ACCURACY:
-        return replace(goal, target=floor(98 * max(bests)) / 100)
     best = max(bests) if goal.metric.higher else min(bests)
+    if goal.metric == ACCURACY and best >= 0.1:
+        return replace(goal, target=floor(98 * best) / 100)
     begun = start[goal.name] if isfinite(start[goal.name]) else best
-    short = 0.02 if goal.metric.higher else 0.01  # the target is so much of the way short of it
-    return replace(goal, target=float(f"{best - short * (best - begun):.4g}"))
+    short = (0.02 if goal.metric.higher else 0.01) * (best - begun)  # of the way to it
+    return replace(goal, target=rounded(best - short, short))
 
 
-def _slack(study: Study, goal: Goal, courses: Sequence[Course]) -> float:
-    """Return what the rows cannot tell of the metric, at the best model that was found."""
+def _slack(study: Study, goal: Goal, courses: Sequence[Course]) -> float | None:
+    """Return what the rows cannot tell of the metric, at the best model; None: they are too few."""
     ours = [c.winner for c in courses if not c.lane.measured and goal.best_round(c.winner.rounds)]
     if not ours:
         return 0.0

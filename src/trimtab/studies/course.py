@@ -55,7 +55,7 @@ class Course:
 
     def __post_init__(self) -> None:
         study, lane = self.study, self.lane
-        self.goal = study.goal
+        self.goal = study.goal if lane.measured is None else study.goal.without_messages()
         self.search = Search(
             lambda point: study.start(lane, point),
             self.goal,

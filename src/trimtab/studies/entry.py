@@ -92,8 +92,17 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Return the entry as `--json` prints it."""
         names = (
-            *("name", "settings", "rounds", "bytes", "seconds", "best", "diverged", "fragile"),
-            *("diverged_at", "exchanges", "work", "interval", "reached", "test", "tests"),
+            *("name", "label", "settings", "rounds", "bytes", "seconds", "best", "diverged"),
+            *(
+                "fragile",
+                "diverged_at",
+                "exchanges",
+                "work",
+                "interval",
+                "reached",
+                "test",
+                "tests",
+            ),
             "per_client",
             *("not_run", "baseline"),
         )
@@ -103,7 +112,6 @@ class Entry:
     def to_record(self) -> dict[str, Any]:
         """Return the entry as the folder keeps it, with all that a page shows."""
         return self.to_json() | {
-            "label": self.label,
             "shown": self.shown,
             "colour": self.colour,
             "step": self.step,
@@ -177,7 +185,7 @@ def over_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
             tests.setdefault(name, []).extend([] if value is None else [value])
     worth = {name: median(values) for name, values in tests.items() if values}
     diverged = [run.diverged_at for run in runs if run.diverged_at is not None]
-    every = len(costs) == len(runs)
+    every = 0 < len(costs) == len(runs)
     found = interval([cost.rounds for cost in costs]) if every else None
 
     def middle(name: str) -> Any:

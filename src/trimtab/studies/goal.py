@@ -57,6 +57,10 @@ class Goal:
         """Return the goal of whoever runs on."""
         return Goal(self.metric, unit=self.unit)
 
+    def without_messages(self) -> "Goal":
+        """Return the goal of those who send nothing: what is sent cannot be preferred."""
+        return replace(self, unit="work" if self.unit == "work" else "rounds")
+
     def easier(self) -> "Goal":
         """Return the easiest goal that the rows cannot tell from this one.
 
@@ -66,7 +70,8 @@ class Goal:
         if self.target is None or not self.slack:
             return self
         target = self.target - self.slack if self.metric.higher else self.target + self.slack
-        return replace(self, target=float(f"{target:.4g}"), slack=0.0)
+        target = min(max(target, self.metric.low), self.metric.high)
+        return replace(self, target=rounded(target, self.slack), slack=0.0)
 
     def cost(self, rounds: Sequence[RoundLine]) -> float:
         """Return what some rounds cost, in the unit by which runs are compared."""
@@ -105,6 +110,16 @@ class Goal:
         return None if line is None else line.metrics[self.name]
 
 
+def rounded(target: float, step: float) -> float:
+    """Return a target with four digits, or with more where four would move it by much of a step.
+
+    >>> rounded(0.123456, step=0.01), rounded(1000.4396, step=0.04)
+    (0.1235, 1000.44)
+    """
+    tries = (float(f"{target:.{digits}g}") for digits in range(4, 17))
+    return next((short for short in tries if abs(short - target) <= abs(step) / 20), target)
+
+
 def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
     """Return the goal a problem suggests: its own metric, or accuracy where it has one, or loss."""
     measured = problem.evaluate(problem.x0() if x is None else x)
@@ -119,6 +134,8 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
                 else f"its metric {metric.name!r} too."
             )
         )
+    for name, value in measured.items():
+        _check_number(problem, name, value)
     taken = sorted({f.name for f in fields(RoundLine)} & set(measured))
     if taken:
         raise ValueError(
@@ -130,6 +147,15 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
             "target", "{target:{_given}}; pass {_wanted}.", _given=target, _wanted=_wanted(metric)
         )
     return Goal(metric, target)
+
+
+def _check_number(problem: Problem, name: str, value: Any) -> None:
+    """Refuse a metric that is no number; of NumPy or PyTorch it may be."""
+    if not isinstance(plain(value), int | float | None) or value is None:
+        raise ValueError(
+            f"{type(problem).__name__}.evaluate returns {name!r} as {value!r}; return a number, "
+            "NaN where it is undefined."
+        )
 
 
 def _wanted(metric: Metric) -> str:

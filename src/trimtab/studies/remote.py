@@ -20,6 +20,7 @@ from trimtab.studies.workers import Helper, Inbox, Job, Message, Start
 
 Files = dict[str, bytes]
 SEND_EVERY = 5.0  # seconds of work that an interruption may cost a lane
+PATIENCE = 2.0  # an actor that is asked to end is waited for <= 2 seconds
 
 
 def helpers(address: str | None, folder: Path) -> tuple[int, Start]:
@@ -37,6 +38,8 @@ class RemoteHelper:
 
     def __init__(self, ray: Any, setup: Message, inbox: Inbox, folder: Path) -> None:
         self.job: Job | None = None
+        self.closing: Any = None  # what an actor that was asked to end will answer,
+        self.until = 0.0  # and until when that is waited for
         self.ended = "a machine of the cluster was lost"
         self.ray, self.inbox, self.folder = ray, inbox, folder
         kind = ray.remote(LaneActor).options(num_cpus=1, max_restarts=0, max_task_retries=0)
@@ -56,15 +59,17 @@ class RemoteHelper:
                     write_whole(self.folder / label / name, content)
                 if message:
                     self.inbox.put((self, message))
-        except self.ray.exceptions.RayError:
+        except Exception:  # Whatever it is, the driver runs the stage itself, and meets it too.
             self.inbox.put((self, None))
 
     def ask_to_end(self) -> None:
-        """End the actor; what it has sent by now is on disk."""
-        self.end()
+        """Let the actor remove its folder; what it has sent by now is on disk."""
+        self.closing, self.until = self.actor.close.remote(), monotonic() + PATIENCE
 
     def wait(self) -> None:
-        """Wait for nothing."""
+        """Wait a little: an actor that is in the middle of a round does not hear."""
+        if self.closing is not None:
+            self.ray.wait([self.closing], timeout=max(0.0, self.until - monotonic()))
 
     def end(self) -> None:
         """End the actor."""
@@ -78,6 +83,10 @@ class LaneActor:
         self.setup, self.jobs = setup, cast(Any, None)
         self.folder = Path(mkdtemp(prefix="trimtab-lane-"))
         os.environ["TRIMTAB_CORES"] = "1"
+
+    def close(self) -> None:
+        """Remove the folder."""
+        rmtree(self.folder, ignore_errors=True)
 
     def run(self, job: Message, files: Files) -> Generator[Message, None, None]:
         """Run a stage; tell of its events, and send the files that have changed."""

@@ -152,11 +152,14 @@ class Search:
         return chosen
 
     def _length(self, point: Point, r: int) -> int:
-        """Return the rounds of a rung: as many as cost what r rounds of the first candidate do."""
+        """Return the rounds of a rung: as many as cost what r rounds of the first candidate do.
+
+        The first one that has rounds: one that diverged at once is no measure.
+        """
         if self.goal.unit == "rounds":
             return r
-        own, first = (self._per_round(p) for p in (point, next(iter(self.trials))))
-        return max(1, min(self.R, round(r * first / own)))
+        first = next((p for p, trial in self.trials.items() if trial.rounds), point)
+        return max(1, min(self.R, round(r * self._per_round(first) / self._per_round(point))))
 
     def _until(self, point: Point, alive: Sequence[Point], r: int) -> int:
         """Return the last round of a rung, or that which costs what the first one there cost."""

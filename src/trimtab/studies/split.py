@@ -22,6 +22,10 @@ FEW_ROWS = (
     "the validation rows know {goal.name} to ± {goal.slack:g} (90 %), so a difference counts only "
     "if it also holds for {easier.target:g}."
 )
+TOO_FEW_ROWS = (
+    "the validation rows are too few to tell how well they know {goal.name}, so a difference may "
+    "be theirs; hold out more."
+)
 NO_TEST = "there are no test data: the last numbers are of the rows that were trained on."
 
 
@@ -45,17 +49,23 @@ class Measured:
         """The data of the last numbers."""
         return "test" if capabilities(self.problem).has_test else "training"
 
-    def slack(self, x: Vector, metric: Metric) -> float:
-        """Return half the 90 % interval of a metric at x that comes from the few held-out rows."""
-        error = None if self.split == "none" else capabilities(self.problem).validation_error
-        found = None if error is None else error(x, metric.name)
-        return 0.0 if found is None else float(f"{NORMAL * found:.2g}")
+    def slack(self, x: Vector, metric: Metric) -> float | None:
+        """Return half the 90 % interval of a metric at x that comes from the few held-out rows.
 
-    def notes(self, goal: Goal) -> list[str]:
-        """Return what a reader must know of the numbers."""
+        0 where nothing is held out, or the problem does not say; None where they are too few.
+        """
+        error = None if self.split == "none" else capabilities(self.problem).validation_error
+        if error is None:
+            return 0.0
+        found = error(x, metric.name)
+        return None if found is None else float(f"{NORMAL * found:.2g}")
+
+    def notes(self, goal: Goal, untold: bool = False) -> list[str]:
+        """Return what a reader must know; untold: rows cannot say how well they know the metric."""
         own = [ON_THE_END.format(data=f"{self.tested_on} data")] if self.on_the_end else []
         own += [NO_TEST] if self.tested_on == "training" and not self.on_the_end else []
         own += [FEW_ROWS.format(goal=goal, easier=goal.easier())] if goal.slack else []
+        own += [TOO_FEW_ROWS.format(goal=goal)] if untold else []
         return [*own, *notes(self.problem, goal.metric)]
 
 

@@ -41,11 +41,15 @@ def interval(values: Sequence[float]) -> Interval | None:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
     """Return the interval of theirs over ours, compared in pairs; 1 in it is no difference.
 
+    None where that is no number: for fewer than two pairs, or where ours cost nothing.
+
     >>> ratio([10, 20, 30], [20, 41, 59]).low > 1.9
     True
     >>> 1 in ratio([10, 20, 30], [11, 19, 30])
     True
     """
+    if not all(value > 0 for value in ours):
+        return None
     return interval([b / a for a, b in zip(ours, theirs, strict=True)])
 
 

@@ -11,7 +11,7 @@ from trimtab.core import Algorithm, Vector
 from trimtab.errors import BadArgument
 from trimtab.simulation import cohort_size
 from trimtab.simulation.executors import choose
-from trimtab.studies.budget import sample_gradients
+from trimtab.studies.budget import TIMED_STEP, sample_gradients
 from trimtab.studies.cost import spent
 from trimtab.studies.entry import Entry
 from trimtab.studies.events import RoundDone
@@ -84,7 +84,7 @@ class Study:
                 return inf
             space = max(searched, key=lambda lane: lane.kind.has_K).space
             assert space is not None
-            first = space.points[0]
+            first = replace(space.points[0], eta=TIMED_STEP)
             tried = [replace(first, K=K) for K in space.Ks] or [first]
             trials = [self._in_memory(space.build(point)) for point in tried]
             found = yield from sample_gradients(trials, self.goal, minutes, len(self.lanes))

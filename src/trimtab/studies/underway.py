@@ -145,7 +145,7 @@ def entry_so_far(
 
 def standing(result: Comparison) -> str:
     """Say who is ahead, as far as anybody can tell."""
-    entries = [entry for entry in result.entries if entry.best is not None]
+    entries = [e for e in result.entries if e.best is not None and not e.baseline]
     if not entries:
         return "Nothing has been measured yet."
     higher = result.goal.metric.higher

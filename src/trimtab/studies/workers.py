@@ -70,7 +70,8 @@ class Worker:
     def _listen(self, inbox: "Inbox") -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            inbox.put((self, json.loads(line)))
+            if line.endswith(b"\n"):  # The last line of a process that was killed may not.
+                inbox.put((self, json.loads(line)))
         inbox.put((self, None))
 
     def ask_to_end(self) -> None:

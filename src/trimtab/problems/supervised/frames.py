@@ -64,7 +64,8 @@ class Columns:
                 numbers[name] = (0.0, 1.0)
             else:
                 array = column.to_numpy(dtype=float)
-                numbers[name] = (float(array.mean()), float(array.std()) or 1.0)
+                constant = array.min() == array.max()  # whose deviation may be a rounding above 0
+                numbers[name] = (float(array.mean()), 1.0 if constant else float(array.std()))
         if not numbers and not categories:
             raise ValueError(
                 f"the table has no column besides {', '.join([*targets, *without])}; give it some "

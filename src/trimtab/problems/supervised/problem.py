@@ -28,7 +28,7 @@ from trimtab.problems.supervised.arguments import (
     numbers_of,
 )
 from trimtab.problems.supervised.batches import Sampling, batch_size
-from trimtab.problems.supervised.client_data import ClientData, check_clients
+from trimtab.problems.supervised.client_data import ClientData, check_clients, no_samples
 from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
@@ -404,6 +404,8 @@ class Supervised:
         20
         """
         per_pass = [self.steps_in_a_pass(i) for i in range(self.N) if self.clients.size(i)]
+        if not per_pass:
+            raise no_samples("client 0")
         return max(1, round(epochs * sum(per_pass) / len(per_pass)))
 
     def steps_in_a_pass(self, i: int) -> int:

@@ -1,6 +1,6 @@
 """How well some rows know a metric: the standard error that comes from which rows they are."""
 
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import ERROR, stream
+from trimtab.problems.metrics import ranges_of
 from trimtab.problems.supervised.evaluation import Evaluation
 from trimtab.problems.supervised.samples import Data
 
@@ -20,7 +21,9 @@ def row_error(
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
 
     The jackknife serves every metric, also those that are no means. None where it cannot be told:
-    of one row, or where the metric is undefined without some of them.
+    of one row, or where the metric is undefined without some of them. Where all n rows are alike,
+    all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
+    succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.
     """
     n = len(data)
     groups = min(GROUPS, n)
@@ -34,5 +37,13 @@ def row_error(
         values.append(measured.get(name, float("nan")))
     if not all(map(isfinite, values)):
         return None
+    if max(values) == min(values):
+        return _error_of_equals(evaluation, name, n)
     mean = fmean(values)
     return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
+
+
+def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
+    metric = ranges_of(evaluation.metrics, None).get(name)
+    span = inf if metric is None else metric.high - metric.low
+    return span / (n + 2) if isfinite(span) else 0.0
