@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.capabilities import OnePass, capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
@@ -36,10 +36,28 @@ class Abilities:
         """(clients, x, V) -> the same of several clients, where that is faster than in turn."""
         return capabilities(self.problem).chunk_hessian_products
 
+    @property
+    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
+        """(i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V."""
+        return capabilities(self.problem).third_derivative
+
     @cached_property
     def loss(self) -> Callable[[Vector], float]:
         """x -> f(x): its own, the mean of its clients', or else the loss that it evaluates."""
+        if self._one_pass is not None:
+            return self._one_pass.loss
         return capabilities(self.problem).loss or (lambda x: self._evaluated(x, None))
+
+    @cached_property
+    def loss_and_gradient(self) -> Callable[[Vector], tuple[float, Vector]]:
+        """x -> f(x) and its gradient, in one pass where that can be."""
+        if self._one_pass is not None:
+            return self._one_pass.loss_and_gradient
+        return lambda x: (self.loss(x), self.gradient(x).detach())
+
+    @cached_property
+    def _one_pass(self) -> OnePass | None:
+        return capabilities(self.problem).one_pass
 
     @cached_property
     def client_loss(self) -> Callable[[int, Vector], float]:
@@ -60,6 +78,9 @@ class Abilities:
     @cached_property
     def gradient(self) -> Callable[[Vector], Vector]:
         """x -> grad f(x), on all data."""
+        one_pass = self._one_pass
+        if one_pass is not None:
+            return lambda x: one_pass.loss_and_gradient(x)[1]
         at_once, weights = self.gradients_at_once, self.problem.weights
         if at_once is None:
             return capabilities(self.problem).gradient

@@ -5,7 +5,8 @@ gradients the derivatives are not symmetric and have no such eigenvalues: L and 
 norms then, and mu is the least eigenvalue of the symmetric part.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import nan, sqrt
 
 import torch
@@ -17,7 +18,8 @@ from trimtab.diagnosis.estimate import REPLICATES
 from trimtab.diagnosis.lanczos import Spectrum, dense
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.resampling import Draws, largest
-from trimtab.diagnosis.theory import weighted
+from trimtab.diagnosis.theory import lyapunov_of, weighted
+from trimtab.problems.lyapunov import continuous
 
 DENSE = 2000  # the mean Hessian is formed if d <= 2000
 SMALL = 300  # the Hessians of all clients are formed if d <= 300
@@ -127,6 +129,26 @@ class Hessians:
     rough: bool = False  # True: it was cut so short that L and delta say little
     errors: dict[str, float] = field(default_factory=dict)  # what an iteration may have left out
     restricted: Restricted | None = None  # the matrices themselves, for replicates
+
+    @cached_property
+    def eigen(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues of Hess, ascending, and its eigenvectors in columns."""
+        assert self.matrix is not None
+        values, U = torch.linalg.eigh(self.matrix)
+        return values, U
+
+    def lyapunov(self, C: Tensor, *, symmetric: bool) -> Tensor:
+        """Return X with Hess X + X Hess' = C; the matrix is there."""
+        assert self.matrix is not None
+        return lyapunov_of(*self.eigen, C) if symmetric else continuous(self.matrix, C)
+
+    def with_exact_mu(self) -> "Hessians":
+        """Return the same with mu by the matrix, which is there."""
+        values, U = self.eigen
+        mu, errors = min(float(values[0]), self.mu), self.errors | {"mu": 0.0}
+        exact = replace(self, mu=mu, mu_exact=True, errors=errors)
+        exact.__dict__["eigen"] = values, U  # It is that of the same matrix.
+        return exact
 
     @property
     def mu_may_be_zero(self) -> bool:

@@ -130,7 +130,7 @@ class _Search:
             self._keep()
             raise _OverError
         here = torch.as_tensor(at).to(self.like)
-        loss, gradient = self.can.loss(here), self.can.gradient(here).detach()
+        loss, gradient = self.can.loss_and_gradient(here)
         slope = float(gradient.norm())
         if self.lowest == inf:
             self.start, self.least, self.lowest = slope, loss, loss

@@ -12,7 +12,7 @@ from math import floor, inf, isfinite
 from trimtab.core.task import Progress
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, make, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.quadratic_model import NEAR
+from trimtab.diagnosis.model_rounds import NEAR
 from trimtab.diagnosis.rows import TrialCurve
 from trimtab.simulation import Diverged, Simulation, simulate
 

@@ -47,6 +47,7 @@ from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.pooled import Pooled
 from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.unseen import Unseen, with_own_tests
@@ -334,6 +335,15 @@ class Supervised:
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of f at x, over all clients."""
         return self._objective.gradient(x)
+
+    def in_one_pass(self) -> Pooled | None:
+        """Return f and its gradient on all samples together; None where clients must be apart."""
+        return self._objective.in_one_pass()
+
+    @property
+    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
+        """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
+        return self._curvature.third(self.clients)
 
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
