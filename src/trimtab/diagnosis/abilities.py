@@ -15,6 +15,7 @@ from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
 
 AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
+WORTH_A_GRAPH = 4  # a cohort of S >= 4 clients is worth a captured graph
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Abilities:
     def products_at_once(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
         """(clients, x, V) -> the same of several clients, where that is faster than in turn."""
         return capabilities(self.problem).chunk_hessian_products
+
+    @property
+    def hessian(self) -> Callable[[int, Vector], Tensor] | None:
+        """(i, x) -> Hess_i at x, where that is cheaper than products with unit vectors."""
+        return capabilities(self.problem).hessian
 
     @property
     def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
@@ -104,6 +110,25 @@ class Abilities:
         """(clients, seed, r) -> the oracle of several clients, where a kernel computes them."""
         can = capabilities(self.problem)
         return can.chunk_oracle if can.play is not None else None
+
+    @cached_property
+    def batches_at_once(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
+        """(clients, seed, r) -> the same for mini-batches, by a kernel or a captured graph."""
+        return (
+            capabilities(self.problem).chunk_oracle if self._vectorised else self.gradients_at_once
+        )
+
+    def executor(self, S: int) -> str:
+        """Return what runs many rounds of S clients fastest: a graph pays sooner than in a few."""
+        return "batched" if self._vectorised and S >= WORTH_A_GRAPH else "auto"
+
+    @cached_property
+    def _vectorised(self) -> bool:
+        """Whether a captured graph computes several clients at once, since no kernel does."""
+        can = capabilities(self.problem)
+        return (
+            can.play is None and can.why_not_vectorised is not None and not can.why_not_vectorised()
+        )
 
     @property
     def optimum(self) -> Vector | None:

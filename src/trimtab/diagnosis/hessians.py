@@ -5,6 +5,7 @@ gradients the derivatives are not symmetric and have no such eigenvalues: L and 
 norms then, and mu is the least eigenvalue of the symmetric part.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import nan, sqrt
@@ -166,14 +167,12 @@ class HessiansSeen:
 
 def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return all Hess_i in float64, or None if they are large or there is no time for them."""
-    d = panel.problem.d
-    if d > SMALL:
+    if panel.problem.d > SMALL:
         return None
-    # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
-    columns = [H.cpu().double() for H in panel.all_products(x, torch.eye(d).to(x), out_of_time)]
-    if len(columns) < panel.problem.N or out_of_time():
+    found = list(_matrices(panel, x, out_of_time))
+    if len(found) < panel.problem.N or out_of_time():
         return None
-    H_i = torch.stack(columns).mT
+    H_i = torch.stack(found)
     return (H_i + H_i.mT) / 2 if panel.can.symmetric else H_i
 
 
@@ -185,10 +184,23 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     assert panel.can.symmetric
     H, seen = torch.zeros(d, d, dtype=torch.float64), 0
     if not out_of_time():
-        for H_i in panel.all_products(x, torch.eye(d).to(x), out_of_time):
-            H.add_(H_i.cpu().double(), alpha=float(panel.p[seen]))
+        for H_i in _matrices(panel, x, out_of_time):
+            H.add_(H_i, alpha=float(panel.p[seen]))
             seen += 1
     return (H + H.T) / 2 if seen == panel.problem.N else None
+
+
+def _matrices(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Iterator[Tensor]:
+    """Yield Hess_i in float64 for one client after the other, until the time is over."""
+    closed = panel.can.hessian
+    if closed is None:  # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
+        for columns in panel.all_products(x, torch.eye(panel.problem.d).to(x), out_of_time):
+            yield columns.cpu().double().T
+        return
+    for i in range(panel.problem.N):
+        if i and out_of_time():
+            return
+        yield closed(i, x).cpu().double()
 
 
 def by_matrices(

@@ -242,7 +242,8 @@ def _hessians_at(
         if found is not None:
             return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
-    if x is not case.best or not budget.decomposes(d, end):
+    # The whole matrix is for the law of the noise at an optimum, and makes mu exact on the way.
+    if not (case.optimum and x is case.best and budget.decomposes(d, end)):
         return hessians
     yield Progress("the mean Hessian", (begin + end) / 2)
     hessians = replace(hessians, matrix=full_hessian(panel, x, out_of_time))

@@ -50,6 +50,7 @@ class Capabilities:
     hessian_products = _Own[Callable[[int, Vector, Tensor], Tensor]]("client_hvp")  # Hess_i V'
     # The same for several clients, (s, m, d); None where one after the other is as fast.
     chunk_hessian_products = _Own[Callable[[Sequence[int], Vector, Tensor], Tensor]]("chunk_hvp")
+    hessian = _Own[Callable[[int, Vector], Tensor]]("client_hessian")  # Hess_i, where it is cheap
     # (i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V.
     third_derivative = _Own[Callable[[int, Vector, Tensor], Vector]]("third_derivative")
     chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
@@ -171,12 +172,13 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_hvp`, `third_derivative`, `in_one_pass`, `chunk_oracle`, `kernel` and
-    `play`, `why_no_kernel`, `why_not_vectorised`, `threads`, `steps`, `steps_in_a_pass`,
-    `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`, `flatten`, `split`,
-    `validate` (and, if that is not always so, `has_validation`), `has_test`, `has_own_test`,
-    `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`, `weighing` or `columns`; by
-    an `evaluate` that takes a client; by `symmetric` = False that its oracles are no gradients.
+    `client_hvp`, `chunk_hvp`, `client_hessian`, `third_derivative`, `in_one_pass`, `chunk_oracle`,
+    `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`, `threads`, `steps`,
+    `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`,
+    `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`), `has_test`,
+    `has_own_test`, `groups`, `metrics`, `with_metric`, `class_shares`, `label_counts`, `weighing`
+    or `columns`; by an `evaluate` that takes a client; by `symmetric` = False that its oracles are
+    no gradients.
     Where it has no gradients of its own, they come from its oracles; where it has no loss but the
     clients' losses, it is their mean.
 

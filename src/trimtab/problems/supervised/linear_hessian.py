@@ -37,6 +37,29 @@ def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
     return torch.cat([into, slopes.sum(1)], 1) if biased else into
 
 
+def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
+    """Return the whole Hessian of the mean loss on X at x: a block for each pair of outputs."""
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    every = torch.cat([X, torch.ones_like(X[:, :1])], 1) if biased else X
+    q = every.shape[1]
+    H = x.new_zeros(C, q, C, q)
+    for c in range(C):
+        unit = torch.zeros_like(Z)
+        unit[:, c] = 1
+        curved = _curved(layers.loss, Z, unit[None])[0] / len(X)  # of each output with output c
+        rows = (curved[:, :, None] * every[:, None]).flatten(1)
+        H[c] = (every.T @ rows).view(q, C, q)
+    H = H.view(C * q, C * q)
+    order = torch.arange(C * q).view(C, q)
+    if biased:  # In x, all biases come after all weights.
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        H = H[order][:, order]
+    return H
+
+
 def linear_third(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Vector:
     """Return the gradient of tr(Hess V) at x, with the Hessian of the mean loss on X.
 

@@ -341,6 +341,14 @@ class Supervised:
         return self._objective.in_one_pass()
 
     @property
+    def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
+        """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
+        whole = self._curvature.whole(self.clients)
+        return (
+            None if whole is None else lambda i, x: whole(i, x) + self.l2 * torch.eye(self.d).to(x)
+        )
+
+    @property
     def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
         """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
         return self._curvature.third(self.clients)
