@@ -12,7 +12,7 @@ from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
 from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model
 from trimtab.diagnosis.choice import choose
-from trimtab.diagnosis.quadratic_model import Predicted
+from trimtab.diagnosis.model_rounds import Predicted, Rounds
 from trimtab.report import write_diagnosis
 
 FIELDS = ["G", "B", "delta", "L", "mu", "sigma", "zeta", "K", "eta_l", "eta_g", "algorithm"]
@@ -90,8 +90,8 @@ def test_rounds_on_the_model_of_quadratics_are_rounds(name, S):
     kinds = {"sgd": Sgd, "fedavg": FedAvg, "scaffold": Scaffold}
     eta = 0.3
     model = _model(problem)
-    etas = torch.tensor([eta], dtype=torch.float64)
-    rows = quadratic_model.rounds(model, name, K, etas, S=S, N=6)
+    lane = (torch.tensor([number], dtype=torch.float64) for number in (K, eta))
+    rows = Rounds(model, name, *lane, S=S, N=6)
     made = Sgd(eta=eta) if name == "sgd" else kinds[name](eta_l=eta, K=K)
     real = simulate(made, problem)
     assert found

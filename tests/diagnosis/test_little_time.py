@@ -16,6 +16,7 @@ from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_mod
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
+from trimtab.diagnosis.model_rounds import Goal, predict
 from trimtab.diagnosis.panel import Panel, choose_panel
 from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
 from trimtab.diagnosis.winner import _better, better_step, winner
@@ -396,8 +397,8 @@ def test_rounds_on_the_model_end_when_the_time_is_over():
     zero = torch.zeros_like(problem.b)
     start = problem.x0() - problem.x_star
     model = quadratic_model.QuadraticModel(problem.weights, a, U, zero, start, 0.0, None)
-    options = {"S": 6, "N": 6, "share": 1e-30, "R": 1000}
-    assert quadratic_model.predict(model, "fedavg", 1, **options, out_of_time=after(4)).ran == 4
+    goal = Goal(share=1e-30, S=6, N=6, R=1000)
+    assert [one.ran for one in predict(model, "fedavg", [1, 4], goal, 0, after(4))] == [4, 4]
 
 
 def test_whole_hessians_look_at_the_clock_between_products():

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.capabilities import OnePass, capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
 
 AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
+WORTH_A_GRAPH = 4  # a cohort of S >= 4 clients is worth a captured graph
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,33 @@ class Abilities:
         """(clients, x, V) -> the same of several clients, where that is faster than in turn."""
         return capabilities(self.problem).chunk_hessian_products
 
+    @property
+    def hessian(self) -> Callable[[int, Vector], Tensor] | None:
+        """(i, x) -> Hess_i at x, where that is cheaper than products with unit vectors."""
+        return capabilities(self.problem).hessian
+
+    @property
+    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
+        """(i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V."""
+        return capabilities(self.problem).third_derivative
+
     @cached_property
     def loss(self) -> Callable[[Vector], float]:
         """x -> f(x): its own, the mean of its clients', or else the loss that it evaluates."""
+        if self._one_pass is not None:
+            return self._one_pass.loss
         return capabilities(self.problem).loss or (lambda x: self._evaluated(x, None))
+
+    @cached_property
+    def loss_and_gradient(self) -> Callable[[Vector], tuple[float, Vector]]:
+        """x -> f(x) and its gradient, in one pass where that can be."""
+        if self._one_pass is not None:
+            return self._one_pass.loss_and_gradient
+        return lambda x: (self.loss(x), self.gradient(x).detach())
+
+    @cached_property
+    def _one_pass(self) -> OnePass | None:
+        return capabilities(self.problem).one_pass
 
     @cached_property
     def client_loss(self) -> Callable[[int, Vector], float]:
@@ -60,6 +84,9 @@ class Abilities:
     @cached_property
     def gradient(self) -> Callable[[Vector], Vector]:
         """x -> grad f(x), on all data."""
+        one_pass = self._one_pass
+        if one_pass is not None:
+            return lambda x: one_pass.loss_and_gradient(x)[1]
         at_once, weights = self.gradients_at_once, self.problem.weights
         if at_once is None:
             return capabilities(self.problem).gradient
@@ -83,6 +110,25 @@ class Abilities:
         """(clients, seed, r) -> the oracle of several clients, where a kernel computes them."""
         can = capabilities(self.problem)
         return can.chunk_oracle if can.play is not None else None
+
+    @cached_property
+    def batches_at_once(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
+        """(clients, seed, r) -> the same for mini-batches, by a kernel or a captured graph."""
+        return (
+            capabilities(self.problem).chunk_oracle if self._vectorised else self.gradients_at_once
+        )
+
+    def executor(self, S: int) -> str:
+        """Return what runs many rounds of S clients fastest: a graph pays sooner than in a few."""
+        return "batched" if self._vectorised and S >= WORTH_A_GRAPH else "auto"
+
+    @cached_property
+    def _vectorised(self) -> bool:
+        """Whether a captured graph computes several clients at once, since no kernel does."""
+        can = capabilities(self.problem)
+        return (
+            can.play is None and can.why_not_vectorised is not None and not can.why_not_vectorised()
+        )
 
     @property
     def optimum(self) -> Vector | None:

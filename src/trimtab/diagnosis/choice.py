@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SCAFFOLD, SGD
-from trimtab.diagnosis.quadratic_model import FINER, NEAR, Predicted
+from trimtab.diagnosis.model_rounds import FINER, NEAR, Predicted
 
 LIKE = 1.1  # a simpler algorithm is advised if it needs <= 1.1 x the fewest rounds
 ALIKE = 1.0  # clients count as alike on the way if zeta <= 1.0 x |grad f|

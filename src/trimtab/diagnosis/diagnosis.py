@@ -11,7 +11,7 @@ from trimtab.diagnosis.candidates import make
 from trimtab.diagnosis.differences import Differences
 from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.gain import Gain
-from trimtab.diagnosis.quadratic_model import Predicted
+from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
 

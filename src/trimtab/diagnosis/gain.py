@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from trimtab.diagnosis import quadratic_model
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import has_K, named
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import LIKE, Choice
 from trimtab.diagnosis.estimate import Estimate
-from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
+from trimtab.diagnosis.model_rounds import Goal, Predicted, predict
+from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.resampling import Draws, few_draws
 from trimtab.diagnosis.trial import Lane
 
@@ -112,23 +112,14 @@ def _repeated(
     ratios: list[float] = []
     for repeat in range(REPEATS):
         other = model.reweighted(draws.weights[repeat]) if draws.clients_vary else model
-        runs = []
+        runs: list[Predicted] = []
         for one in (mine, rival):
             if out_of_time():
                 return ratios
-            runs.append(
-                quadratic_model.predict(
-                    other,
-                    one.algorithm,
-                    one.K,
-                    S=case.S,
-                    N=case.problem.N,
-                    share=share,
-                    R=max(20, 4 * (one.rounds or 1)),
-                    seed=case.seed + 1 + repeat,
-                    out_of_time=out_of_time,
-                )
-            )
+            R = max(20, 4 * (one.rounds or 1))
+            goal = Goal(share, case.S, case.problem.N, R, finer=())
+            seed = case.seed + 1 + repeat
+            runs += predict(other, one.algorithm, [one.K], goal, seed, out_of_time)
         if all(run.rounds is not None for run in runs):
             ratios.append(_ratio(*runs))
     return ratios

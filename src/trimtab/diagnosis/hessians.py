@@ -5,7 +5,9 @@ gradients the derivatives are not symmetric and have no such eigenvalues: L and 
 norms then, and mu is the least eigenvalue of the symmetric part.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import nan, sqrt
 
 import torch
@@ -17,7 +19,8 @@ from trimtab.diagnosis.estimate import REPLICATES
 from trimtab.diagnosis.lanczos import Spectrum, dense
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.resampling import Draws, largest
-from trimtab.diagnosis.theory import weighted
+from trimtab.diagnosis.theory import lyapunov_of, weighted
+from trimtab.problems.lyapunov import continuous
 
 DENSE = 2000  # the mean Hessian is formed if d <= 2000
 SMALL = 300  # the Hessians of all clients are formed if d <= 300
@@ -128,6 +131,26 @@ class Hessians:
     errors: dict[str, float] = field(default_factory=dict)  # what an iteration may have left out
     restricted: Restricted | None = None  # the matrices themselves, for replicates
 
+    @cached_property
+    def eigen(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues of Hess, ascending, and its eigenvectors in columns."""
+        assert self.matrix is not None
+        values, U = torch.linalg.eigh(self.matrix)
+        return values, U
+
+    def lyapunov(self, C: Tensor, *, symmetric: bool) -> Tensor:
+        """Return X with Hess X + X Hess' = C; the matrix is there."""
+        assert self.matrix is not None
+        return lyapunov_of(*self.eigen, C) if symmetric else continuous(self.matrix, C)
+
+    def with_exact_mu(self) -> "Hessians":
+        """Return the same with mu by the matrix, which is there."""
+        values, U = self.eigen
+        mu, errors = min(float(values[0]), self.mu), self.errors | {"mu": 0.0}
+        exact = replace(self, mu=mu, mu_exact=True, errors=errors)
+        exact.__dict__["eigen"] = values, U  # It is that of the same matrix.
+        return exact
+
     @property
     def mu_may_be_zero(self) -> bool:
         """Whether mu is so small that what the iteration left out may be all of it."""
@@ -144,14 +167,12 @@ class HessiansSeen:
 
 def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return all Hess_i in float64, or None if they are large or there is no time for them."""
-    d = panel.problem.d
-    if d > SMALL:
+    if panel.problem.d > SMALL:
         return None
-    # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
-    columns = [H.cpu().double() for H in panel.all_products(x, torch.eye(d).to(x), out_of_time)]
-    if len(columns) < panel.problem.N or out_of_time():
+    found = list(_matrices(panel, x, out_of_time))
+    if len(found) < panel.problem.N or out_of_time():
         return None
-    H_i = torch.stack(columns).mT
+    H_i = torch.stack(found)
     return (H_i + H_i.mT) / 2 if panel.can.symmetric else H_i
 
 
@@ -163,10 +184,23 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     assert panel.can.symmetric
     H, seen = torch.zeros(d, d, dtype=torch.float64), 0
     if not out_of_time():
-        for H_i in panel.all_products(x, torch.eye(d).to(x), out_of_time):
-            H.add_(H_i.cpu().double(), alpha=float(panel.p[seen]))
+        for H_i in _matrices(panel, x, out_of_time):
+            H.add_(H_i, alpha=float(panel.p[seen]))
             seen += 1
     return (H + H.T) / 2 if seen == panel.problem.N else None
+
+
+def _matrices(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Iterator[Tensor]:
+    """Yield Hess_i in float64 for one client after the other, until the time is over."""
+    closed = panel.can.hessian
+    if closed is None:  # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
+        for columns in panel.all_products(x, torch.eye(panel.problem.d).to(x), out_of_time):
+            yield columns.cpu().double().T
+        return
+    for i in range(panel.problem.N):
+        if i and out_of_time():
+            return
+        yield closed(i, x).cpu().double()
 
 
 def by_matrices(

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf, log2
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,21 +12,21 @@ from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, lanczos
+from trimtab.diagnosis.lbfgs import minimise
 from trimtab.diagnosis.panel import Panel
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Diverged, simulate
-
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
 
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
 ON_THE_WAY = f"after {ROUNDS} rounds of FedAvg"
 REMEMBERED = 20_000_000  # the points that are remembered hold <= 20,000,000 numbers, and one more
 REACHED = 1e-3  # a point counts as an optimum if |grad f| there is <= 1e-3 x the start's
 WAY = 40  # of the points on the way, <= 40 are looked at again
-CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's
-LARGE = 1_000_000  # L-BFGS remembers less if d > 1,000,000
+CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's,
+PATIENCE = 50  # or if in 50 gradients |grad f| did not halve,
+STALLED = 1e-3  # and f fell by <= 0.001 x the whole way down, which is a tenth of eps
+MEMORY = 40  # L-BFGS remembers <= 40 steps,
+LARGE = 1_000_000  # and <= 4 if d > 1,000,000
 
 
 class _OverError(Exception):
@@ -83,7 +82,7 @@ def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> V
 def descend(
     problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 1600
 ) -> list[tuple[Vector, float]]:
-    """Return better and better points with |grad f| there (L-BFGS of SciPy).
+    """Return better and better points with |grad f| there, by L-BFGS in float64.
 
     A search along a line may take many gradients, so each of them asks for the time.
     """
@@ -93,63 +92,50 @@ def descend(
         return [(known, float(can.gradient(known).norm()))]
     if not can.symmetric:  # A search along a line wants gradients of f.
         return []
-    from scipy.optimize import minimize  # It takes a while to import.
-
-    search = _Search(problem, x, out_of_time)
+    search = _Search(can, x, out_of_time)
+    memory = MEMORY if problem.d <= LARGE else 4
     with suppress(_OverError):
-        minimize(
-            search.look,
-            x.cpu().double().numpy(),
-            jac=True,
-            method="L-BFGS-B",
-            callback=search.remember,
-            options={
-                "maxiter": most,
-                "maxfun": 4 * most,
-                "maxcor": 12 if problem.d <= LARGE else 4,
-                "ftol": 0.0,
-                "gtol": 0.0,
-            },
-        )
+        minimise(search.look, x.cpu().double(), memory=memory, most=most)
     return search.way
 
 
 class _Search:
     """What L-BFGS saw: the points that were better than all before, with |grad f| there."""
 
-    def __init__(self, problem: Problem, x: Vector, out_of_time: OutOfTime) -> None:
-        self.can, self.like, self.out_of_time = Abilities(problem), x, out_of_time
+    def __init__(self, can: Abilities, x: Vector, out_of_time: OutOfTime) -> None:
+        self.can, self.like, self.out_of_time = can, x, out_of_time
         self.way: list[tuple[Vector, float]] = []
         self.start = 0.0  # |grad f| at the start
-        self.least = self.lowest = inf  # f at the last point of the way, and the least seen
-        self.best: tuple[Vector, float] | None = None  # the least seen since then
+        self.seen: list[tuple[float, float]] = []  # the least f and |grad f| after each gradient
 
-    def look(self, at: "NDArray[numpy.float64]") -> tuple[float, "NDArray[numpy.float64]"]:
-        """Return f and its gradient."""
+    def look(self, at: Vector) -> tuple[float, Vector]:
+        """Return f and its gradient; end when there is no more to be had."""
         if self.out_of_time():
-            self._keep()
             raise _OverError
-        here = torch.as_tensor(at).to(self.like)
-        loss, gradient = self.can.loss(here), self.can.gradient(here).detach()
+        here = at.to(self.like)
+        loss, gradient = self.can.loss_and_gradient(here)
         slope = float(gradient.norm())
-        if self.lowest == inf:
-            self.start, self.least, self.lowest = slope, loss, loss
-        if loss < self.lowest:
-            self.lowest, self.best = loss, (here.clone(), slope)
-        return loss, gradient.cpu().double().numpy()
-
-    def remember(self, at: "NDArray[numpy.float64]") -> None:
-        """Take the best point since the last step into the way; end when it is close."""
-        self._keep()
-        if self.way and self.way[-1][1] <= CLOSE * self.start:
+        least, flattest = self.seen[-1] if self.seen else (inf, inf)
+        if not self.seen:
+            self.start = slope
+        elif loss < least:
+            self._keep(here, slope)
+        self.seen.append((min(loss, least), min(slope, flattest)))
+        if slope <= CLOSE * self.start or self._stalls():
             raise _OverError
+        return loss, gradient.to(at)
 
-    def _keep(self) -> None:
-        if self.best is not None:
-            if len(self.way) * len(self.like) >= REMEMBERED:
-                self.way.pop()
-            self.way.append(self.best)
-            self.least, self.best = self.lowest, None
+    def _keep(self, here: Vector, slope: float) -> None:
+        if len(self.way) * len(self.like) >= REMEMBERED:
+            self.way.pop()
+        self.way.append((here.clone(), slope))
+
+    def _stalls(self) -> bool:
+        """Tell whether neither f nor |grad f| got much less in the last gradients."""
+        if len(self.seen) <= PATIENCE:
+            return False
+        (f0, _), (before, steeper), (now, slope) = (self.seen[j] for j in (0, -1 - PATIENCE, -1))
+        return before - now <= STALLED * (f0 - now) and slope > steeper / 2
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Panel:
         self, x: Vector, seed: int, r: int, out_of_time: OutOfTime
     ) -> Tensor | None:
         """Return a mini-batch gradient of each client; None if the time is over before the end."""
-        at_once, rows = self.can.gradients_at_once, list[Tensor]()
+        at_once, rows = self.can.batches_at_once, list[Tensor]()
         for some in torch.split(torch.arange(self.problem.N), AT_ONCE if at_once else 1):
             if out_of_time():
                 return None

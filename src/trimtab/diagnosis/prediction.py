@@ -9,10 +9,11 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model
-from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD, has_K
+from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD, has_K, named
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice, choose, pick
-from trimtab.diagnosis.quadratic_model import KS, Predicted, QuadraticModel
+from trimtab.diagnosis.model_rounds import KS, Goal, Predicted, least_rounds, predict
+from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial
 from trimtab.diagnosis.winner import better_step, winner
 
@@ -66,27 +67,17 @@ def share_of(case: Case, model: QuadraticModel) -> float:
 
 def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Predicted]:
     """Yield the rounds of every algorithm and K on the model, until the time is over."""
-    out_of_time, share = case.budget.until(until), share_of(case, model)
+    out_of_time = case.budget.until(until)
     names = (MIMELITE, FEDAVG) if case.cross_device else (SCAFFOLD, FEDAVG)
-    fewest = ROUNDS
-    for K in sorted(KS, reverse=True):
-        for name in (*names, *((SGD,) if K == 1 else ())):
-            predicted = quadratic_model.predict(
-                model,
-                name,
-                K,
-                S=case.S,
-                N=case.problem.N,
-                share=share,
-                R=min(ROUNDS, max(100, 20 * fewest)),
-                seed=case.seed,
-                out_of_time=out_of_time,
-            )
-            if out_of_time():
-                case.budget.note(f"Fewer local steps than K = {K} were not looked at on the model.")
-                return
-            fewest = min(fewest, predicted.rounds or fewest)
-            yield predicted
+    goal = Goal(share_of(case, model), case.S, case.problem.N, ROUNDS)
+    for name in (*names, SGD):
+        Ks = sorted(KS, reverse=True) if has_K(name) else [1]
+        found = predict(model, name, Ks, goal, case.seed, out_of_time)
+        if out_of_time():
+            case.budget.note(f"{named(name)} was not looked at on the model.")
+            return
+        goal = replace(goal, fewest=least_rounds(found, goal.fewest))
+        yield from found
 
 
 def nothing_tried(case: Case) -> Plan:

@@ -8,8 +8,8 @@ from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SGD, has_K, named
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import CHANGES, Choice, Reach
 from trimtab.diagnosis.hessians import FLAT, Hessians
+from trimtab.diagnosis.model_rounds import KS, Predicted
 from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.quadratic_model import KS, Predicted
 from trimtab.diagnosis.rows import Bias
 from trimtab.diagnosis.theory import Constants, knee
 from trimtab.diagnosis.trial import LONG, Lane

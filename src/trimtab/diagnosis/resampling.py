@@ -94,6 +94,6 @@ def few_draws(count: int) -> float:
 
 
 def _student(freedom: int) -> float:
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit  # scipy.stats has them too, and takes long to import.
 
-    return float(t.ppf((1 + LEVEL) / 2, freedom) / norm.ppf((1 + LEVEL) / 2))
+    return float(stdtrit(freedom, (1 + LEVEL) / 2) / ndtri((1 + LEVEL) / 2))

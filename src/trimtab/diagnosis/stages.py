@@ -29,8 +29,9 @@ from trimtab.diagnosis.hessians import (
 from trimtab.diagnosis.intervals import at_point
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import BatchNoise, Gradients
+from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.quadratic_model import Predicted, QuadraticModel
+from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.tables import Points
 
@@ -241,14 +242,14 @@ def _hessians_at(
         if found is not None:
             return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
-    if x is not case.best or not budget.decomposes(d, end):
+    # The whole matrix is for the law of the noise at an optimum, and makes mu exact on the way.
+    if not (case.optimum and x is case.best and budget.decomposes(d, end)):
         return hessians
     yield Progress("the mean Hessian", (begin + end) / 2)
-    H = full_hessian(panel, x, out_of_time)
-    if H is None or not budget.decomposes(d, 1.0):
-        return replace(hessians, matrix=H)
-    mu, errors = float(torch.linalg.eigvalsh(H)[0]), hessians.errors | {"mu": 0.0}
-    return replace(hessians, matrix=H, mu=min(mu, hessians.mu), mu_exact=True, errors=errors)
+    hessians = replace(hessians, matrix=full_hessian(panel, x, out_of_time))
+    if hessians.matrix is None or not budget.decomposes(d, 1.0):
+        return hessians
+    return hessians.with_exact_mu()
 
 
 def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:

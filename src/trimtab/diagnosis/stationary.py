@@ -14,11 +14,11 @@ from trimtab.diagnosis.choice import Choice
 from trimtab.diagnosis.hessians import DENSE, Hessians
 from trimtab.diagnosis.lanczos import conjugate_gradients
 from trimtab.diagnosis.measure import Gradients
+from trimtab.diagnosis.model_rounds import KS
 from trimtab.diagnosis.noise import NoiseLaw
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.quadratic_model import KS, QuadraticModel
+from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
-from trimtab.problems import lyapunov
 
 SOLVE, LAW = 0.97, 0.98  # the shares of the time at which the bias and the noise's law are due
 FLAT = 1e-6  # a direction is left out of Hess^-1 if its eigenvalue is <= 1e-6 L
@@ -67,10 +67,10 @@ def stationary(
     if at.convexity != theory.STRONGLY_CONVEX:
         case.budget.note("Without strong convexity there is no stationary law of the noise.")
         return Law(bias)
-    noise_law = _noise_law(case, hessians.matrix)
-    if hessians.matrix is None or noise_law is None:
+    noise_law = _noise_law(case, hessians)
+    if noise_law is None:
         return Law(bias)
-    return _with_noise(case, here, hessians.matrix, noise_law, choice.K, eta, at, bias)
+    return _with_noise(case, here, hessians, noise_law, choice.K, eta, at, bias)
 
 
 def _on_the_model(bias: Bias, model: QuadraticModel, eta: float, K: int, L: float) -> Bias:
@@ -102,7 +102,7 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     if hessians.matrix is not None and not case.panel.can.symmetric:
         return float(torch.linalg.solve(hessians.matrix, pull.cpu().double()).norm())
     if hessians.matrix is not None:
-        values, U = torch.linalg.eigh(hessians.matrix)
+        values, U = hessians.eigen
         steep = values > FLAT * hessians.L
         return float(((U.T @ pull.cpu().double())[steep] / values[steep]).norm())
     solution, left = conjugate_gradients(
@@ -115,14 +115,14 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     return float(solution.cpu().double().norm())
 
 
-def _noise_law(case: Case, H: Tensor | None) -> NoiseLaw | None:
+def _noise_law(case: Case, hessians: Hessians) -> NoiseLaw | None:
     """Return what the stochastic parts need; None, and a note, if it cannot be had."""
     budget = case.budget
-    if H is None:
+    if hessians.matrix is None:
         why = f"d is above {DENSE:,}" if case.problem.d > DENSE else "there was no time"
         budget.note(f"The stochastic parts of bias and variance are left out ({why}).")
         return None
-    law = noise.noise_law(case.panel, case.best, H, case.seed, budget.until(LAW))
+    law = noise.noise_law(case.panel, case.best, hessians, case.seed, budget.until(LAW))
     if law is None:
         budget.note("There was no time for the stochastic parts of bias and variance.")
     elif law.left_out > TOLD:
@@ -133,7 +133,7 @@ def _noise_law(case: Case, H: Tensor | None) -> NoiseLaw | None:
 def _with_noise(
     case: Case,
     here: Gradients,
-    H: Tensor,
+    hessians: Hessians,
     law: NoiseLaw,
     K: int,
     eta: float,
@@ -142,14 +142,17 @@ def _with_noise(
 ) -> Law:
     """Add what mini-batch noise does to the bias, and the variance that it causes."""
     panel = case.panel
-    by_noise = float(theory.noise_bias(H, law.D3, eta, at.N).norm())
-    rows = here.rows.cpu().double()
-    spread = (panel.p[:, None] * rows).T @ rows
+    assert hessians.matrix is not None
+    by_noise = float(theory.noise_bias(hessians.matrix, law.D3, eta, at.N).norm())
+    spread = torch.zeros(())
+    if at.S < at.N:
+        rows = here.rows.cpu().double()
+        of_all = (panel.p[:, None] * rows).T @ rows
+        spread = hessians.lyapunov(of_all, symmetric=panel.can.symmetric).trace()
 
     def trace(algorithm: str) -> float:
-        C = theory.sampled_noise(law.C, spread, algorithm, K, at.N, at.S)
-        solved = theory.lyapunov if panel.can.symmetric else lyapunov.continuous
-        return float(solved(H, eta * C).trace())
+        """Return the trace of the solution, which depends linearly on C and the spread."""
+        return eta * float(theory.sampled_noise(law.V.trace(), spread, algorithm, K, at.N, at.S))
 
     if panel.can.steps_in_a_pass is not None:
         case.budget.note(

@@ -10,7 +10,7 @@ from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.diagnosis import Diagnosis
-    from trimtab.diagnosis.quadratic_model import Predicted
+    from trimtab.diagnosis.model_rounds import Predicted
     from trimtab.diagnosis.rows import ClientRow
 
 SHOWN = 5  # <= 5 clients are shown

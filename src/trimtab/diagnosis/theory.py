@@ -218,5 +218,10 @@ def lyapunov(H: Tensor, C: Tensor) -> Tensor:
             [0.0000, 0.2500]])
     """
     values, U = torch.linalg.eigh(H)
+    return lyapunov_of(values, U, C)
+
+
+def lyapunov_of(values: Tensor, U: Tensor, C: Tensor) -> Tensor:
+    """Solve the same for H with these eigenvalues, and eigenvectors in columns."""
     X: Tensor = U @ ((U.T @ C @ U) / (values[:, None] + values)) @ U.T
     return X

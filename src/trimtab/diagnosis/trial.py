@@ -12,7 +12,7 @@ from math import floor, inf, isfinite
 from trimtab.core.task import Progress
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, make, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.quadratic_model import NEAR
+from trimtab.diagnosis.model_rounds import NEAR
 from trimtab.diagnosis.rows import TrialCurve
 from trimtab.simulation import Diverged, Simulation, simulate
 
@@ -216,7 +216,14 @@ class Trial:
         started = case.budget.spent
         if lane.sim is None:
             algorithm = make(lane.algorithm, lane.K, lane.eta)
-            lane.sim = simulate(algorithm, problem, S=case.cohort, x=case.start, seed=case.seed)
+            lane.sim = simulate(
+                algorithm,
+                problem,
+                S=case.cohort,
+                x=case.start,
+                seed=case.seed,
+                executor=case.panel.can.executor(case.cohort),
+            )
         try:
             x = next(lane.sim).x
             case.step_seconds = min(case.step_seconds, (case.budget.spent - started) / lane.K)

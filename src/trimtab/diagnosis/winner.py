@@ -7,7 +7,7 @@ from trimtab.core.task import Progress
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SIMPLEST_FIRST
 from trimtab.diagnosis.case import SHARE
 from trimtab.diagnosis.choice import LIKE
-from trimtab.diagnosis.quadratic_model import NEAR
+from trimtab.diagnosis.model_rounds import NEAR
 from trimtab.diagnosis.trial import CLEARLY, DOUBLINGS, LEAST, LONG, Lane, Trial
 
 AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from inspect import signature
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,16 @@ from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
 
 T = TypeVar("T")
+
+
+class OnePass(Protocol):
+    """f and its gradient in one pass over the data of all clients."""
+
+    def loss(self, x: Vector) -> float:
+        """Return f(x)."""
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Return f(x) and its gradient."""
 
 
 class _Own(Generic[T]):
@@ -40,6 +50,9 @@ class Capabilities:
     hessian_products = _Own[Callable[[int, Vector, Tensor], Tensor]]("client_hvp")  # Hess_i V'
     # The same for several clients, (s, m, d); None where one after the other is as fast.
     chunk_hessian_products = _Own[Callable[[Sequence[int], Vector, Tensor], Tensor]]("chunk_hvp")
+    hessian = _Own[Callable[[int, Vector], Tensor]]("client_hessian")  # Hess_i, where it is cheap
+    # (i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V.
+    third_derivative = _Own[Callable[[int, Vector, Tensor], Vector]]("third_derivative")
     chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
     why_no_kernel = _Own[Callable[[], str]]("why_no_kernel")  # why there is no `play`
     # Why `chunk_oracle` is not faster than one client after the other; empty if it is.
@@ -78,6 +91,12 @@ class Capabilities:
             function: Callable[[Vector], float] = own
             return function
         return None if each is None else _mean_loss(self.problem, each)
+
+    @property
+    def one_pass(self) -> OnePass | None:
+        """The function f and its gradient in one pass over all data, pooled when this is asked."""
+        own: Callable[[], OnePass | None] | None = self._has("in_one_pass")
+        return None if own is None else own()
 
     @property
     def metric(self) -> Metric | None:
@@ -158,14 +177,14 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_hvp`, `chunk_oracle`, `kernel` and `play`, `why_no_kernel`,
-    `why_not_vectorised`, `threads`, `steps`, `steps_in_a_pass`, `samples`, `sampling`, `x_star`,
-    `constant_hessians`, `unflatten`, `flatten`, `split`, `validate` (and, if that is not always
-    so, `has_validation`), `validation_error`, `has_test`, `has_own_test`, `groups`, `metrics`,
-    `with_metric`, `class_shares`, `label_counts`, `weighing` or `columns`; by an `evaluate` that
-    takes a client; by `symmetric` = False that its oracles are no gradients. Where it has no
-    gradients of its own, they come from its oracles; where it has no loss but the clients' losses,
-    it is their mean.
+    `client_hvp`, `chunk_hvp`, `client_hessian`, `third_derivative`, `in_one_pass`, `chunk_oracle`,
+    `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`, `threads`, `steps`,
+    `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`,
+    `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),
+    `validation_error`, `has_test`, `has_own_test`, `groups`, `metrics`, `with_metric`,
+    `class_shares`, `label_counts`, `weighing` or `columns`; by an `evaluate` that takes a client;
+    by `symmetric` = False that its oracles are no gradients. Where it has no gradients of its own,
+    they come from its oracles; where it has no loss but the clients' losses, it is their mean.
 
     >>> from trimtab import Quadratic
     >>> can = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))

@@ -13,7 +13,7 @@ from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Differences
 from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.first_facts import FirstFacts
-from trimtab.diagnosis.quadratic_model import Predicted
+from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.theory import dominating
 from trimtab.report.charts.bars import Bar, bar_chart
 from trimtab.report.charts.colours import DASHES

@@ -16,7 +16,12 @@ from trimtab.compute.kernel import Layers
 from trimtab.core import Vector
 from trimtab.problems.supervised.client_data import ClientData
 from trimtab.problems.supervised.flat import FunctionOfVector
-from trimtab.problems.supervised.linear_hessian import is_linear, linear_products
+from trimtab.problems.supervised.linear_hessian import (
+    is_linear,
+    linear_hessian,
+    linear_products,
+    linear_third,
+)
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
 from trimtab.problems.supervised.samples import Data
@@ -60,6 +65,24 @@ class Curvature:
                 chosen = some.tolist()
                 found[chosen] = self._of_alike(x, [data[j] for j in chosen], V[chosen], n)
         return found
+
+    def whole(self, clients: ClientData) -> Callable[[int, Vector], Tensor] | None:
+        """Return (i, x) -> the Hessian on the data of client i, for linear models alone."""
+        layers = self._linear_for(clients)
+        return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
+
+    def third(self, clients: ClientData) -> Callable[[int, Vector, Tensor], Vector] | None:
+        """Return (i, x, V) -> the gradient of tr(Hess_i V) at x, for linear models alone."""
+        layers = self._linear_for(clients)
+        return None if layers is None else lambda i, x, V: linear_third(layers, x, clients[i].X, V)
+
+    def _linear_for(self, clients: ClientData) -> Layers | None:
+        """Return the one layer of a linear model, if it holds for the data of all clients."""
+        layers = self._linear
+        if layers is None or not clients.in_memory:
+            return None
+        suits = all(clients[i].suits(layers) for i in range(len(clients)))
+        return layers if suits else None
 
     def _of_alike(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
         """Return the products of clients with as many samples each."""

@@ -1,7 +1,7 @@
-"""The Hessian of a linear model times vectors, without autograd: a second copy of its loss, tested.
+"""Second and third derivatives of a linear model without autograd: a second copy of its loss.
 
-A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and loss'' is
-known for the losses that are common.
+A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and the
+derivatives of losses that are common are known. Tests compare them with autograd.
 """
 
 import torch
@@ -35,6 +35,70 @@ def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
     slopes = _curved(layers.loss, Z, moved) / len(X)
     into = (slopes.mT @ X).flatten(1)
     return torch.cat([into, slopes.sum(1)], 1) if biased else into
+
+
+def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
+    """Return the whole Hessian of the mean loss on X at x: a block for each pair of outputs."""
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    every = torch.cat([X, torch.ones_like(X[:, :1])], 1) if biased else X
+    q = every.shape[1]
+    H = x.new_zeros(C, q, C, q)
+    for c in range(C):
+        unit = torch.zeros_like(Z)
+        unit[:, c] = 1
+        curved = _curved(layers.loss, Z, unit[None])[0] / len(X)  # of each output with output c
+        rows = (curved[:, :, None] * every[:, None]).flatten(1)
+        H[c] = (every.T @ rows).view(q, C, q)
+    H = H.view(C * q, C * q)
+    order = torch.arange(C * q).view(C, q)
+    if biased:  # In x, all biases come after all weights.
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        H = H[order][:, order]
+    return H
+
+
+def linear_third(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Vector:
+    """Return the gradient of tr(Hess V) at x, with the Hessian of the mean loss on X.
+
+    V is symmetric, of shape (d, d). If it is the covariance of x, a sample's outputs have some
+    covariance S, and it is the third derivative of the loss, contracted with S, taken back to x.
+    """
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    if layers.loss == "mse_loss":
+        return torch.zeros_like(x)
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    S = torch.stack([_outputs_of(_block(V, c, C, inputs, biased), X) for c in range(C)], 1)
+    if layers.loss == "cross_entropy":
+        p = torch.softmax(Z, 1)
+        mixed = (p[:, :, None] * X[:, None]).flatten(1)
+        D, e = _parts((torch.cat([mixed, p], 1) if biased else mixed) @ V, C, inputs, biased)
+        across = (D @ X[:, :, None])[:, :, 0] + (0 if e is None else e)  # S p of each sample
+        t = S - 2 * across
+        slopes = p * (t - (p * t).sum(1, keepdim=True)) / len(X)
+    else:
+        p = torch.sigmoid(Z)
+        slopes = p * (1 - p) * (1 - 2 * p) * S / (C * len(X))
+    into = (slopes.T @ X).flatten()
+    return torch.cat([into, slopes.sum(0)]) if biased else into
+
+
+def _block(V: Tensor, c: int, C: int, inputs: int, biased: bool) -> Tensor:
+    """Return the part of V that belongs to the weights of one output, its bias last."""
+    own = torch.arange(c * inputs, (c + 1) * inputs)
+    own = torch.cat([own, torch.tensor([C * inputs + c])]) if biased else own
+    return V[own][:, own]
+
+
+def _outputs_of(B: Tensor, X: Tensor) -> Tensor:
+    """Return x'Bx for each row of X, with a 1 behind it if B has room for a bias."""
+    n = X.shape[1]
+    quadratic = ((X @ B[:n, :n]) * X).sum(1)
+    return quadratic if len(B) == n else quadratic + 2 * X @ B[:n, n] + B[n, n]
 
 
 def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:

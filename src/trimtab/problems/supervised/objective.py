@@ -9,6 +9,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.pooled import Pooled, pooled
 from trimtab.problems.supervised.samples import Data
 
 
@@ -41,6 +42,14 @@ class Objective:
         rows = V.expand(len(clients), *V.shape[-2:])
         products = self.curvature.products(x, [self.oracles.clients[i] for i in clients], rows)
         return products.add_(rows, alpha=self.oracles.l2)
+
+    def in_one_pass(self) -> Pooled | None:
+        """Return f and its gradient on the samples of all clients together, where that is so."""
+        clients = self.oracles.clients
+        if not clients.in_memory:
+            return None
+        data = [clients[i] for i in range(len(clients))]
+        return pooled(self.oracles.mean_loss, data, self.weights.tolist(), self.oracles.l2)
 
     def loss(self, x: Vector) -> float:
         """Return f(x)."""

@@ -47,6 +47,7 @@ from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.oracles import Oracles
+from trimtab.problems.supervised.pooled import Pooled
 from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.row_error import row_error
 from trimtab.problems.supervised.samples import Data
@@ -339,6 +340,23 @@ class Supervised:
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of f at x, over all clients."""
         return self._objective.gradient(x)
+
+    def in_one_pass(self) -> Pooled | None:
+        """Return f and its gradient on all samples together; None where clients must be apart."""
+        return self._objective.in_one_pass()
+
+    @property
+    def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
+        """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
+        whole = self._curvature.whole(self.clients)
+        return (
+            None if whole is None else lambda i, x: whole(i, x) + self.l2 * torch.eye(self.d).to(x)
+        )
+
+    @property
+    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
+        """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
+        return self._curvature.third(self.clients)
 
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
