@@ -5,8 +5,10 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from shutil import which
 
 import numpy as np
@@ -80,6 +82,13 @@ def after(algorithm, problem, executor, rounds=8, **options):
     for _ in range(rounds):
         done = next(sim)
     return sim, done
+
+
+def test_in_eight_rounds_every_client_comes_back():
+    """A state that is kept wrongly is seen when its client comes again."""
+    sim = simulate(FedAvg(eta_l=0.1, K=1), linear(), S=7, lost=0.1, seed=3)
+    came = Counter(i for done in islice(sim, 8) for i in done.cohort)
+    assert min(came[i] for i in range(len(SIZES))) >= 2
 
 
 @lru_cache(maxsize=1)
