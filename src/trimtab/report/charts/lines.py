@@ -152,8 +152,8 @@ def _labels(lines: Sequence[Line], y: Scale) -> str:
 def apart(places: Sequence[float], lowest: float = HEIGHT - BOTTOM - 4) -> list[float]:
     """Return places from above to below, moved until none meets another or the axis.
 
-    >>> apart([100, 101, 266, 268])
-    [100, 115, 253.0, 268.0]
+    >>> apart([100.0, 101.0, 266.0, 268.0], lowest=268.0)
+    [100.0, 115.0, 253.0, 268.0]
     """
     moved: list[float] = []
     for place in places:
