@@ -5,6 +5,7 @@ In a browser nothing of them is cut off, and no two texts of a chart lie on each
 
 import os
 import shutil
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trimtab.cli import main
 from trimtab.errors import BadArgument, Diverged
 from trimtab.report import read_source, write_pages
 from trimtab.report.page import page_of
+from trimtab.report.sources import Page
 from trimtab.reproduce.report import write_reproduction
 from trimtab.studies.run import run
 
@@ -90,12 +92,21 @@ def test_gains_are_drawn_unless_nobody_gains_or_loses(pages):
         assert ("Scaffold: every client is served alike." in page) is not drawn
 
 
+def test_a_line_is_not_called_by_its_algorithm_twice(pages):
+    sources = [read_source(pages[name].parent / name) for name in ("one client", "many clients")]
+    sources[0] = replace(sources[0], name="SCAFFOLD")
+    labels = [curve.label for curve in Page(sources, None).curves]
+    assert labels == ["Scaffold", "Scaffold (many clients)"]
+
+
 def test_a_run_that_diverged_has_a_page_which_says_so(pages, tmp_path, capsys):
     page = pages["diverged"].read_text()
     assert "FedAvg(eta_l=1.0, K=2, eta_g=1.0) diverged at round 6; try eta_l below" in page
     folder = pages["diverged"].parent / "diverged"
     main(["report", str(folder), "--out", str(tmp_path / "there")])
-    assert "diverged at round 6" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "diverged at round 6" in out
+    assert out.count("Page: ") == 1
     assert (tmp_path / "there" / "report.html").exists()
 
 
