@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, metrics_text
-from trimtab.report.live import Watch
+from trimtab.report.federation_board import FederationBoard
 
 ROUND = RoundCommitted(
     r=3,
@@ -29,7 +29,7 @@ ROUND = RoundCommitted(
 def shown(terminal):
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120, no_color=True)
-    with Watch(console, "scaffold over heart", 50, ["rome", "oslo", "lima"]) as watch:
+    with FederationBoard(console, "scaffold over heart", 50, ["rome", "oslo", "lima"]) as watch:
         watch.line("waiting for lima to connect.")
         watch.round(ROUND)
     return out.getvalue()

@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
         if self.examples:
             with formatter.section("Examples"):
                 for command, what in self.examples.items():
-                    formatter.write_text(f"{command}")
+                    formatter.write_text(command)
                     with formatter.indentation():
                         formatter.write_text(what)
 

@@ -42,7 +42,8 @@ def show(result: "Comparison") -> None:
     for note in result.about.notes:
         console.print(f"{note[:1].upper()}{note[1:]}", highlight=False, markup=False)
     console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
-    click.echo(f"Page: {result.page}")
+    if result.page is not None:
+        click.echo(f"Page: {result.page}")
 
 
 def write_report(result: "Comparison", folder: Path) -> Path:

@@ -109,7 +109,7 @@ def watch(
     stopped: returns the sentence for who stops it with Ctrl-C. told: who hears of every event
     besides.
     """
-    from trimtab.core.task import Progress as Stage
+    from trimtab.core import task
 
     console = Console(stderr=True, emoji=False)
     columns = (
@@ -120,10 +120,10 @@ def watch(
         stoppable(console, "step") as stop,
         Progress(*columns, console=console, disable=not console.is_terminal) as lines,
     ):
-        task = lines.add_task("", total=1.0)
+        bar = lines.add_task("", total=1.0)
         for event in work:
-            if isinstance(event, Stage):
-                lines.update(task, description=event.what, completed=event.share)
+            if isinstance(event, task.Progress):
+                lines.update(bar, description=event.what, completed=event.share)
             elif console.is_terminal:
                 lines.console.print(str(event), highlight=False, markup=False)
             if told is not None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
+PAGE = "report.html"
 _STOPPED = (
     "stopped; cells that are done have their records in {folder}, and what another one has done is "
     "kept there: repeat the command."
@@ -51,7 +53,6 @@ def reproduce(
 
     A cell that has a record is not computed again: an interrupted reproduction goes on.
     """
-    from trimtab.report import reproduction_table
     from trimtab.reproduce import REPRODUCTIONS, listing, reproduction
     from trimtab.reproduce.report import write_reproduction
 
@@ -62,36 +63,40 @@ def reproduce(
             raise ValueError(
                 f"{name!r} is no reproduction; pass one of {', '.join(REPRODUCTIONS)}."
             )
-    folder = out or Path("runs/quick" if quick else "results")
+    home = out or Path("runs/quick" if quick else "results")
     pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))
-    pages = []
+    options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
+    options |= {"cluster": cluster_of(cluster)} | ({} if seed is None else {"seed": seed})
     for name in names:
-        options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
-        options |= {"cluster": cluster_of(cluster)}
-        if seed is not None:
-            options["seed"] = seed
-        work = reproduction.reproduce.start(REPRODUCTIONS[name], folder / name, **options)
-        stage, page = Stage(name), folder / name / "report.html"
-        look = partial(_so_far, name, folder / name, stage)
-        with served(live, live_port, look) as shown:
-            watch(work, partial(_STOPPED.format, folder=folder / name), stage.hear)
-            pages.append(write_reproduction(folder / name, page))
-            finish(shown, page)
-    listed = listing(folder, names or tuple(REPRODUCTIONS))
+        folder, stage = home / name, Stage(name)
+        work = reproduction.reproduce.start(REPRODUCTIONS[name], folder, **options)
+        with served(live, live_port, partial(_so_far, name, folder, stage)) as shown:
+            watch(work, partial(_STOPPED.format, folder=folder), stage.hear)
+            finish(shown, write_reproduction(folder, folder / PAGE))
+    listed = listing(home, names or tuple(REPRODUCTIONS))
     if as_json:
         click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
     elif names:
-        for name in names:
-            click.echo(f"\n{name}: {REPRODUCTIONS[name].source}\n")
-            records = reproduction.read(folder / name)
-            click.echo(REPRODUCTIONS[name].table(records))
-            for claim in REPRODUCTIONS[name].claims(records):
-                ours = "our own check, " if claim.own else ""
-                click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
-        for page in pages:
-            click.echo(f"Page: {page}")
+        _show(names, home)
     else:
+        from trimtab.report import reproduction_table
+
         Console(width=None if sys.stdout.isatty() else 100).print(reproduction_table(listed))
+
+
+def _show(names: Sequence[str], home: Path) -> None:
+    """Print the tables, what became of the sentences, and where the pages are."""
+    from trimtab.reproduce import REPRODUCTIONS, reproduction
+
+    for name in names:
+        found, records = REPRODUCTIONS[name], reproduction.read(home / name)
+        click.echo(f"\n{name}: {found.source}\n")
+        click.echo(found.table(records))
+        for claim in found.claims(records):
+            ours = "our own check, " if claim.own else ""
+            click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
+    for name in names:
+        click.echo(f"Page: {home / name / PAGE}")
 
 
 def _so_far(name: str, folder: Path, stage: Stage) -> str:

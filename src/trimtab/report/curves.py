@@ -72,7 +72,7 @@ def curves_of(
         label = entry.shown
         if names.count(entry.shown) > 1 and "K" in entry.settings:
             label += f", K = {entry.settings['K']}"
-        if folder:
+        if folder and folder.lower() != entry.shown.lower():
             label += f" ({folder})"
         y = _measured(entry.curve)
         low, high = _band(entry, seeds(entry), y)

@@ -19,6 +19,7 @@ from trimtab.report.charts.bars import Bar, bar_chart
 from trimtab.report.charts.colours import DASHES
 from trimtab.report.charts.lines import Line, line_chart
 from trimtab.report.charts.spectrum import spectrum_chart
+from trimtab.report.charts.svg import legend
 from trimtab.report.differences import picture, table
 from trimtab.report.style import behind, document, html_table, section
 
@@ -162,7 +163,8 @@ def _expected(diagnosis: Diagnosis) -> str:
     ]
     numbers = html_table(["algorithm", "K", "rounds", "step size"], rows, aim)
     note = "On the quadratic model, the step size tuned for each K; 'n+': not there in n rounds."
-    return f'{_figure(aim, chart)}<p class="small">{escape(note)}</p>{behind(numbers)}'
+    drawn = legend([(o.key, o.label, o.colour, o.dash) for o in lines]) + _figure(aim, chart)
+    return f'{drawn}<p class="small">{escape(note)}</p>{behind(numbers)}'
 
 
 def _is_advised(diagnosis: Diagnosis, one: Predicted) -> bool:
@@ -201,7 +203,7 @@ def _figure(said: str, chart: str) -> str:
 def _measured(diagnosis: Diagnosis) -> str:
     rows = [[escape(cell) for cell in row] for row in text.scalars(diagnosis)]
     where = f"At the {diagnosis.where}; {LEVEL:.0%} intervals in brackets."
-    found = html_table(["number", "value", "what it is"], rows, "Measured numbers", "facts")
+    found = html_table(["number", "value", "what it is"], rows, "Measured numbers", "facts stacked")
     return f"<p>{escape(where)}</p>{found}{_points(diagnosis)}"
 
 

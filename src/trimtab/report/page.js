@@ -81,10 +81,10 @@
 
   function short(value) {
     const size = Math.abs(value);
+    if ((size > 0 && size < 1e-3) || size >= 1e15) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
     for (const [least, by, letter] of [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
       if (size >= least) return Number((value / by).toPrecision(4)) + letter;
     }
-    if (size > 0 && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
     return String(Number(value.toPrecision(4)));
   }
 
@@ -118,6 +118,17 @@
     });
     const kept = new Set([...pieces.values()].flat());
     return points.filter((_, j) => kept.has(j));
+  }
+
+  function apart(places) {
+    const moved = [];
+    for (const place of places) moved.push(moved.length ? Math.max(place, moved[moved.length - 1] + APART) : place);
+    let lowest = HEIGHT - BOTTOM - 4;
+    for (let j = moved.length - 1; j >= 0; j--) {
+      moved[j] = Math.min(moved[j], lowest);
+      lowest = moved[j] - APART;
+    }
+    return moved;
   }
 
   function path(points) {
@@ -177,7 +188,8 @@
       const known = values.filter((v) => v > 0 || !view.log);
       if (!known.length) return view.log ? [1, 10] : [0, 1];
       const low = Math.min(...known), high = Math.max(...known);
-      return high > low ? [low, high] : [low, view.log ? 10 * low : low + 1];
+      if (high > low) return [low, high];
+      return view.log ? [low / 3, 3 * low] : [low - 1, low + 1];
     }
 
     function draw(wanted, stay) {
@@ -198,7 +210,7 @@
       Y = scale(...extent(values, yLog), HEIGHT - BOTTOM, TOP, yLog);
       svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       const clip = `clip-${figure.id}`, inner = width - right - LEFT;
-      const bounds = `<clipPath id="${clip}"><rect x="${LEFT}" y="${TOP - 8}" width="${inner}" height="${HEIGHT - TOP - BOTTOM + 8}"/></clipPath>`;
+      const bounds = `<clipPath id="${clip}"><rect x="${LEFT - 4}" y="${TOP - 8}" width="${inner + 8}" height="${HEIGHT - TOP - BOTTOM + 8}"/></clipPath>`;
       const goal = target === null ? "" : `<path class="target" d="M${LEFT} ${Y(target).toFixed(1)}H${width - right}"/>`;
       svg.innerHTML = `${bounds}${axes()}<g clip-path="url(#${clip})">${goal}${lines.map(line).join("")}</g>` +
         (labelled ? labels(lines) : "") + '<g class="pointer"></g>';
@@ -252,12 +264,12 @@
           }
         }
       }
-      let free = -1e9;
-      return ended.sort((a, b) => a[0] - b[0]).map(([at, one]) => {
-        free = Math.max(at, free + APART);
+      ended.sort((a, b) => a[0] - b[0]);
+      const places = apart(ended.map(([at]) => at));
+      return ended.map(([, one], j) => {
         const name = one.label.length <= 17 ? one.label : one.label.slice(0, 16) + "…";
         const left = width - right + 6;
-        return `<g ${look(one)}><path class="line"${dashed(one)} d="M${left} ${free.toFixed(1)}h18"/>${text(left + 22, free + 4, name, "start")}</g>`;
+        return `<g ${look(one)}><path class="line"${dashed(one)} d="M${left} ${places[j].toFixed(1)}h18"/>${text(left + 22, places[j] + 4, name, "start")}</g>`;
       }).join("");
     }
 

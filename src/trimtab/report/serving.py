@@ -1,7 +1,7 @@
 """A page that is served on this machine while what it shows goes on; nobody can change anything.
 
-The page is made when somebody looks, and told anew by server-sent events, so that page.js can
-change what is different without loading it again.
+The page is made when somebody looks, and told anew by server-sent events, so that live.js
+changes what is different without loading it again.
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 from trimtab.report.style import asset
 
 LOOPBACK = "127.0.0.1"
-EVERY = 1.0  # seconds between two pages, >= 1,
-COST = 20.0  # and >= 20 times what making the last one took
+EVERY = 1.0  # two pages are >= 1 second apart
+COST = 20.0  # two pages are >= 20 times as far apart as making the last one took
 BEAT = 10.0  # seconds after which a browser is told that all is well
 LEAVE = 3.0  # seconds that browsers have to fetch the last page
 

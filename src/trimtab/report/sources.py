@@ -13,6 +13,7 @@ from trimtab.report.curves import Curve, curves_of
 from trimtab.studies.comparison import Comparison, read_comparison
 from trimtab.studies.entry import Entry
 from trimtab.studies.record import RoundLine
+from trimtab.studies.underway import Underway
 
 FEDERATION = "federation.json"  # what the folder of a federation's operator has
 _FILES = {  # what may lie in a folder, or in one of an algorithm
@@ -79,8 +80,15 @@ def source_of(result: Comparison, underway: bool = False) -> Source:
 
 
 def read_source(folder: Path) -> Source:
-    """Return what the folder of a finished comparison or run holds."""
-    return source_of(read_comparison(folder))
+    """Return what the folder of a finished comparison or run holds; of a run that diverged, too."""
+    record = _json(folder / "run.json") or {}
+    if "diverged" not in record or "outcome" in record:
+        return source_of(read_comparison(folder))
+    result, where = Underway(folder).look(), record["diverged"]
+    assert result is not None
+    who = record["settings"]["algorithm"]
+    result.advice = f"{who} diverged at round {where['r']}; {where['why']}."
+    return source_of(result)
 
 
 def read_any(folder: Path) -> Source:

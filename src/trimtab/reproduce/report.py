@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 
 from trimtab._files import write_whole
+from trimtab.core.human import human_time
 from trimtab.report.style import document, html_table, section
 from trimtab.reproduce import REPRODUCTIONS
 from trimtab.reproduce.records import Records, read
@@ -37,7 +38,7 @@ def _body(reproduction: Reproduction, records: Records) -> str:
     claims = reproduction.claims(records)
     papers = [claim for claim in claims if not claim.own]
     ours = [claim for claim in claims if claim.own]
-    said = f"{counted(claim.verdict for claim in papers) or 'none'} of the paper's sentences"
+    said = f"Of the paper's sentences {counted(claim.verdict for claim in papers) or 'none'}"
     if ours:
         said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
     named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
@@ -45,11 +46,8 @@ def _body(reproduction: Reproduction, records: Records) -> str:
     shown = svg(drawn).replace("<svg ", named, 1)
     figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
     versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
-    minutes = sum(record.get("seconds", 0.0) for record in records.values()) / 60
-    made = (
-        f"{len(records)} records, {minutes:.2g} minutes of one core, written by trimtab "
-        f"{', '.join(versions)}."
-    )
+    took = human_time(sum(record.get("seconds", 0.0) for record in records.values()))
+    made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
     parts = [
         f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
         f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",
@@ -70,9 +68,8 @@ def _judged(claims: list[Claim]) -> str:
     rows = [
         [escape(claim.verdict), escape(claim.sentence), escape(claim.numbers)] for claim in claims
     ]
-    return (
-        html_table(["verdict", "sentence", "numbers"], rows, "Sentences", "facts") if rows else ""
-    )
+    heads = ["verdict", "sentence", "numbers"]
+    return html_table(heads, rows, "Sentences", "facts stacked") if rows else ""
 
 
 def markdown(text: str) -> str:

@@ -2,8 +2,9 @@
 
 `check_algorithm` runs the checks in `CHECKS`, `check_control_sums` those in `CONTROL_SUM_CHECKS`,
 and `check_controls` one more; each may also be called alone. They use small quadratics with L = 1,
-six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1. Another
-`seed` tries other quadratics, cohorts, lost replies and mini-batches.
+six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1. A check
+called alone, and `verdicts`, take a seed: another one draws other quadratics, cohorts, lost replies
+and mini-batches.
 
 Imports simulation, problems, algorithms and core; of trimtab, only the command line imports it.
 """
@@ -72,8 +73,10 @@ __all__ = [
     "verdicts",
 ]
 
+SEED = 0  # what is drawn unless somebody asks for more
 
-def check_algorithm(algorithm: Any, seed: int = 0) -> None:
+
+def check_algorithm(algorithm: Any) -> None:
     """Raise ContractError unless the algorithm keeps the contract of `trimtab.core.Algorithm`.
 
     >>> from trimtab import FedAvg
@@ -83,10 +86,10 @@ def check_algorithm(algorithm: Any, seed: int = 0) -> None:
     trimtab.testing.errors.ContractError: FedAvg: this is the class; pass an instance.
     """
     for check in CHECKS:
-        check(algorithm, seed)
+        check(algorithm, SEED)
 
 
-def check_control_sums(algorithm: Any, seed: int = 0) -> None:
+def check_control_sums(algorithm: Any) -> None:
     """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
 
     The server's state must have a `c`, and the client's must be c_i, whatever that stands for.
@@ -95,10 +98,10 @@ def check_control_sums(algorithm: Any, seed: int = 0) -> None:
     >>> check_control_sums(FedDyn(eta_l=0.1, K=5, alpha=1.0))
     """
     for check in CONTROL_SUM_CHECKS:
-        check(algorithm, seed)
+        check(algorithm, SEED)
 
 
-def check_controls(algorithm: Any, seed: int = 0) -> None:
+def check_controls(algorithm: Any) -> None:
     """Raise ContractError unless the controls of a SCAFFOLD-like algorithm are right.
 
     Besides what `check_control_sums` asks for, c_i must be after a round the mean of the client's
@@ -108,7 +111,7 @@ def check_controls(algorithm: Any, seed: int = 0) -> None:
     >>> check_controls(Scaffold(eta_l=0.1, K=5))
     """
     for check in CONTROL_CHECKS:
-        check(algorithm, seed)
+        check(algorithm, SEED)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Verdict:
     broken: str = ""  # what breaks it, where, and what to do; empty if it is kept
 
 
-def verdicts(algorithm: Any, *, mean_gradient: bool = False, seed: int = 0) -> Iterator[Verdict]:
+def verdicts(algorithm: Any, *, mean_gradient: bool = False, seed: int = SEED) -> Iterator[Verdict]:
     """Go through the rules of the contract; those of controls too, if the server has a `c`.
 
     mean_gradient: c_i is to be the mean of the client's raw gradients, as in SCAFFOLD. What is no

@@ -30,7 +30,7 @@ from trimtab.cli.options import (
     hyper_options,
 )
 from trimtab.cli.output import users_output
-from trimtab.report.live import Watch
+from trimtab.report.federation_board import FederationBoard
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -240,8 +240,8 @@ def _serve(
         users_output(),
         attached(folder / "logs" / "server.log", style=style),
         until_stopped(process.stop, process.close),
-        Watch(console, title, job.R, list(process.federation.sites)) as watch,
-        attached(follow=watch.line),
+        FederationBoard(console, title, job.R, list(process.federation.sites)) as board,
+        attached(follow=board.line),
         closing(OperatorView(process, job.R)) as view,
         served(live, live_port, lambda: page_so_far(folder, job)) as page,
         ExitStack() as stack,
@@ -256,7 +256,7 @@ def _serve(
         for event in process.events(job):
             view.note(event)
             if isinstance(event, RoundCommitted):
-                watch.round(event)
+                board.round(event)
             elif isinstance(event, AuditDone):
                 outcome.audit = event
             else:

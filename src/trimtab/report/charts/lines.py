@@ -59,12 +59,14 @@ def line_chart(
 
 
 def _ends(values: Sequence[float], log: bool) -> tuple[float, float]:
-    """Return the ends of the horizontal axis, without room beside the curves."""
+    """Return the ends of the horizontal axis: no room beside the curves, but around one point."""
     known = [v for v in values if isfinite(v) and (v > 0 or not log)]
     if not known:
         return (1.0, 10.0) if log else (0.0, 1.0)
     low, high = min(known), max(known)
-    return (low, high) if high > low else (low, 10 * low if log else low + 1)
+    if high > low:
+        return low, high
+    return (low / 3, 3 * low) if log else (low - 1, low + 1)
 
 
 def _drawn(line: Line, x: Scale, y: Scale) -> str:
@@ -134,18 +136,32 @@ def _short(pixel: float) -> str:
 def _labels(lines: Sequence[Line], y: Scale) -> str:
     """Return the names of the lines at their ends, moved apart where they would meet."""
     ends = [(y(v), line) for line in lines if (v := _last(line, y)) is not None]
-    parts, free = [], -1e9
-    for at, line in sorted(ends, key=lambda end: end[0]):
-        free = max(at, free + APART)
-        left = WIDTH - RIGHT + 6
+    ends.sort(key=lambda end: end[0])
+    parts, left = [], WIDTH - RIGHT + 6
+    for at, (_, line) in zip(apart([at for at, _ in ends]), ends, strict=True):
         dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
         name = line.label if len(line.label) <= 17 else line.label[:16] + "…"
         parts.append(
             f'<g class="end series" data-key="{escape(line.key)}" style="{ink(line.colour)}">'
-            f'<path class="line"{dash} d="M{left:g} {free:.1f}h18"/>'
-            f"{text(left + 22, free + 4, name)}</g>"
+            f'<path class="line"{dash} d="M{left:g} {at:.1f}h18"/>'
+            f"{text(left + 22, at + 4, name)}</g>"
         )
     return "".join(parts)
+
+
+def apart(places: Sequence[float], lowest: float = HEIGHT - BOTTOM - 4) -> list[float]:
+    """Return places from above to below, moved until none meets another or the axis.
+
+    >>> apart([100.0, 101.0, 266.0, 268.0], lowest=268.0)
+    [100.0, 115.0, 253.0, 268.0]
+    """
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + APART) if moved else place)
+    for j in reversed(range(len(moved))):
+        moved[j] = min(moved[j], lowest)
+        lowest = moved[j] - APART
+    return moved
 
 
 def _last(line: Line, y: Scale) -> float | None:

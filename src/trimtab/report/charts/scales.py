@@ -79,14 +79,14 @@ def extent(values: Iterable[float | None], log: bool = False) -> tuple[float, fl
 def short(value: float) -> str:
     """Return a number as it stands beside a tick.
 
-    >>> [short(v) for v in (0.2, 1500, 2e6, 4e-5, 0)]
-    ['0.2', '1500', '2M', '4e-5', '0']
+    >>> [short(v) for v in (0.2, 1500, 2e6, 4e-5, 0, 3e18)]
+    ['0.2', '1500', '2M', '4e-5', '0', '3e18']
     """
     size = abs(value)
+    if 0 < size < 1e-3 or size >= 1e15:
+        digits, _, power = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
     for least, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= least:
             return f"{value / (1e3 if letter == 'k' else least):.4g}{letter}"
-    if 0 < size < 1e-3:
-        digits, _, power = f"{value:.3e}".partition("e")
-        return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}"

@@ -8,7 +8,7 @@ from trimtab.report.charts.scales import Scale, extent, short
 from trimtab.report.charts.svg import ink, svg, text
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 640.0, 128.0, 16.0, 34.0, 12.0
-GAIN_WIDTH, GAIN_HEIGHT = 330.0, 190.0
+GAIN_WIDTH, GAIN_HEIGHT = 330.0, 208.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def gain_chart(
     gains: clients with how much better they are served than by the algorithm compared with.
     """
     order = sorted(gains, key=lambda gain: -gain[1])
-    left, bottom, top = 52.0, GAIN_HEIGHT - 30, 22.0
+    left, bottom, top = 52.0, GAIN_HEIGHT - 48, 22.0
     x = Scale(0, max(1, len(order)), left, GAIN_WIDTH - 10)
     y = Scale(*y_range, bottom, top)
     body = []
@@ -73,9 +73,11 @@ def gain_chart(
         title_of = escape(f"client {client}: {gain:+.3g}")
         body.append(f'<path class="bar" d="{at}"><title>{title_of}</title></path>')
         if len(order) <= 12:
-            body.append(text(x(j + 0.5), GAIN_HEIGHT - 12, str(client), "middle"))
+            body.append(text(x(j + 0.5), GAIN_HEIGHT - 28, str(client), "middle"))
     body.append(f'<path class="axis" d="M{left:g} {y(0):.1f}H{GAIN_WIDTH - 10:g}"/>')
     body.append(text(left, 12, what, "start", "name"))
+    middle = (left + GAIN_WIDTH - 10) / 2
+    body.append(text(middle, GAIN_HEIGHT - 10, "clients, by their gain", "middle", "name"))
     label = f"{title}: {what} of {len(order)} clients, the greatest gain first."
     group = f'<g class="series" style="{ink(colour)}">{"".join(body)}</g>'
     return svg(GAIN_WIDTH, GAIN_HEIGHT, [group], label, "gains")

@@ -1,6 +1,6 @@
 """The few pieces that all charts are made of; every text is escaped here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from trimtab.report.charts.colours import DARK, readable
@@ -50,7 +50,18 @@ def ink(colour: str) -> str:
     return f"--light:{light};--dark:{dark}"
 
 
-def sample(dash: str) -> str:
-    """Return a piece of a line, for a legend."""
-    line = f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/>'
-    return f'<svg class="sample" viewBox="0 0 28 12" aria-hidden="true">{line}</svg>'
+def legend(lines: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return the names of lines beside a piece of each, as a list; one alone needs none.
+
+    lines: the key, the name, the colour and the dashes of each.
+    """
+    if len(lines) < 2:
+        return ""
+    items = "".join(
+        f'<li class="series" data-key="{escape(key)}" style="{ink(colour)}">'
+        '<svg class="sample" viewBox="0 0 28 12" aria-hidden="true">'
+        f'<path class="line" d="M1 6H27" stroke-dasharray="{dash}"/></svg>'
+        f"<span>{escape(name)}</span></li>"
+        for key, name, colour, dash in lines
+    )
+    return f'<ul class="legend">{items}</ul>'

@@ -13,6 +13,7 @@ from trimtab.report.style import behind, html_table, section
 from trimtab.studies.entry import Entry
 
 REFERENCE = "fedavg"  # what others are compared with, if it is there
+SAME = 1e-12  # a client gains or loses if it differs by more than 1e-12
 ROWS = 200  # <= 200 clients are in the table behind a chart
 
 
@@ -28,10 +29,11 @@ def clients(page: Page) -> str:
 
 def _held(population: Population, names: list[str]) -> str:
     sizes, labels = population.sizes, population.labels
-    said = f"{population.N} clients with {min(sizes)} to {max(sizes)} samples"
+    who = "One client" if population.N == 1 else f"{population.N} clients"
+    said = f"{who} with {_span(min(sizes), max(sizes))} samples"
     if labels is not None:
         held = sorted(sum(count > 0 for count in row) for row in labels)
-        said += f", {held[0]} to {held[-1]} of {len(labels[0])} labels each"
+        said += f", {_span(held[0], held[-1])} of {len(labels[0])} labels each"
     head = f"<h3>{escape(', '.join(names))}</h3>" if names else ""
     chart = holdings_chart(sizes, labels)
     heads = ["client", "samples", *(f"label {j}" for j in range(len(labels[0]) if labels else 0))]
@@ -44,6 +46,10 @@ def _held(population: Population, names: list[str]) -> str:
         f'{head}<p>{escape(said)}.</p><figure class="wide" tabindex="0">{chart}</figure>'
         f"{behind(table)}"
     )
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def served(page: Page) -> str:
@@ -108,6 +114,9 @@ def _gains(entries: Sequence[Entry], strips: Sequence[Served], source: Source) -
     y_range = extent([0.0, *(gain for _, gains in others for _, gain in gains)])
     figures = []
     for one, gains in others:
+        if not any(abs(gain) > SAME for _, gain in gains):
+            figures.append(f"<p>{escape(one.label)}: every client is served alike.</p>")
+            continue
         title = f"{one.label} against {reference.label}"
         chart = gain_chart(gains, one.colour, f"gain in {source.result.metric}", title, y_range)
         said = f"<figcaption>{escape(_sentence(one.label, gains))}</figcaption>"
@@ -118,7 +127,7 @@ def _gains(entries: Sequence[Entry], strips: Sequence[Served], source: Source) -
 
 def _sentence(label: str, gains: Sequence[tuple[int, float]]) -> str:
     """Say how many gain and lose, and who most."""
-    up, down = ([g for g in gains if sign * g[1] > 1e-12] for sign in (1, -1))
+    up, down = ([g for g in gains if sign * g[1] > SAME] for sign in (1, -1))
     said = f"{label}: {len(up)} of {len(gains)} clients gain"
     if up:
         most = max(up, key=lambda gain: gain[1])

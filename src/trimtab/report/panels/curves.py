@@ -1,10 +1,11 @@
 """Curves that can be hovered, zoomed and switched: metrics against cost, and how clients move."""
 
 from html import escape
+from math import isfinite
 
 from trimtab.report.charts.lines import Line, line_chart
 from trimtab.report.charts.scales import short
-from trimtab.report.charts.svg import ink, sample
+from trimtab.report.charts.svg import legend
 from trimtab.report.curves import AXES, TELEMETRY, Curve
 from trimtab.report.sources import Page
 from trimtab.report.style import behind, html_table, section
@@ -60,6 +61,8 @@ def _metrics(page: Page) -> list[str]:
 
 def _figure(page: Page, y: str, caption: str = "") -> str:
     lines = [line for curve in page.curves if (line := curve.line("rounds", y)) is not None]
+    if not any(v is not None and isfinite(v) for line in lines for v in line.y):
+        return f"<h3>{escape(y)}</h3><p>It was never a finite number.</p>"
     y_log = _logarithmic(lines)
     targets = {
         s.result.target
@@ -97,15 +100,8 @@ def _controls(page: Page) -> str:
 
 
 def _legend(page: Page) -> str:
-    """Return the names of the curves, which can be switched on and off; one alone needs none."""
-    if len(page.curves) < 2:
-        return ""
-    items = "".join(
-        f'<li class="series" data-key="{curve.key}" style="{ink(curve.colour)}">'
-        f"{sample(curve.dash)}<span>{escape(curve.label)}</span></li>"
-        for curve in page.curves
-    )
-    return f'<ul class="legend">{items}</ul>'
+    """Return the names of the curves, which page.js lets people switch on and off."""
+    return legend([(c.key, c.label, c.colour, c.dash) for c in page.curves])
 
 
 def _table(curves: list[Curve], y: str) -> str:

@@ -21,7 +21,7 @@ from trimtab.federation.events import (
 _ROUNDS, _LINES = 10, 6  # the last <= 10 rounds and <= 6 lines are shown
 
 
-class Watch:
+class FederationBoard:
     """Shows rounds, sites and lines of a server as they come."""
 
     def __init__(self, console: Console, title: str, R: int, sites: list[str]) -> None:
@@ -33,7 +33,7 @@ class Watch:
         self.wire = Traffic()
         self._live = Live(console=console, refresh_per_second=4, transient=False)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "FederationBoard":
         if self.console.is_terminal:
             self._live.start()
             self._show()
