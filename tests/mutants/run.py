@@ -60,6 +60,13 @@ PROTOCOL = (
     "tests/mutants/test_survivors_of_protocol.py",
 )
 
+LEDGER = (
+    "tests/federation/test_seals.py",
+    "tests/federation/test_protocol.py",
+    "tests/federation/test_writes.py",
+    "tests/mutants/test_survivors_of_protocol.py",
+)
+
 
 def selections() -> dict[str, tuple[str, ...]]:
     """Return the source files, each with the tests that are meant to reject its mutants."""
@@ -68,6 +75,8 @@ def selections() -> dict[str, tuple[str, ...]]:
     found = dict.fromkeys(algorithms, ALGORITHMS)
     found[ROOT / "src/trimtab/core/replies.py"] = REPLIES
     found |= dict.fromkeys(protocol, PROTOCOL)
+    storage = ROOT / "src/trimtab/federation/storage"
+    found |= dict.fromkeys((storage / "journal.py", storage / "ledger.py"), LEDGER)
     return {
         str(path.relative_to(ROOT)): tuple(test for test in tests if (ROOT / test).exists())
         for path, tests in found.items()
