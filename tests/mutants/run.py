@@ -319,10 +319,15 @@ def survivors() -> list[tuple[str, int, str]]:
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, add_help=True)
     words.add_argument("files", nargs="*", help="source files; all of the selection if none")
+    words.add_argument(
+        "--tests", nargs="+", help="try these first; survivors meet all another time"
+    )
     words.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
     given = words.parse_args()
     until = time.monotonic() + 60 * given.minutes
     chosen = selections()
+    if given.tests:
+        chosen = dict.fromkeys(chosen, tuple(given.tests))
     import numpy  # noqa: F401
     import pytest  # noqa: F401
     import scipy  # noqa: F401
