@@ -240,6 +240,7 @@ class Bench:
 
     tests: tuple[str, ...]
     files: list[str]
+    whole: bool = True  # False: these are some of the tests, and a survivor is not written down
 
     def run(self, until: float) -> None:
         """Try what is not on record yet."""
@@ -273,7 +274,10 @@ class Bench:
             if time.monotonic() > until:
                 return
             if mutant.key not in known:
-                known[mutant.key] = verdict(file, source, mutant, reach)
+                entry = verdict(file, source, mutant, reach)
+                if not entry["by"] and not self.whole:
+                    continue
+                known[mutant.key] = entry
             write(
                 record_of(file),
                 file=file,
@@ -319,9 +323,7 @@ def survivors() -> list[tuple[str, int, str]]:
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, add_help=True)
     words.add_argument("files", nargs="*", help="source files; all of the selection if none")
-    words.add_argument(
-        "--tests", nargs="+", help="try these first; survivors meet all another time"
-    )
+    words.add_argument("--tests", nargs="+", help="these alone; survivors meet the others later")
     words.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
     given = words.parse_args()
     until = time.monotonic() + 60 * given.minutes
@@ -336,7 +338,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for tests in dict.fromkeys(chosen.values()):
         files = [file for file in given.files or chosen if chosen[file] == tests]
-        Bench(tests, files).run(until)
+        Bench(tests, files, whole=not given.tests).run(until)
     left = survivors()
     total = rejected = 0
     for path in sorted(RECORDS.glob("*.json")):
