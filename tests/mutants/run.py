@@ -60,6 +60,13 @@ PROTOCOL = (
     "tests/mutants/test_survivors_of_protocol.py",
 )
 
+LEDGER = (
+    "tests/federation/test_seals.py",
+    "tests/federation/test_protocol.py",
+    "tests/federation/test_writes.py",
+    "tests/mutants/test_survivors_of_protocol.py",
+)
+
 
 def selections() -> dict[str, tuple[str, ...]]:
     """Return the source files, each with the tests that are meant to reject its mutants."""
@@ -68,6 +75,8 @@ def selections() -> dict[str, tuple[str, ...]]:
     found = dict.fromkeys(algorithms, ALGORITHMS)
     found[ROOT / "src/trimtab/core/replies.py"] = REPLIES
     found |= dict.fromkeys(protocol, PROTOCOL)
+    storage = ROOT / "src/trimtab/federation/storage"
+    found |= dict.fromkeys((storage / "journal.py", storage / "ledger.py"), LEDGER)
     return {
         str(path.relative_to(ROOT)): tuple(test for test in tests if (ROOT / test).exists())
         for path, tests in found.items()
@@ -231,6 +240,7 @@ class Bench:
 
     tests: tuple[str, ...]
     files: list[str]
+    whole: bool = True  # False: these are some of the tests, and a survivor is not written down
 
     def run(self, until: float) -> None:
         """Try what is not on record yet."""
@@ -264,7 +274,10 @@ class Bench:
             if time.monotonic() > until:
                 return
             if mutant.key not in known:
-                known[mutant.key] = verdict(file, source, mutant, reach)
+                entry = verdict(file, source, mutant, reach)
+                if not entry["by"] and not self.whole:
+                    continue
+                known[mutant.key] = entry
             write(
                 record_of(file),
                 file=file,
@@ -310,10 +323,13 @@ def survivors() -> list[tuple[str, int, str]]:
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, add_help=True)
     words.add_argument("files", nargs="*", help="source files; all of the selection if none")
+    words.add_argument("--tests", nargs="+", help="these alone; survivors meet the others later")
     words.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
     given = words.parse_args()
     until = time.monotonic() + 60 * given.minutes
     chosen = selections()
+    if given.tests:
+        chosen = dict.fromkeys(chosen, tuple(given.tests))
     import numpy  # noqa: F401
     import pytest  # noqa: F401
     import scipy  # noqa: F401
@@ -322,7 +338,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for tests in dict.fromkeys(chosen.values()):
         files = [file for file in given.files or chosen if chosen[file] == tests]
-        Bench(tests, files).run(until)
+        Bench(tests, files, whole=not given.tests).run(until)
     left = survivors()
     total = rejected = 0
     for path in sorted(RECORDS.glob("*.json")):

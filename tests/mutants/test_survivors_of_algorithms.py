@@ -101,3 +101,32 @@ def test_who_does_not_ask_for_the_round_gets_the_first():
     plain = trimtab.simulate(FedAvg(eta_l=0.1, K=2), problem, x=torch.ones(1))
     assert torch.equal(next(sim).x, next(plain).x)
     assert not torch.equal(next(sim).x, next(plain).x)
+
+
+# -- what is checked when one is made
+
+
+@pytest.mark.parametrize("name", [n for n in registry.NAMES if n != "richardsonromberg"])
+def test_every_algorithm_checks_its_hyper_parameters(refused, name):
+    kind = registry.kind(name)
+    with refused("positive", kind.cls.__name__):
+        registry.trial_of(kind, **{kind.step: -1.0})
+    if kind.has_K:
+        with refused("whole number", kind.cls.__name__):
+            registry.trial_of(kind, K=0)
+
+
+@pytest.mark.parametrize("name", registry.BASE_NAMES)
+def test_every_base_optimiser_checks_its_hyper_parameters(refused, name):
+    cls = registry.bases()[name]
+    word = "beta" if name == "momentum" else "eps"
+    with refused(cls.__name__, f"{word}=-1.0"):
+        cls(**{word: -1.0})
+
+
+def test_lean_is_for_option_II_and_a_whole_K(refused):
+    for words in ({"option": "I"}, {"K": trimtab.Epochs(1)}, {"option": "I", "K": 5}):
+        with refused("lean"):
+            trimtab.Scaffold(**{"eta_l": 0.1, "K": 5, "lean": True} | words)
+        trimtab.Scaffold(**{"eta_l": 0.1, "K": 5, "lean": False} | words)
+    assert trimtab.Scaffold(eta_l=0.1, K=5, lean=True).lean
