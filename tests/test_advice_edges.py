@@ -38,7 +38,7 @@ def test_who_differs_from_the_chosen_one_at_the_target_is_not_called_like_it():
     best = entry("scaffold", [16, 15, 17], [1, 1, 1])
     like = entry("mime", [17, 15, 17], [1, 1, 1])
     frugal = entry("fedavg", [54, 50, 58], [1, 1, 1], size=10)
-    found = advice.judge([best, like, frugal], GOAL)
+    found = advice.verdict([best, like, frugal], GOAL)
     assert found.chosen is frugal
     assert found.alike == ()
     assert found.unsure == (best, like)
@@ -51,7 +51,7 @@ def test_who_is_worse_than_an_equal_of_the_best_at_both_targets_is_not_chosen():
     best = entry("scaffold", [16, 15, 17], [9, 2, 9])
     like = entry("mime", [17, 14, 17], [2, 2, 2])
     frugal = entry("fedavg", [54, 50, 58], [9, 9, 9], size=10)
-    found = advice.judge([best, like, frugal], GOAL)
+    found = advice.verdict([best, like, frugal], GOAL)
     assert found.chosen in (best, like)
     assert frugal in found.unsure
 
@@ -60,7 +60,7 @@ def test_a_cheaper_one_among_the_alike_is_chosen_and_the_others_keep_their_place
     best = entry("scaffold", [16, 15, 17], [6, 5, 7])
     frugal = entry("fedavg", [17, 15, 17], [6, 5, 7], size=10)
     unsure = entry("mime", [54, 50, 58], [6, 5, 7])
-    found = advice.judge([best, frugal, unsure], GOAL)
+    found = advice.verdict([best, frugal, unsure], GOAL)
     assert (found.chosen, found.alike, found.unsure) == (frugal, (best,), (unsure,))
 
 
@@ -68,7 +68,7 @@ def test_costs_of_nothing_are_no_difference_and_no_error():
     """Nobody was there in the round that met the target, so nothing was sent."""
     free = entry("fedavg", [1, 1, 1], [1, 1, 1], size=0)
     other = entry("scaffold", [1, 1, 1], [1, 1, 1], size=0)
-    assert advice.judge([free, other], Goal(ACCURACY, 0.9, "bytes")).labels == [
+    assert advice.verdict([free, other], Goal(ACCURACY, 0.9, "bytes")).labels == [
         "fedavg",
         "scaffold",
     ]

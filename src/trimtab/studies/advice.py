@@ -33,13 +33,13 @@ class Verdict:
         return [entry.label for entry in (*chosen, *self.alike, *self.unsure)]
 
 
-def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
+def verdict(entries: Sequence[Entry], goal: Goal) -> Verdict:
     """Tell which algorithm to use, and to which others no difference was found."""
     entries = [entry for entry in entries if not entry.baseline]
     there = [e for e in entries if e.rounds is not None and not e.diverged]
     if not there:
         nearly = [eased(e, goal) for e in entries]
-        return judge(nearly, goal.easier()) if goal.slack else Verdict(goal)
+        return verdict(nearly, goal.easier()) if goal.slack else Verdict(goal)
 
     def gone(a: Entry, b: Entry) -> bool:
         """Tell whether b costs no more than a for a target that the rows cannot tell."""
@@ -60,7 +60,7 @@ def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
 def advise(entries: list[Entry], goal: Goal) -> str:
     """Say which algorithm to use, for which target, how sure that is and what it costs."""
     entries = [entry for entry in entries if not entry.baseline]
-    found = judge(entries, goal)
+    found = verdict(entries, goal)
     chosen, alike, reached = found.chosen, found.alike, found.goal
     if chosen is None:
         return _nobody_is_there(entries, goal)
@@ -79,9 +79,8 @@ def advise(entries: list[Entry], goal: Goal) -> str:
         easier = f"{goal.easier().target:g}, which the validation rows cannot tell from it"
         none = "nor" if alike else "no difference found"
         said += f"; {none} to {_names(found.unsure)} at {easier}"
-    known = {chosen.label, *(e.label for e in (*alike, *found.unsure))}
     others = entries if reached is goal else [eased(e, goal) for e in entries]
-    said += _against(chosen, [e for e in others if e.label not in known])
+    said += _against(chosen, [e for e in others if e.label not in found.labels])
     said += f"; {FRAGILE}" if chosen.fragile else ""
     return said + _doubt(entries, chosen)
 
