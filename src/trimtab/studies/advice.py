@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.studies.cost import WORDS
-from trimtab.studies.entry import Entry, describe, eased, listed
+from trimtab.studies.entry import Entry, describe, eased, listed, rounds_in_words
 from trimtab.studies.goal import Goal
 from trimtab.studies.statistics import Interval, ratio
 
@@ -91,6 +91,7 @@ def _names(entries: Sequence[Entry]) -> str:
 
 def _needs(entry: Entry, goal: Goal) -> str:
     """Return what an algorithm needs: rounds, with their interval and what else they cost."""
+    assert entry.rounds is not None
     facts = []
     if entry.interval is not None:
         low, high = entry.interval
@@ -99,8 +100,7 @@ def _needs(entry: Entry, goal: Goal) -> str:
         facts.append(f"{entry.exchanges} exchanges")
     if goal.unit not in ("rounds", "exchanges"):
         facts.append(f"{_cost(entry, goal):.3g} {WORDS[goal.unit]}")
-    rounds = "1 round" if entry.rounds == 1 else f"{entry.rounds} rounds"
-    return rounds + (f" ({'; '.join(facts)})" if facts else "")
+    return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
 def _against(chosen: Entry, others: list[Entry]) -> str:

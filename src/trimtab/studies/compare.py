@@ -144,11 +144,10 @@ def compare(
             if study.keeps_cores_busy and not cluster:
                 yield Note("one client keeps all cores busy, so that lanes run one after another")
             else:
-                start = processes(lock)
+                count, start = jobs, processes(lock)
                 if cluster:
-                    jobs, start = helpers(None if cluster is True else cluster, folder)
-                workers = Workers(jobs, start, described, study, deadline)
-                at_end.enter_context(workers)
+                    count, start = helpers(None if cluster is True else cluster, folder)
+                workers = at_end.enter_context(Workers(count, start, described, study, deadline))
         result = yield from _compared(study, seeds, deadline, workers)
         if out is None:
             result.folder = None
