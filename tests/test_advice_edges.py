@@ -157,3 +157,13 @@ def test_rows_that_cannot_tell_how_well_they_know_a_metric_are_told_of():
     assert any("too few to tell how well they know accuracy" in note for note in found.about.notes)
     enough = compare(classifier(), ["fedavg"], **how)
     assert not any("too few" in note for note in enough.about.notes)
+
+
+def test_who_is_left_behind_is_measured_by_what_is_preferred():
+    """The other needs fewer rounds, and more bytes, by which it was judged."""
+    frugal = entry("fedavg", [5, 5, 5], [5, 5, 5], size=32)
+    quick = entry("scaffold", [3, 3, 3], [3, 3, 3], size=64)
+    said = advice.advise([frugal, quick], Goal(ACCURACY, 0.9, "bytes"))
+    assert said.startswith("Use FedAvg")
+    assert "where Scaffold needs 3 (192 bytes)" in said
+    assert "FedAvg needs 5." in advice.advise([frugal, quick], Goal(ACCURACY, 0.9))

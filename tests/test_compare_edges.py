@@ -224,3 +224,13 @@ def test_each_client_alone_may_begin_with_a_row_of_its_own():
     assert torch.equal(run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X).server.x, X)
     one = run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X[1])
     assert torch.equal(one.server.x, X[1].expand(3, -1))
+
+
+def test_a_comparison_is_not_resumed_from_another_start(tmp_path):
+    problem, out = classifier(), tmp_path / "out"
+    x = problem.x0() + 0.1
+    compare(problem, ["fedavg"], x=x, target=0.8, out=out, **HOW)
+    for other in (x + 1, None):
+        with pytest.raises(BadArgument, match="was made with x="):
+            compare(problem, ["fedavg"], x=other, target=0.8, out=out, resume=True, **HOW)
+    compare(problem, ["fedavg"], x=x.clone(), target=0.8, out=out, resume=True, **HOW)

@@ -80,7 +80,7 @@ def advise(entries: list[Entry], goal: Goal) -> str:
         none = "nor" if alike else "no difference found"
         said += f"; {none} to {_names(found.unsure)} at {easier}"
     others = entries if reached is goal else [eased(e, goal) for e in entries]
-    said += _against(chosen, [e for e in others if e.label not in found.labels])
+    said += _against(chosen, [e for e in others if e.label not in found.labels], reached)
     said += f"; {FRAGILE}" if chosen.fragile else ""
     return said + _doubt(entries, chosen)
 
@@ -103,15 +103,16 @@ def _needs(entry: Entry, goal: Goal) -> str:
     return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _against(chosen: Entry, others: list[Entry]) -> str:
-    """Compare with what is well known."""
+def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
+    """Compare with what is well known: by rounds, and by what else is preferred."""
     slower: dict[str, str] = {}
     for entry in sorted(others, key=lambda e: e.rounds or 10**9):
         well_known = entry.name in NAMES and kind(entry.name).well_known
         if not well_known or entry.name in slower or entry.name == chosen.name:
             continue
         if entry.rounds is not None:
-            slower[entry.name] = f"{entry.shown} needs {entry.rounds}"
+            cost = f" ({_cost(entry, goal):.3g} {WORDS[goal.unit]})" * (goal.unit != "rounds")
+            slower[entry.name] = f"{entry.shown} needs {entry.rounds}{cost}"
         elif entry.reached and len(entry.runs) > 1:
             slower[entry.name] = (
                 f"{entry.shown} gets there with {entry.reached} of {len(entry.runs)} seeds"
