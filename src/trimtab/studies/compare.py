@@ -207,7 +207,7 @@ def _compared(
 
 
 def _check_count(name: str, count: int | None, what: str) -> None:
-    whole = isinstance(count, int) and not isinstance(count, bool)
+    whole = hasattr(count, "__index__") and not isinstance(count, bool)
     if count is not None and not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
