@@ -80,3 +80,20 @@ def test_clients_without_any_samples_have_no_epochs():
     problem = Supervised(nn.Linear(3, 2), F.cross_entropy, [none, none], some, batch=2)
     with pytest.raises(ValueError, match="client 0 has no samples; leave it out"):
         problem.steps(1)
+
+
+class Lazy:
+    """Test parts that are read when they are asked for, and of which there is none."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        return None
+
+
+def test_a_test_set_of_clients_that_all_have_none_is_refused():
+    some = (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+    problem = Supervised(nn.Linear(3, 2), F.cross_entropy, [some], tests=Lazy())
+    with pytest.raises(ValueError, match="the test set has no samples"):
+        problem.evaluate(problem.x0())

@@ -38,7 +38,7 @@ def test_who_differs_from_the_chosen_one_at_the_target_is_not_called_like_it():
     best = entry("scaffold", [16, 15, 17], [1, 1, 1])
     like = entry("mime", [17, 15, 17], [1, 1, 1])
     frugal = entry("fedavg", [54, 50, 58], [1, 1, 1], size=10)
-    found = advice.judge([best, like, frugal], GOAL)
+    found = advice.verdict([best, like, frugal], GOAL)
     assert found.chosen is frugal
     assert found.alike == ()
     assert found.unsure == (best, like)
@@ -51,7 +51,7 @@ def test_who_is_worse_than_an_equal_of_the_best_at_both_targets_is_not_chosen():
     best = entry("scaffold", [16, 15, 17], [9, 2, 9])
     like = entry("mime", [17, 14, 17], [2, 2, 2])
     frugal = entry("fedavg", [54, 50, 58], [9, 9, 9], size=10)
-    found = advice.judge([best, like, frugal], GOAL)
+    found = advice.verdict([best, like, frugal], GOAL)
     assert found.chosen in (best, like)
     assert frugal in found.unsure
 
@@ -60,7 +60,7 @@ def test_a_cheaper_one_among_the_alike_is_chosen_and_the_others_keep_their_place
     best = entry("scaffold", [16, 15, 17], [6, 5, 7])
     frugal = entry("fedavg", [17, 15, 17], [6, 5, 7], size=10)
     unsure = entry("mime", [54, 50, 58], [6, 5, 7])
-    found = advice.judge([best, frugal, unsure], GOAL)
+    found = advice.verdict([best, frugal, unsure], GOAL)
     assert (found.chosen, found.alike, found.unsure) == (frugal, (best,), (unsure,))
 
 
@@ -68,7 +68,7 @@ def test_costs_of_nothing_are_no_difference_and_no_error():
     """Nobody was there in the round that met the target, so nothing was sent."""
     free = entry("fedavg", [1, 1, 1], [1, 1, 1], size=0)
     other = entry("scaffold", [1, 1, 1], [1, 1, 1], size=0)
-    assert advice.judge([free, other], Goal(ACCURACY, 0.9, "bytes")).labels == [
+    assert advice.verdict([free, other], Goal(ACCURACY, 0.9, "bytes")).labels == [
         "fedavg",
         "scaffold",
     ]
@@ -157,3 +157,13 @@ def test_rows_that_cannot_tell_how_well_they_know_a_metric_are_told_of():
     assert any("too few to tell how well they know accuracy" in note for note in found.about.notes)
     enough = compare(classifier(), ["fedavg"], **how)
     assert not any("too few" in note for note in enough.about.notes)
+
+
+def test_who_is_left_behind_is_measured_by_what_is_preferred():
+    """The other needs fewer rounds, and more bytes, by which it was judged."""
+    frugal = entry("fedavg", [5, 5, 5], [5, 5, 5], size=32)
+    quick = entry("scaffold", [3, 3, 3], [3, 3, 3], size=64)
+    said = advice.advise([frugal, quick], Goal(ACCURACY, 0.9, "bytes"))
+    assert said.startswith("Use FedAvg")
+    assert "where Scaffold needs 3 (192 bytes)" in said
+    assert "FedAvg needs 5." in advice.advise([frugal, quick], Goal(ACCURACY, 0.9))

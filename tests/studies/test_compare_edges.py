@@ -102,15 +102,18 @@ def test_minutes_without_end_are_a_budget_without_end():
 
 
 class Made:
-    """A trial that is made up: it diverges at once, or has the loss 1 / r after r rounds."""
+    """A trial that is made up: it diverges at once, or has the loss 1 / r (or 1) after r rounds."""
 
-    def __init__(self, diverges):
+    def __init__(self, diverges, flat=False):
         self.rounds, self.dropped, self.diverged = [], None, True if diverges else None
+        self.flat = flat
 
     def advance(self, to, goal):
         while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
             r = len(self.rounds) + 1
-            self.rounds.append(RoundLine(r, bytes_up=8, work=5, metrics={"loss": 1 / r}))
+            self.rounds.append(
+                RoundLine(r, bytes_up=8, work=5, metrics={"loss": 1.0 if self.flat else 1 / r})
+            )
             yield r
 
     def standing(self, goal, r=None):
@@ -135,6 +138,15 @@ def test_a_first_candidate_that_diverges_is_no_measure_for_the_others(unit):
     assert max(len(trial.rounds) for trial in search.trials.values()) == 4 * FIRST
 
 
+@pytest.mark.parametrize("target", [None, 0.5])
+def test_where_all_steps_are_alike_none_is_looked_for_far_below_the_grid(target):
+    """A metric of few rows may be the same after any step, and a target out of reach."""
+    points = space_of(kind("sgd"), Quadratic([1.0], [0.0]), None, {}).points
+    search = Search(lambda p: Made(False, flat=True), Goal(LOSS, target), FIRST)
+    list(search.run(points))
+    assert min(point.eta for point in search.trials) > 1e-4
+
+
 # -- arguments and metrics
 
 
@@ -143,6 +155,11 @@ def test_a_first_candidate_that_diverges_is_no_measure_for_the_others(unit):
 def test_what_is_no_count_is_refused_before_anything_runs(name, value):
     with pytest.raises(BadArgument, match=f"{name}=.*; pass a number of .* >= 1"):
         compare(Quadratic([1.0], [0.0]), ["sgd"], **{name: value})
+
+
+def test_a_count_or_a_budget_may_be_of_numpy():
+    how = {"K": 1, "R": 2, "seeds": numpy.int64(1), "budget": numpy.float32(100)}
+    assert compare(Quadratic([1.0], [0.0]), ["fedavg"], **how).about.seeds == (0,)
 
 
 @pytest.mark.parametrize("name", ["minutes", "budget"])
@@ -224,3 +241,13 @@ def test_each_client_alone_may_begin_with_a_row_of_its_own():
     assert torch.equal(run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X).server.x, X)
     one = run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X[1])
     assert torch.equal(one.server.x, X[1].expand(3, -1))
+
+
+def test_a_comparison_is_not_resumed_from_another_start(tmp_path):
+    problem, out = classifier(), tmp_path / "out"
+    x = problem.x0() + 0.1
+    compare(problem, ["fedavg"], x=x, target=0.8, out=out, **HOW)
+    for other in (x + 1, None):
+        with pytest.raises(BadArgument, match="was made with x="):
+            compare(problem, ["fedavg"], x=other, target=0.8, out=out, resume=True, **HOW)
+    compare(problem, ["fedavg"], x=x.clone(), target=0.8, out=out, resume=True, **HOW)

@@ -111,7 +111,7 @@ def test_a_difference_that_is_gone_at_a_target_the_rows_cannot_tell_is_none():
     assert said.startswith("Use Scaffold")
     assert "no difference found to FedAvg at 0.85, which the validation rows cannot tell" in said
     assert "needs 54" not in said
-    found = advice.judge([a, b], GOAL)
+    found = advice.verdict([a, b], GOAL)
     assert found.labels == ["scaffold", "fedavg"]
     assert not found.alike
 
@@ -121,12 +121,12 @@ def test_a_difference_that_stays_is_one():
     said = advice.advise([a, b], GOAL)
     assert "FedAvg needs 54" in said
     assert "no difference" not in said
-    assert advice.judge([a, b], GOAL).labels == ["scaffold"]
+    assert advice.verdict([a, b], GOAL).labels == ["scaffold"]
 
 
 def test_who_misses_the_target_by_less_than_the_rows_can_tell_is_no_worse():
     a, b = entry("scaffold", [16, 15, 17], [2, 2, 2]), entry("fedavg", [None] * 3, [2, 2, 2], 50)
-    found = advice.judge([a, b], GOAL)
+    found = advice.verdict([a, b], GOAL)
     assert found.chosen is a  # though the other would send less: it is not seen to get there
     assert found.unsure == (b,)
 
@@ -147,7 +147,7 @@ def test_a_target_that_is_nearly_reached_by_all_is_advised_about():
 def test_without_slack_nothing_is_unsure():
     plain = Goal(ACCURACY, 0.9)
     a, b = entry("scaffold", [16, 15, 17], [1, 1, 1]), entry("fedavg", [54, 50, 58], [1, 1, 1])
-    assert advice.judge([a, b], plain).labels == ["scaffold"]
+    assert advice.verdict([a, b], plain).labels == ["scaffold"]
 
 
 def test_less_is_easier_or_harder_by_the_metric():

@@ -6,8 +6,8 @@ from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metric import ACCURACY, Metric
 from trimtab.problems.problem import Problem
 
-_UNBALANCED = 1.5  # a class is large if its share is > 1.5 / number of classes
-_MAJORITY = 0.6  # and > 0.6
+_UNBALANCED = 1.5  # a class that is told of has a share > 1.5 / number of classes
+_MAJORITY = 0.6  # a class that is told of has a share > 0.6
 
 
 def notes(problem: Problem, metric: Metric) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.studies.cost import WORDS
-from trimtab.studies.entry import Entry, describe, eased, listed
+from trimtab.studies.entry import Entry, describe, eased, listed, rounds_in_words
 from trimtab.studies.goal import Goal
 from trimtab.studies.statistics import Interval, ratio
 
@@ -33,13 +33,13 @@ class Verdict:
         return [entry.label for entry in (*chosen, *self.alike, *self.unsure)]
 
 
-def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
+def verdict(entries: Sequence[Entry], goal: Goal) -> Verdict:
     """Tell which algorithm to use, and to which others no difference was found."""
     entries = [entry for entry in entries if not entry.baseline]
     there = [e for e in entries if e.rounds is not None and not e.diverged]
     if not there:
         nearly = [eased(e, goal) for e in entries]
-        return judge(nearly, goal.easier()) if goal.slack else Verdict(goal)
+        return verdict(nearly, goal.easier()) if goal.slack else Verdict(goal)
 
     def gone(a: Entry, b: Entry) -> bool:
         """Tell whether b costs no more than a for a target that the rows cannot tell."""
@@ -60,7 +60,7 @@ def judge(entries: Sequence[Entry], goal: Goal) -> Verdict:
 def advise(entries: list[Entry], goal: Goal) -> str:
     """Say which algorithm to use, for which target, how sure that is and what it costs."""
     entries = [entry for entry in entries if not entry.baseline]
-    found = judge(entries, goal)
+    found = verdict(entries, goal)
     chosen, alike, reached = found.chosen, found.alike, found.goal
     if chosen is None:
         return _nobody_is_there(entries, goal)
@@ -79,9 +79,8 @@ def advise(entries: list[Entry], goal: Goal) -> str:
         easier = f"{goal.easier().target:g}, which the validation rows cannot tell from it"
         none = "nor" if alike else "no difference found"
         said += f"; {none} to {_names(found.unsure)} at {easier}"
-    known = {chosen.label, *(e.label for e in (*alike, *found.unsure))}
     others = entries if reached is goal else [eased(e, goal) for e in entries]
-    said += _against(chosen, [e for e in others if e.label not in known])
+    said += _against(chosen, [e for e in others if e.label not in found.labels], reached)
     said += f"; {FRAGILE}" if chosen.fragile else ""
     return said + _doubt(entries, chosen)
 
@@ -92,6 +91,7 @@ def _names(entries: Sequence[Entry]) -> str:
 
 def _needs(entry: Entry, goal: Goal) -> str:
     """Return what an algorithm needs: rounds, with their interval and what else they cost."""
+    assert entry.rounds is not None
     facts = []
     if entry.interval is not None:
         low, high = entry.interval
@@ -100,19 +100,19 @@ def _needs(entry: Entry, goal: Goal) -> str:
         facts.append(f"{entry.exchanges} exchanges")
     if goal.unit not in ("rounds", "exchanges"):
         facts.append(f"{_cost(entry, goal):.3g} {WORDS[goal.unit]}")
-    rounds = "1 round" if entry.rounds == 1 else f"{entry.rounds} rounds"
-    return rounds + (f" ({'; '.join(facts)})" if facts else "")
+    return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _against(chosen: Entry, others: list[Entry]) -> str:
-    """Compare with what is well known."""
+def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
+    """Compare with what is well known: by rounds, and by what else is preferred."""
     slower: dict[str, str] = {}
     for entry in sorted(others, key=lambda e: e.rounds or 10**9):
         well_known = entry.name in NAMES and kind(entry.name).well_known
         if not well_known or entry.name in slower or entry.name == chosen.name:
             continue
         if entry.rounds is not None:
-            slower[entry.name] = f"{entry.shown} needs {entry.rounds}"
+            cost = f" ({_cost(entry, goal):.3g} {WORDS[goal.unit]})" * (goal.unit != "rounds")
+            slower[entry.name] = f"{entry.shown} needs {entry.rounds}{cost}"
         elif entry.reached and len(entry.runs) > 1:
             slower[entry.name] = (
                 f"{entry.shown} gets there with {entry.reached} of {len(entry.runs)} seeds"

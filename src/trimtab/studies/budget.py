@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, log10
+from numbers import Real
 from statistics import fmean, median
 from time import monotonic
 
@@ -104,7 +105,7 @@ def check_budget(minutes: float | None, budget: float | None) -> None:
         ("minutes", minutes, "a positive number of minutes"),
         ("budget", budget, "a positive number of sample gradients"),
     ):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and value > 0):
             raise BadArgument(
                 name, f"{{{name}:{{_given}}}}; pass {{_what}}.", _given=value, _what=what

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimtab.core.human import human, human_bytes
+from trimtab.studies.entry import Entry
 
 if TYPE_CHECKING:
     from trimtab.studies.comparison import Comparison
-from trimtab.studies.entry import Entry
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Column:
     """A title, each entry's number, its text, and which end of the numbers is the better one."""
 
     title: str
-    value: "Callable[[Entry], Any]"
-    text: "Callable[[Entry], str]"
+    value: Callable[[Entry], Any]
+    text: Callable[[Entry], str]
     better: Literal["low", "high", ""] = ""
 
 
@@ -29,10 +29,10 @@ def columns(result: "Comparison") -> list[Column]:
     entries, higher = result.entries, result.goal.metric.higher
     end: Literal["low", "high"] = "high" if higher else "low"
 
-    def setting(name: str) -> "Callable[[Entry], Any]":
+    def setting(name: str) -> Callable[[Entry], Any]:
         return lambda entry: entry.settings.get(name)
 
-    def rounds(entry: "Entry") -> str:
+    def rounds(entry: Entry) -> str:
         if entry.diverged:
             return f"diverged at round {entry.diverged_at}"
         if entry.rounds is not None:
@@ -97,31 +97,31 @@ def bold(result: "Comparison") -> dict[int, set[int]]:
     return best
 
 
-def _name(entry: "Entry") -> str:
+def _name(entry: Entry) -> str:
     base = entry.settings.get("base", "")
     return entry.shown + (f" ({base.split('(')[0]})" if base else "")
 
 
-def _step(entry: "Entry") -> str:
+def _step(entry: Entry) -> str:
     return _short(entry.settings.get(entry.step)) + (" *" if entry.fragile else "")
 
 
-def _interval(entry: "Entry") -> str:
+def _interval(entry: Entry) -> str:
     if entry.interval is None:
         return "-"
     low, high = (f"{end:.2g}" if end < 99.5 else f"{end:.0f}" for end in entry.interval)
     return f"{low} … {high}"
 
 
-def _bytes(entry: "Entry") -> str:
+def _bytes(entry: Entry) -> str:
     return "-" if entry.bytes is None else human_bytes(entry.bytes)
 
 
-def _work(entry: "Entry") -> str:
+def _work(entry: Entry) -> str:
     return "-" if entry.work is None else human(entry.work).strip()
 
 
-def _seconds(entry: "Entry") -> str:
+def _seconds(entry: Entry) -> str:
     return "-" if entry.seconds is None else f"{entry.seconds:.2f}"
 
 

@@ -144,11 +144,10 @@ def compare(
             if study.keeps_cores_busy and not cluster:
                 yield Note("one client keeps all cores busy, so that lanes run one after another")
             else:
-                start = processes(lock)
+                count, start = jobs, processes(lock)
                 if cluster:
-                    jobs, start = helpers(None if cluster is True else cluster, folder)
-                workers = Workers(jobs, start, described, study, deadline)
-                at_end.enter_context(workers)
+                    count, start = helpers(None if cluster is True else cluster, folder)
+                workers = at_end.enter_context(Workers(count, start, described, study, deadline))
         result = yield from _compared(study, seeds, deadline, workers)
         if out is None:
             result.folder = None
@@ -208,7 +207,7 @@ def _compared(
 
 
 def _check_count(name: str, count: int | None, what: str) -> None:
-    whole = isinstance(count, int) and not isinstance(count, bool)
+    whole = hasattr(count, "__index__") and not isinstance(count, bool)
     if count is not None and not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)

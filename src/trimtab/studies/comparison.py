@@ -8,7 +8,7 @@ from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
 from trimtab.problems.population import Population
 from trimtab.studies import export
-from trimtab.studies.advice import judge
+from trimtab.studies.advice import verdict
 from trimtab.studies.chosen import Chosen
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
@@ -64,7 +64,7 @@ class Comparison:
     @property
     def advised(self) -> list[str]:
         """The labels of the algorithm to use, and of those to which no difference was found."""
-        return [] if self.target is None else judge(self.entries, self.goal).labels
+        return [] if self.target is None else verdict(self.entries, self.goal).labels
 
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab compare --json` prints."""

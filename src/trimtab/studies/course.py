@@ -18,6 +18,7 @@ from trimtab.studies.entry import (
     cost_to_target,
     entry_of,
     over_seeds,
+    rounds_in_words,
     without_messages,
 )
 from trimtab.studies.events import RoundDone
@@ -127,8 +128,9 @@ class Course:
         trial = self.search.trials[self.search.winner]
         best, met = self.goal.best(trial.rounds), self.goal.first(trial.rounds)
         shown = "no finite value" if best is None else f"{self.goal.name} {best:.4g}"
-        when = f"the target in {met.r}" if met else f"{shown} in {len(trial.rounds)}"
-        return Note(f"so far {self.lane.label}: {when} rounds with {trial.algorithm}")
+        what = "the target" if met else shown
+        count = rounds_in_words(met.r if met else len(trial.rounds))
+        return Note(f"so far {self.lane.label}: {what} in {count} with {trial.algorithm}")
 
     def _finish(self, horizon: int) -> Generator[RoundDone, None, Entry]:
         """Let the winner run on to a common length, and once more from a moved start."""

@@ -250,6 +250,15 @@ def describe(entry: Entry) -> str:
     return f"{entry.shown} with {listed(parts)}" if parts else entry.shown
 
 
+def rounds_in_words(count: int) -> str:
+    """Return a number of rounds, for a sentence.
+
+    >>> rounds_in_words(1), rounds_in_words(20)
+    ('1 round', '20 rounds')
+    """
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
 def listed(words: list[str]) -> str:
     """Return words with commas and 'and'.
 

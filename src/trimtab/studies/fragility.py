@@ -19,8 +19,8 @@ from trimtab.studies.record import RoundLine
 from trimtab.studies.trial import Trial
 
 MOVE = 1e-6  # |x - x0| <= 1e-6 x max(1, |x0|)
-ROUNDS = 0.1  # a run holds if its rounds to the target change by <= 10 %, or by one,
-BEST = 0.01  # and its best value by <= 1 % of the metric's range; without one, of its way
+ROUNDS = 0.1  # a run is fragile unless its rounds to the target change by <= 10 %, or by one
+BEST = 0.01  # and unless its best changes by <= 1 % of the metric's range, or of its way
 
 Lines = Sequence[RoundLine]
 
@@ -48,7 +48,7 @@ def moved(x0: Vector, seed: int) -> Vector:
 def repeat(again: Trial, winner: Trial, goal: Goal) -> Iterator[RoundDone]:
     """Run the repetition as long as it takes to judge the winner."""
     met = goal.first(winner.rounds)
-    latest = met.r + _slack(met.r) if met else 0
+    latest = met.r + _allowed(met.r) if met else 0
     yield from again.advance(max(len(winner.rounds), int(latest)), goal.without_target())
 
 
@@ -73,9 +73,10 @@ def judge(winner: Lines, again: Lines, goal: Goal, diverged: bool = False) -> Ag
     way = max(abs((best if start is None else start) - best), abs(best))
     span = goal.metric.high - goal.metric.low
     room = BEST * span if isfinite(span) else BEST * way + 1e-9
-    fragile = abs(r_again - r) > _slack(r) or abs(best_again - best) > room
+    fragile = abs(r_again - r) > _allowed(r) or abs(best_again - best) > room
     return Again(met_again.r if met_again else None, best_again, fragile)
 
 
-def _slack(r: int) -> float:
+def _allowed(r: int) -> float:
+    """Return by how many rounds a run that took r of them may differ."""
     return max(1.0, ROUNDS * r)

@@ -6,9 +6,9 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from trimtab.algorithms.registry import kind
+from trimtab.studies.entry import Entry, rounds_in_words
 
 if TYPE_CHECKING:
-    from trimtab.studies.entry import Entry
     from trimtab.studies.space import Point
 
 RIGHT = 1.3  # advice was right if it needs <= 1.3 x the rounds of the best that was looked at
@@ -100,7 +100,7 @@ class Prior:
 
     # -- after
 
-    def judged(self, entries: "Sequence[Entry]") -> str:
+    def judged(self, entries: Sequence[Entry]) -> str:
         """Say whether the advice was right: by the rounds of what the diagnosis had looked at."""
         if self.algorithm is None:
             return "The diagnosis gave no advice, so there is nothing to judge."
@@ -122,9 +122,10 @@ class Prior:
         if own is not None and best.rounds is not None and own <= RIGHT * best.rounds:
             than = "it is the best" if best in mine else f"{best.shown} needs {best.rounds}"
             return (
-                f"The diagnosis was right: it advised {advised}, which needs {own} rounds; {than}."
+                f"The diagnosis was right: it advised {advised}, which needs "
+                f"{rounds_in_words(own)}; {than}."
             )
-        needs = "does not get there" if own is None else f"needs {own} rounds"
+        needs = "does not get there" if own is None else f"needs {rounds_in_words(own)}"
         said = " (no difference was expected)" if self.no_difference else ""
         return (
             f"The diagnosis was wrong: it advised {advised}{said}, which {needs}, where "

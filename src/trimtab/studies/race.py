@@ -183,7 +183,7 @@ def _is_tie(best: float, trials: Trials, goal: Goal) -> bool:
     """Tell whether a step that did not diverge is no better than those beside it."""
     own = trials[best].standing(goal)
     beside = [trial.standing(goal) for trial in _beside(best, trials)]
-    return own[0] > -inf and bool(beside) and own == max(beside)
+    return not trials[best].diverged and bool(beside) and own == max(beside)
 
 
 def _best(trials: Trials, goal: Goal) -> float:

@@ -68,8 +68,8 @@ class RoundLine:
     spread: float | None = None
     cosine: float | None = None
     clients: int = 0
-    exchanges: int = 0  # older files have neither this
-    work: int = 0  # nor this: the sample gradients at clients
+    exchanges: int = 0  # 0 in files of version 0.1.0, which did not count them
+    work: int = 0  # the sample gradients at clients; 0 in files of version 0.1.0
     metrics: dict[str, float | None] = field(default_factory=dict)
 
     @classmethod

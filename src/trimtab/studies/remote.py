@@ -38,8 +38,8 @@ class RemoteHelper:
 
     def __init__(self, ray: Any, setup: Message, inbox: Inbox, folder: Path) -> None:
         self.job: Job | None = None
-        self.closing: Any = None  # what an actor that was asked to end will answer,
-        self.until = 0.0  # and until when that is waited for
+        self.closing: Any = None  # what an actor that was asked to end will answer
+        self.until = 0.0  # that answer is waited for until then
         self.ended = "a machine of the cluster was lost"
         self.ray, self.inbox, self.folder = ray, inbox, folder
         kind = ray.remote(LaneActor).options(num_cpus=1, max_restarts=0, max_task_retries=0)

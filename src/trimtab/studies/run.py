@@ -19,7 +19,7 @@ from trimtab.simulation import Executor, cohort_size, simulate
 from trimtab.simulation.sampling import Available
 from trimtab.studies.chosen import Chosen, Split, Stopped
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.entry import Entry, describe, entry_of
+from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.record import Record, how_computed, make_way
@@ -93,12 +93,11 @@ def run(
     with Lock(out):
         record = Record(out, settings, problem=given, resume=resume)
         record.note(goal=goal.to_json(), R=R)  # for whoever watches the folder
-        label = kind(algorithm).name
         trial = Trial(
             algorithm,
             problem,
             record,
-            label=label,
+            label=kind(algorithm).name,
             keep_best=save != "last",
             measure=validate,
             **options,
@@ -111,18 +110,30 @@ def run(
             trial.write_last(out / "model.safetensors")
         if save != "last":
             trial.write_best(record.best, goal)
-        entry = entry_of(label, label, [trial], goal)
         chosen = _chosen(trial, goal, patience, save, held_out)
-        entry.per_client = _served(trial, goal, chosen)
-        advice = _sentence(entry, goal, chosen)
         told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
-        result = Comparison(name, goal, [entry], advice, out, about=told, chosen=chosen)
-        result.population = population_of(problem)
+        result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
         used.close()
         return result
+
+
+def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) -> Comparison:
+    """Return a run as a comparison of one algorithm, which a page shows alike."""
+    entry = entry_of(trial.label, trial.label, [trial], goal)
+    entry.per_client = _served(trial, goal, chosen)
+    return Comparison(
+        problem=name,
+        goal=goal,
+        entries=[entry],
+        advice=_sentence(entry, goal, chosen),
+        folder=trial.record.folder,
+        about=about,
+        chosen=chosen,
+        population=population_of(trial.problem),
+    )
 
 
 def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Split) -> Chosen:
@@ -184,21 +195,21 @@ def _split(
 
 def _sentence(entry: Entry, goal: Goal, chosen: Chosen) -> str:
     """Say what came of a run."""
-    ran = len(entry.curve)
+    ran = rounds_in_words(len(entry.curve))
     where = "validation " if chosen.split != "none" else ""
     line = goal.best_round(entry.curve)
     best = "unknown" if line is None else f"{line.metrics[goal.name]:.4g}, after round {line.r}"
     if goal.target is not None and entry.rounds is not None:
-        said = f"reached {where}{goal.name} {goal.target:g} in {entry.rounds} rounds"
+        said = f"reached {where}{goal.name} {goal.target:g} in {rounds_in_words(entry.rounds)}"
     elif goal.target is not None and chosen.stopped != "patience":
         said = (
-            f"did not reach {where}{goal.name} {goal.target:g} in {ran} rounds (best {best}); "
+            f"did not reach {where}{goal.name} {goal.target:g} in {ran} (best {best}); "
             "allow more rounds and resume it, or let `trimtab compare` tune it"
         )
     else:
         short = "" if goal.target is None else f" short of {where}{goal.name} {goal.target:g}"
         ended = f"stopped{short} after" if chosen.stopped == "patience" else "ran"
-        said = f"{ended} {ran} rounds; its best {where}{goal.name} is {best}"
+        said = f"{ended} {ran}; its best {where}{goal.name} is {best}"
     if chosen.test is not None:
         tested = chosen.test.get(goal.name)
         score = "unknown" if tested is None else f"{tested:.4g}"

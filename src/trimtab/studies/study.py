@@ -9,6 +9,7 @@ from typing import Any
 from trimtab._files import read_json, write_json
 from trimtab.core import Algorithm, Vector
 from trimtab.errors import BadArgument
+from trimtab.problems.hashing import hashed_tensors
 from trimtab.simulation import cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import TIMED_STEP, sample_gradients
@@ -167,4 +168,6 @@ class Study:
         settings: dict[str, Any] = {"problem": self.name, "seed": self.seed, "S": S}
         besides = {name: self.options[name] for name in ("slow", "lost") if self.options[name]}
         there = known_by(self.options["available"], self.measured.problem.N)
-        return settings | besides | ({} if there is None else {"available": there})
+        besides |= {} if there is None else {"available": there}
+        begin = self.options["x"]
+        return settings | besides | ({} if begin is None else {"x": hashed_tensors([begin])})

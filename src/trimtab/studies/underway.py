@@ -13,7 +13,16 @@ from trimtab.problems.population import Population
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.cost import cost_of, spent
-from trimtab.studies.entry import Candidate, Entry, SeedRun, describe, listed, over_seeds, shown
+from trimtab.studies.entry import (
+    Candidate,
+    Entry,
+    SeedRun,
+    describe,
+    listed,
+    over_seeds,
+    rounds_in_words,
+    shown,
+)
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundLine
 
@@ -152,10 +161,12 @@ def standing(result: Comparison) -> str:
     first = max(entries, key=lambda e: (_met(e), (e.best or 0.0) * (1 if higher else -1)))
     best = f"{result.metric} {first.best:.4g}"
     if len(result.entries) == 1:
-        ran = f"{describe(first)} has run {len(first.curve)} rounds"
+        ran = f"{describe(first)} has run {rounds_in_words(len(first.curve))}"
         return f"{ran}; the best so far is {best}."
     others = listed([entry.shown for entry in entries if entry is not first])
-    how = f"{result.metric} {result.target:g} in {first.rounds} rounds" if first.rounds else best
+    how = best
+    if first.rounds is not None:
+        how = f"{result.metric} {result.target:g} in {rounds_in_words(first.rounds)}"
     return f"So far {describe(first)} is ahead, with {how}" + (
         f"; the others are {others}." if others else "."
     )

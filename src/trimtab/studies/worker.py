@@ -27,7 +27,7 @@ from trimtab.studies.question import Question
 Message = dict[str, Any]
 
 
-class Stopped(Exception):
+class Ended(Exception):
     """The comparison has ended, or is gone."""
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # The comparison itself says the same.
     try:
         _work(sys.stdin, out, stop)
-    except (Stopped, BrokenPipeError):
+    except (Ended, BrokenPipeError):
         os._exit(0)  # Nothing is left to flush to.
     except Exception as error:  # The comparison runs the same stage, and says what is wrong.
         _tell(out, {"failed": f"{type(error).__name__}: {error}"})
@@ -58,7 +58,7 @@ def _work(asked: IO[str], out: IO[str], stop: list[int]) -> None:
             for message in messages:
                 _tell(out, message)
                 if stop:
-                    raise Stopped
+                    raise Ended
         finally:
             messages.close()  # The trial under way is saved.
 

@@ -33,8 +33,8 @@ _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for 
 _ROWS = 64  # a closed form is compared with autograd on <= 64 samples
 _NOISE = 1e-9  # a gradient of <= 1e-9 x the inputs may be rounding
 
-Part = tuple[nn.Module, str]
-"""A layer and what it is: linear, flatten, flatten all, or an activation."""
+Layer = tuple[nn.Module, str]
+"""A module and what it is: linear, flatten, flatten all, or an activation."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ClosedForm:
     gradient: Callable[[Vector, Tensor, Tensor], Vector] | None  # at x, of the mean, on tensors
     layers: kernel.Layers
     module: nn.Module
-    parts: Sequence[Part]
+    parts: Sequence[Layer]
     loss: Loss
     device: torch.device
     dtype: torch.dtype
@@ -148,7 +148,7 @@ def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
     return float((gradient - expected).norm() / expected.norm().clamp_min(max(noise, 1e-300)))
 
 
-def _parts(module: nn.Module) -> list[Part] | None:
+def _parts(module: nn.Module) -> list[Layer] | None:
     """Return the layers of a module that is made of known ones alone, each with what it is."""
     layers = [module]
     if type(module) is nn.Sequential:
@@ -156,7 +156,7 @@ def _parts(module: nn.Module) -> list[Part] | None:
             return None
         layers = list(module._modules.values())
     seen = set[int]()
-    parts = list[Part]()
+    parts = list[Layer]()
     for layer in layers:
         kind = type(layer)
         if kind not in _FORWARDS or not untouched(layer, _FORWARDS[kind]):
@@ -183,7 +183,7 @@ def _other(layer: Any) -> str:
     return "flatten" if layer.start_dim else "flatten all"
 
 
-def _for_kernel(parts: Sequence[Part], loss: str, delta: float) -> kernel.Layers | None:
+def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layers | None:
     """Return what a kernel needs to know; None for what it cannot compute.
 
     It has linear layers with at most one activation each, Flatten before the first one, and, for a

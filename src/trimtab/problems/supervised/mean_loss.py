@@ -270,7 +270,7 @@ class MeanLoss:
 
     @property
     def thread_model(self) -> FlatModule:
-        """The calling thread's model copy of the model, whose parameters change all the time."""
+        """The model of the calling thread: its parameters change with every x that is asked for."""
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):

@@ -4,8 +4,8 @@ import torch
 
 from trimtab.core import Vector
 
-_ROUNDINGS = 2_000  # two orders of a sum differ by <= 2,000 roundings,
-_MOST = 0.1  # and by <= 0.1 of its size in 16 bits
+_ROUNDINGS = 2_000  # two orders of a sum differ by <= 2,000 roundings
+_MOST = 0.1  # two orders of a sum in 16 bits differ by <= 0.1 of its size
 
 
 def distance(found: Vector, expected: Vector) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from trimtab.problems.supervised.client_data import ClientData, check_data
+from trimtab.problems.supervised.client_data import ClientData, check_data, no_samples
 from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.reading import Loose, Reader
 from trimtab.problems.supervised.samples import Data
@@ -82,6 +82,8 @@ class Unseen:
                     self.check(parts[0].who, parts[0])
                     self.check(whose, part)
                 parts.append(part)
+        if not parts:
+            raise no_samples(who)
         pooled = _joined(who, parts)
         self.check(who, pooled)
         return pooled

@@ -27,9 +27,9 @@ from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.untouched import hooked
 
 FEWEST = 4  # >= 4 clients with mini-batches of one size are worth a graph
-LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products;
-OPERATIONS = 6_000_000  # so does one whose gradient takes <= 6,000,000 operations in products
-_NUMBERS = 500_000  # and computes <= 500,000 numbers on the way
+LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
+OPERATIONS = 6_000_000  # a gradient worth a graph takes <= 6,000,000 operations in products
+_NUMBERS = 500_000  # a gradient worth a graph computes <= 500,000 numbers on the way
 _LOOKED_AT = 32  # whether batches are alike is judged by <= 32 clients
 _LONGEST = 160  # what PyTorch says about it is cut after <= 160 letters
 _KEPT = 256  # <= 256 graphs are kept
