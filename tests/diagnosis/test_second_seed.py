@@ -30,6 +30,19 @@ def network(N=4, n=24):
     return Supervised(module, F.cross_entropy, clients, batch=8, l2=0.05, weights="samples")
 
 
+def convolutions(N=4, n=18):
+    """Return a small CNN whose clients see images of their own and have few of the labels."""
+    torch.manual_seed(0)
+    layers = [nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2)]
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 3)).double()
+    clients = []
+    for i in range(N):
+        y = (torch.arange(n) % 2 + i) % 3
+        X = random(3, 36, seed=7)[y] + random(n, 36, seed=i) + 0.3 * random(36, seed=50 + i)
+        clients.append((X, y))
+    return Supervised(module, F.cross_entropy, clients, batch=6, l2=0.02)
+
+
 PROBLEMS = {
     "noisy quadratics": (lambda: quadratics(G=3.0, delta=0.1, sigma=0.5), {}),
     "half of the quadratics": (lambda: quadratics(N=10, G=1.0, delta=0.3), {"S": 5}),
@@ -37,6 +50,7 @@ PROBLEMS = {
     "logistic": (lambda: logistic(batch=10), {}),
     "half of logistic": (lambda: logistic(N=6, batch=10, sampling="iid"), {"S": 3}),
     "network": (network, {}),
+    "CNN": (convolutions, {}),
 }
 NOISY = [name for name in PROBLEMS if name != "half of the quadratics"]
 

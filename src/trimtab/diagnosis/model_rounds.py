@@ -22,7 +22,8 @@ NEAR = 1.15  # a K or a step size is good enough if it needs <= 1.15 x the fewes
 FACTOR = 10**0.25  # the ratio of neighbouring step sizes, as `compare` has them in the end
 SLOW = 20, 100  # a K is given up after 20 x the fewest rounds of any, and >= 100
 DIVERGED = 1e12  # a lane is given up if its f - f* is > 1e12 x the start's
-THINNED = 0.75  # lanes that have ended are put away when <= 0.75 of those that run are left
+LOOK = 8  # every 8 rounds, lanes that have ended are looked for,
+THINNED = 0.75  # and put away when <= 0.75 of those that run are left
 NUMBERS = 2_000_000  # lanes run side by side if all clients' vectors hold <= 2,000,000 numbers
 
 
@@ -139,7 +140,9 @@ class _Race:
             for j in self.going:
                 self.ran[j] = r
             self.going = [j for j in self.going if r < self._last(self.ends[j])]
-            if not self.going or out_of_time() or not self._put_away(gap):
+            if not self.going or out_of_time():
+                break
+            if r % LOOK == 0 and not self._put_away(gap):
                 break
 
     def _set_ends(self, r: int) -> None:

@@ -1,7 +1,8 @@
 """What else might have been drawn: bootstrap weights of the clients, and noise of their samples."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import cos, pi, sin, sqrt, tan
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from trimtab.core.streams import PARTITION, stream
 from trimtab.diagnosis.estimate import LEVEL, REPLICATES
 from trimtab.diagnosis.panel import Panel
+
+BISECTIONS = 50  # an angle is known up to 2^-50
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,27 @@ def few_draws(count: int) -> float:
 
 
 def _student(freedom: int) -> float:
-    from scipy.special import ndtri, stdtrit  # scipy.stats has them too, and takes long to import.
+    """Return Student's quantile over the normal one, by bisection.
 
-    return float(stdtrit(freedom, (1 + LEVEL) / 2) / ndtri((1 + LEVEL) / 2))
+    scipy.stats has it too, but takes a third of a second to import.
+
+    >>> round(_student(4) * 1.96, 3), round(_student(9) * 1.96, 3)
+    (2.776, 2.262)
+    """
+    low, high = 0.0, pi / 2
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < LEVEL else (low, middle)
+    return sqrt(freedom) * tan(low) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """Return P(|t| < sqrt(freedom) tan(angle)) (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    odd = freedom % 2
+    total, term = 0.0, cos(angle) if odd else 1.0
+    for j in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (j - 1) / j
+    if odd:
+        return 2 / pi * (angle + sin(angle) * total)
+    return sin(angle) * total
