@@ -301,7 +301,7 @@ SIGNATURES = {
     trimtab.diagnose: (
         "(problem, x=None, *, S=None, eps=None, cross_device=False, seed=0, minutes=5)"
     ),
-    testing.check_algorithm: "(algorithm, seed=0)",
+    testing.check_algorithm: "(algorithm)",
     partition.by_similarity: "(labels, N, s, seed=0)",
     partition.by_label: "(labels, N, seed=0)",
     partition.dirichlet: "(labels, N, alpha, seed=0)",
