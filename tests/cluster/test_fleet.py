@@ -445,16 +445,16 @@ def test_a_changed_problem_has_no_origin_if_the_change_cannot_be_repeated(ray, d
 
 
 def test_a_full_disk_is_told_with_its_node(ray, digits, monkeypatch):
-    from trimtab.simulation import client_states
+    from trimtab.simulation import state_rows
 
-    usual = client_states._File._transfer
+    usual = state_rows.DiskRows._transfer
 
     def full(self, some, number, data):
         if ray.here == "n1" and some.__name__ == "write":
             raise OSError(errno.ENOSPC, "No space left on device")
         return usual(self, some, number, data)
 
-    monkeypatch.setattr(client_states._File, "_transfer", full)
+    monkeypatch.setattr(state_rows.DiskRows, "_transfer", full)
     ray.before = lambda handle, *_: setattr(ray, "here", handle.node)
     sim = simulate(SCAFFOLD, digits, executor=Ray(shards=4), memory=0, **HOW)
     with pytest.raises(OSError, match=r"^node n1: .* cannot take more client states \(No space"):
