@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if value is None or isinstance(value, bool | int | str):
         return value
+    if isinstance(value, Integral):
+        return int(value)
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -126,9 +126,7 @@ def compare(
         available=available,
         prior=prior,
     )
-    described = None
-    if jobs > 1 or cluster:
-        described = question.to_json(None if cluster else jobs)
+    described = question.to_json(None if cluster else jobs) if jobs > 1 or cluster else None
     with ExitStack() as at_end:
         folder = None if out is None else Path(out)
         if described is not None and folder is None:
@@ -139,19 +137,34 @@ def compare(
         deadline = Deadline.of(minutes)
         study.budget = yield from study.set_budget(minutes, budget)
         workers = None
-        if described is not None and lock is not None and folder is not None:
+        if described is not None and lock is not None:
             study.resume = True  # what the workers leave is gone through here
             if study.keeps_cores_busy and not cluster:
                 yield Note("one client keeps all cores busy, so that lanes run one after another")
             else:
-                count, start = jobs, processes(lock)
-                if cluster:
-                    count, start = helpers(None if cluster is True else cluster, folder)
-                workers = at_end.enter_context(Workers(count, start, described, study, deadline))
+                workers = at_end.enter_context(
+                    _workers(study, described, deadline, lock, jobs, cluster)
+                )
         result = yield from _compared(study, seeds, deadline, workers)
         if out is None:
             result.folder = None
         return result
+
+
+def _workers(
+    study: Study,
+    described: dict[str, Any],
+    deadline: Deadline,
+    lock: Lock,
+    jobs: int,
+    cluster: str | bool,
+) -> Workers:
+    """Return who runs the lanes: so many processes here, or as many as a cluster has room for."""
+    count, start = jobs, processes(lock)
+    if cluster:
+        assert study.folder is not None
+        count, start = helpers(None if cluster is True else cluster, study.folder)
+    return Workers(count, start, described, study, deadline)
 
 
 def _compared(

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from trimtab import _guard
-from trimtab._files import Lock
+from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
 from trimtab.compute.kernel.library import SHARE, cores
 from trimtab.core.task import Note
@@ -64,7 +64,7 @@ class Worker:
         """Tell the process something; one that has ended is noticed when it is listened to."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.write(json.dumps(plain(message)).encode() + b"\n")
             self.process.stdin.flush()
 
     def _listen(self, inbox: "Inbox") -> None:

@@ -12,7 +12,7 @@ from trimtab.problems.metrics import ranges_of
 from trimtab.problems.supervised.evaluation import Evaluation
 from trimtab.problems.supervised.samples import Data
 
-GROUPS = 20  # of rows that are left out in turn
+GROUPS = 20  # rows are left out in turn in <= 20 groups
 
 
 def row_error(
