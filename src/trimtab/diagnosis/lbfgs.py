@@ -24,6 +24,7 @@ CURVED = 1e-10  # a step is remembered if its curvature is > 1e-10 x the change 
 def minimise(look: Look, x: Vector, *, memory: int, most: int) -> Vector:
     """Return where f is least, as far as the steps go: <= `most`, or until a line has no lower f.
 
+    >>> import torch
     >>> def look(x):
     ...     return float((x - 3).square().sum()), 2 * (x - 3)
     >>> minimise(look, torch.zeros(2).double(), memory=5, most=20)
