@@ -22,7 +22,7 @@ from trimtab.report.sources import Page
 from trimtab.reproduce.report import write_reproduction
 from trimtab.studies.run import run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")
 LONG = "a-folder/with_a_very_long_name_that_somebody_gave_it.py:the_function_that_makes_the_problem"
 TWELVE = (
