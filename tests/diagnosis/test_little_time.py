@@ -18,6 +18,7 @@ from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.model_rounds import Goal, predict
 from trimtab.diagnosis.panel import Panel, choose_panel
+from trimtab.diagnosis.prediction import _settled
 from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
 from trimtab.diagnosis.winner import _better, better_step, winner
 from trimtab.problems.models import resnet18
@@ -237,6 +238,18 @@ def test_who_reaches_the_goal_first_wins_and_ties_go_to_fewer_steps(trial):
 def test_nothing_is_advised_that_did_not_lower_f(trial):
     lanes = lanes_of(trial, ("sgd", 1, falling(10)), ("scaffold", 16, falling(11)))
     assert winner(trial, lanes, lanes[0], alike=False) is None
+
+
+def test_nothing_is_advised_by_rounds_that_hardly_lowered_f(trial):
+    """A hundredth of the way says nothing of who is there first; the model's choice may stand."""
+    rows = ("scaffold", 64, falling(9.95)), ("fedavg", 2, falling(9.8)), ("sgd", 1, falling(9.85))
+    lanes = lanes_of(trial, *rows)
+    assert winner(trial, lanes, lanes[0], alike=True) is None
+    assert winner(trial, lanes, None, alike=True) is None
+    assert winner(trial, lanes, lanes[1], alike=True) is lanes[1]
+    plan = _settled(trial, lanes, None, None)
+    assert plan.choice is None
+    assert "no candidate came a tenth of the way to the least f" in plan.why_not
 
 
 def test_after_few_rounds_half_the_step_is_preferred_and_after_many_the_better_one(trial):

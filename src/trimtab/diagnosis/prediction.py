@@ -159,7 +159,9 @@ def _settled(trial: Trial, lanes: list[Lane], favourite: Choice | None, best: La
         best = None
         why_not = f"there was no time for {LEAST} rounds with one local step and with several"
     elif best is None and any(lane.compared for lane in lanes):
-        why_not = "no candidate lowered f in the rounds there was time for"
+        lowered = any(lane.losses[-1] < trial.f_start for lane in lanes if lane.compared)
+        did = "came a tenth of the way to the least f" if lowered else "lowered f"
+        why_not = f"no candidate {did} in the rounds that were tried"
     elif best is None:
         why_not = "f rose in the first rounds with every step size that was tried"
     choice = None if best is None else Choice(best.algorithm, best.K, best.eta, None)

@@ -12,13 +12,14 @@ from trimtab.diagnosis.trial import CLEARLY, DOUBLINGS, LEAST, LONG, Lane, Trial
 
 AS_GOOD = 0.8  # a candidate is about as good if it got >= 0.8 x the best's way down
 SLOW = 0.3  # half a step is very slow if it gets <= 0.3 x the way down of the whole step
+LITTLE = 0.1  # who came < 0.1 x the way to the least f says nothing of who is there first
 NOT_BAD = 0.5  # SCAFFOLD, whose controls pay later, stands if it got >= 0.5 x FedAvg's way down
 
 
 def winner(
     trial: Trial, lanes: Sequence[Lane], favourite: Lane | None, *, alike: bool
 ) -> Lane | None:
-    """Return the lane to advise; None if nothing was tried that lowered f.
+    """Return the lane to advise; None if what was tried hardly lowered f.
 
     The first to reach the goal wins, or one that is simpler and hardly later. If there was no time
     to reach it, the favourite (the model's choice) stands unless another got much further down.
@@ -38,6 +39,8 @@ def winner(
         return None
     if favourite in tried and down(favourite) >= AS_GOOD * furthest:
         return favourite
+    if furthest < LITTLE * (trial.f_start - trial.case.least):
+        return None
     low = min(min(lane.losses[:r]) for lane in tried)
     best = _first(tried, low + SHARE * (trial.f_start - low))
     if best.algorithm == FEDAVG and not alike:
