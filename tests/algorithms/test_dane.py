@@ -41,11 +41,12 @@ def test_dane_without_proximal_term_may_diverge():
     """Two clients, of curvature 0.05 and 1.95: the mean of the inverses is 10, that of f is 1."""
     problem = Quadratic(torch.tensor([0.05, 1.95]).double(), torch.tensor([1.0, -1.0]).double())
     assert problem.delta == pytest.approx(0.95)
-    x = {"x": torch.ones(1, dtype=torch.float64)}
-    near = path(Dane(eta_l=0.3, K=2000, mu=problem.delta), problem, 100, **x)[-1]
-    assert_same(near, problem.x_star, atol=1e-9)
+    near = torch.ones(1, dtype=torch.float64)
+    end = path(Dane(eta_l=0.3, K=100, mu=problem.delta), problem, 100, x=near)[-1]
+    assert_same(end, problem.x_star, atol=1e-9)
+    far = 1e100 * near  # where infinity is not far
     with pytest.raises(Diverged):
-        path(Dane(eta_l=0.3, K=2000, mu=0.0), problem, 500, **x)
+        path(Dane(eta_l=0.3, K=500, mu=0.0), problem, 500, x=far)
 
 
 @weighted

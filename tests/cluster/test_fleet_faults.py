@@ -3,10 +3,10 @@
 import errno
 from itertools import islice
 
-import fake_ray
 import pytest
 import torch
 
+from tests.helpers import fake_ray
 from trimtab import Ray, Scaffold, Simulation, Tree, load_problem, simulate
 from trimtab.cluster.log import Log, Logged, Sent
 from trimtab.core import leaves

@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 import torch
-from losses import logistic
 
+from tests.helpers.losses import logistic
 from trimtab.diagnosis import optimum
 from trimtab.diagnosis.lbfgs import minimise
 

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 import torch
-from losses import quadratics, random
 
+from tests.helpers.losses import quadratics, random
 from trimtab.diagnosis import model_rounds
 from trimtab.diagnosis.model_rounds import Goal, Rounds, predict
 from trimtab.diagnosis.quadratic_model import QuadraticModel

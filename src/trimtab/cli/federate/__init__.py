@@ -15,7 +15,8 @@ COMMANDS = {
     "approve": "Look at what the operator sent, what has changed in it, and take it in.",
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
     "not.",
-    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.",
+    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg. One "
+    "that was stopped goes on from its last committed round, if it has a folder.",
     "enroll": "Make the key of a site in DIR, and the request that its operator needs.",
     "fingerprint": "Show the fingerprints of keys, authority and problem file, to compare over the "
     "telephone.",
