@@ -189,7 +189,7 @@ def flower() -> dict[str, Any]:
     peers.ENVIRONMENTS.mkdir(exist_ok=True)
     here = peers.HERE / "peers"
     starts = {peers.OURS: peers.command(peers.OURS), "flwr": peers.command("flwr")}
-    starts["trimtab on Ray"] = [sys.executable, "-P", str(here / "trimtab_ray.py")]
+    starts["trimtab-ray"] = [sys.executable, "-P", str(here / "trimtab_ray.py")]
     rows = []
     for name in ("W1", "W2", "W4"):
         for algorithm in peers.ALGORITHMS:

@@ -84,7 +84,7 @@ def _scale(case: dict[str, Any]) -> str:
 def _flower(case: dict[str, Any]) -> Iterable[Sequence[str]]:
     found = {(r["workload"], r["algorithm"], r["peer"]): r for r in case["rows"]}
     for name, algorithm in dict.fromkeys(key[:2] for key in found):
-        theirs, ours = (found[name, algorithm, peer] for peer in ("flwr", "trimtab on Ray"))
+        theirs, ours = (found[name, algorithm, peer] for peer in ("flwr", "trimtab-ray"))
         ms = [each.get("ms") for each in (theirs, ours)] + [ours.get("ours", theirs.get("ours"))]
         ratio = f"{ms[0] / ms[1]:.1f}" if ms[0] and ms[1] else ""
         yield f"{name}, {algorithm}", *(f"{t:.1f}" if t else "cannot" for t in ms), ratio
