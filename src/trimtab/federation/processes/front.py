@@ -23,7 +23,7 @@ from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
 from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.storage.roster import RosterFile
-from trimtab.federation.transport.flower.front import BACKLOG, Front
+from trimtab.federation.transport.flower.front import Front, listen_at
 from trimtab.federation.transport.flower.notices import Notices
 
 log = logging.getLogger("trimtab.federation.processes")
@@ -58,7 +58,7 @@ class FrontProcess:
     def start(self) -> None:
         """Listen, and start it; who comes while it is not there waits a little."""
         for listener in self.listeners:
-            listener.listen(BACKLOG)
+            listen_at(listener)
         self.child.start()
         self._begin()
 

@@ -123,6 +123,8 @@ def listener(address: str, port: int) -> socket.socket:
             only = int(address != "::" or not socket.has_dualstack_ipv6())
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
         made.bind((address, port))
+        # From here on the port is ours alone, although nobody listens at it yet.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except BaseException:
         made.close()
         raise

@@ -29,7 +29,13 @@ log = logging.getLogger("trimtab.federation.transport")
 
 _STRANGERS = 256  # there are <= this many connections of strangers, of < 1 MB each
 _OF_ONE_SITE = 32  # there are <= this many connections of one site
-BACKLOG = 256  # <= this many connections wait until they are accepted
+_BACKLOG = 256  # <= this many connections wait until they are accepted
+
+
+def listen_at(listener: socket.socket) -> None:
+    """Listen at a port, so that who comes next need not wait until its connections are gone."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.listen(_BACKLOG)
 
 
 class Front:
@@ -63,7 +69,7 @@ class Front:
     def start(self) -> None:
         """Begin to listen; till then the port is ours, and closed."""
         for listener in self.listeners:
-            listener.listen(BACKLOG)
+            listen_at(listener)
             listener.setblocking(False)
         self._thread.start()
 
