@@ -6,6 +6,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from trimtab.bench import WORKLOADS
 from trimtab.report.style import PLOTS
 
 PEERS = {
@@ -22,13 +23,16 @@ OURS = "#00798c"
 
 def peers_figure(results: list[dict[str, Any]]) -> Figure:
     """Return a panel for each algorithm: a row for each workload, a dot for each peer."""
-    works = list(dict.fromkeys(r["workload"] for r in results))
+    found = {r["workload"] for r in results}
+    works = [name for name in WORKLOADS if name in found]
+    asked = {r["peer"] for r in results}
+    peers = {peer: shown for peer, shown in PEERS.items() if peer in asked}
     with rc_context(PLOTS):
         figure = Figure(figsize=(10, 1.3 + 0.34 * len(works)), layout="constrained")
         panels: Any = figure.subplots(1, len(ALGORITHMS), sharex=True, sharey=True)
         for axes, (algorithm, title) in zip(panels, ALGORITHMS.items(), strict=True):
             axes.axvline(1, color=OURS, linewidth=2, label="trimtab")
-            for peer, (name, colour) in PEERS.items():
+            for peer, (name, colour) in peers.items():
                 measured = [
                     (r["ratio"], works.index(r["workload"]))
                     for r in results
@@ -44,7 +48,7 @@ def peers_figure(results: list[dict[str, Any]]) -> Figure:
             axes.set_title(title, fontsize=10)
             axes.set_xlabel("time of a round, times ours")
         shown = panels[0].get_legend_handles_labels()
-        figure.legend(*shown, loc="outside upper center", ncols=1 + len(PEERS))
+        figure.legend(*shown, loc="outside upper center", ncols=1 + len(peers))
     return figure
 
 

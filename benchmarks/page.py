@@ -5,6 +5,7 @@ python benchmarks/page.py
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -73,7 +74,7 @@ def page(found: dict[str, Any]) -> str:
         fewest=str(FEWEST),
         goals=_table(["workload", "ratio", "goal", "measured", ""], judged),
         autocast=_autocast(rows),
-        peers=_table(["", "trimtab", *NAMES.values()], _peers(results)),
+        peers=_table(["", "trimtab", *(NAMES[peer] for peer in _asked(results))], _peers(results)),
         notes="\n".join((*_elsewhere(found), *_cannot(results), *_not_measured(results))),
         comparisons=_comparisons(found["comparisons"]["cases"]),
         profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
@@ -134,10 +135,17 @@ def _autocast(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def _asked(results: list[dict[str, Any]]) -> list[str]:
+    """Return the peers that were asked for anything."""
+    return [peer for peer in PEERS if any(r["peer"] == peer for r in results)]
+
+
 def _peers(results: list[dict[str, Any]]) -> Iterable[list[str]]:
     found = {(r["workload"], r["algorithm"], r["peer"]): r for r in results}
-    for work, algorithm in dict.fromkeys((r["workload"], r["algorithm"]) for r in results):
-        row = [found.get((work, algorithm, peer), {}) for peer in PEERS]
+    for work, algorithm in product(WORKLOADS, ALGORITHMS):
+        row = [found.get((work, algorithm, peer), {}) for peer in _asked(results)]
+        if not any(row):
+            continue
         ours = min((r["ours"] for r in row if "ours" in r), default=None)
         cells = [f"{r['ms']:.3g} ({r['ratio']:.2g} ×)" if "ms" in r else "–" for r in row]
         title = f"{work} {ALGORITHMS[algorithm]}"
@@ -159,6 +167,9 @@ def _not_measured(results: list[dict[str, Any]]) -> Iterable[str]:
     missing = [name for name in asked if name not in {r["workload"] for r in results}]
     if missing:
         yield f"- {', '.join(missing)}: not measured yet."
+    silent = [name for peer, name in NAMES.items() if peer not in _asked(results)]
+    if silent:
+        yield f"- {', '.join(silent)}: not measured in this record."
 
 
 def _comparisons(cases: list[dict[str, Any]]) -> str:
