@@ -2,8 +2,11 @@
 // generator, a Mersenne twister, whose seed is the hash of some numbers that core/streams.py calls mix.
 
 #define WORDS 624
+#define GROUP 8  // generators that are seeded together: a word depends on the one before, so alone each would wait
+
+// One of a group: words of all of them lie side by side.
 typedef struct {
-  uint32_t state[WORDS];
+  uint32_t *state;  // (WORDS, GROUP), from its own column on
   int next;
 } Generator;
 
@@ -18,31 +21,65 @@ static uint64_t mixed(const uint64_t *numbers, long count) {
   return h;
 }
 
-static void seed_generator(Generator *g, uint64_t seed) {
-  uint32_t *s = g->state;
-  s[0] = (uint32_t)seed;
-  for (uint32_t j = 1; j < WORDS; j++) s[j] = 1812433253u * (s[j - 1] ^ (s[j - 1] >> 30)) + j;
-  g->next = WORDS;
-}
-
 static uint32_t twisted(uint32_t far, uint32_t high, uint32_t low) {
   return far ^ (((high & 0x80000000u) | (low & 0x7fffffffu)) >> 1) ^ (low & 1u ? 0x9908b0dfu : 0u);
 }
 
+// The state is renewed word by word, as numbers are drawn: most orders need far fewer than all of it.
 static uint32_t next_number(Generator *g) {
   uint32_t *s = g->state;
-  if (g->next == WORDS) {
-    int j = 0;
-    for (; j < WORDS - 397; j++) s[j] = twisted(s[j + 397], s[j], s[j + 1]);
-    for (; j < WORDS - 1; j++) s[j] = twisted(s[j + 397 - WORDS], s[j], s[j + 1]);
-    s[j] = twisted(s[396], s[j], s[0]);
-    g->next = 0;
-  }
-  uint32_t y = s[g->next++];
+  const int j = g->next, following = j + 1 < WORDS ? j + 1 : 0, far = j + 397 < WORDS ? j + 397 : j + 397 - WORDS;
+  uint32_t y = s[j * GROUP] = twisted(s[far * GROUP], s[j * GROUP], s[following * GROUP]);
+  g->next = following;
   y ^= y >> 11;
   y ^= (y << 7) & 0x9d2c5680u;
   y ^= (y << 15) & 0xefc60000u;
   return y ^ (y >> 18);
+}
+
+// What waits to be drawn: `size` of n samples, each by itself, or their order, of which size is n.
+typedef struct {
+  uint64_t seed;
+  long n, size;
+  int64_t *out;
+} Waiting;
+
+typedef struct {
+  long independent;
+  int count;
+  Waiting each[GROUP];
+} Group;
+
+static void draw_order(Generator *g, long n, int64_t *out) {
+  for (long j = 0; j < n; j++) out[j] = j;
+  for (long j = 0; j < n - 1; j++) {
+    const long other = j + next_number(g) % (uint32_t)(n - j);
+    const int64_t kept = out[j];
+    out[j] = out[other], out[other] = kept;
+  }
+}
+
+static void draw_group(Group *group) {
+  uint32_t state[WORDS][GROUP];
+  memset(state[0], 0, sizeof state[0]);
+  for (int q = 0; q < group->count; q++) state[0][q] = (uint32_t)group->each[q].seed;
+  for (uint32_t j = 1; j < WORDS; j++)
+    for (int q = 0; q < GROUP; q++) state[j][q] = 1812433253u * (state[j - 1][q] ^ (state[j - 1][q] >> 30)) + j;
+  for (int q = 0; q < group->count; q++) {
+    const Waiting *w = &group->each[q];
+    Generator g = {&state[0][q], 0};
+    if (group->independent)
+      for (long t = 0; t < w->size; t++) w->out[t] = next_number(&g) % (uint32_t)w->n;
+    else
+      draw_order(&g, w->n, w->out);
+  }
+  group->count = 0;
+}
+
+// Draw this when the group is full.
+static void wait_for_group(Group *group, Waiting one) {
+  group->each[group->count++] = one;
+  if (group->count == GROUP) draw_group(group);
 }
 
 // Mini-batches k of several clients. Number k >= 0; k < 0 stands for all samples.
@@ -59,15 +96,6 @@ typedef struct {
 static uint64_t seed_of(const Draws *draws, long i, long number) {
   const uint64_t key[] = {draws->seed, draws->use, (uint64_t)draws->clients[i], draws->round, (uint64_t)number};
   return mixed(key, 5);
-}
-
-static void draw_order(Generator *g, long n, int64_t *out) {
-  for (long j = 0; j < n; j++) out[j] = j;
-  for (long j = 0; j < n - 1; j++) {
-    const long other = j + next_number(g) % (uint32_t)(n - j);
-    const int64_t kept = out[j];
-    out[j] = out[other], out[other] = kept;
-  }
 }
 
 // How many numbers `draw` writes at most.
@@ -87,7 +115,7 @@ long numbers_to_draw(const Draws *draws) {
 // rows and sizes, (count, batches): which samples make up each mini-batch, in `memory`, and how many. Orders of a
 // client are drawn once. For all samples in their own order, rows is 0.
 void draw(const Draws *draws, int64_t *memory, const int64_t **rows, long *sizes) {
-  Generator g;
+  Group group = {.independent = draws->independent};
   for (long i = 0; i < draws->count; i++) {
     const long n = draws->lengths[i], b = draws->sizes[i], steps = (n + b - 1) / b, at = i * draws->batches;
     long latest = -1;  // pass
@@ -96,8 +124,7 @@ void draw(const Draws *draws, int64_t *memory, const int64_t **rows, long *sizes
       rows[at + j] = 0, sizes[at + j] = n;
       if (k < 0 || (!draws->independent && b == n)) continue;
       if (draws->independent) {
-        seed_generator(&g, seed_of(draws, i, k));
-        for (long t = 0; t < b; t++) memory[t] = next_number(&g) % (uint32_t)n;
+        wait_for_group(&group, (Waiting){seed_of(draws, i, k), n, b, memory});
         rows[at + j] = memory, sizes[at + j] = b, memory += b;
         continue;
       }
@@ -105,12 +132,12 @@ void draw(const Draws *draws, int64_t *memory, const int64_t **rows, long *sizes
       for (long l = j - 1; pass <= latest && !order && l >= 0; l--)
         if (rows[at + l] && draws->numbers[l] / steps == pass) order = rows[at + l] - (draws->numbers[l] % steps) * b;
       if (!order) {
-        seed_generator(&g, seed_of(draws, i, pass));
-        draw_order(&g, n, memory);
+        wait_for_group(&group, (Waiting){seed_of(draws, i, pass), n, n, memory});
         order = memory, memory += n;
         latest = MAX(latest, pass);
       }
       rows[at + j] = order + from, sizes[at + j] = n - from < b ? n - from : b;
     }
   }
+  if (group.count) draw_group(&group);
 }

@@ -5,7 +5,9 @@
 // Z (n, m) = the activation of A W' + bias, and its slope, unless that is 0. packed is room for many_products.
 static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int activation,
                           REAL *Z, REAL *slope, REAL *packed) {
-  if (n < 48)
+  if (m == 1)
+    NAME(one_product)(a, n, W, d, Z);
+  else if (n < 48)
     NAME(products)(a, n, W, d, m, Z);
   else
     NAME(many_products)(a, n, W, d, m, Z, packed);
@@ -71,12 +73,16 @@ static int NAME(gradient)(const Model *model, const REAL *x, const REAL *X, cons
       for (long i = 0; l && i < tile; i++) w->rows[i] = w->output[l - 1] + i * sizes[l];
       if (!l) wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], w->rows, trouble);
       if (wrong) return wrong;
-      REAL *dbias = model->biased[l] ? out + start[l + 1] - sizes[l + 1] : 0;
-      NAME(weights)(G, w->rows, tile, sizes[l], sizes[l + 1], from > 0, out + start[l], dbias, w->packed);
+      const long m = sizes[l + 1];
+      if (m == 1)
+        NAME(one_weight)(G, w->rows, tile, sizes[l], from > 0, out + start[l]);
+      else
+        NAME(weights)(G, w->rows, tile, sizes[l], m, from > 0, out + start[l], w->packed);
+      if (model->biased[l]) NAME(biases)(G, tile, m, from > 0, out + start[l + 1] - m);
       if (l) {
         REAL *next = w->back[l % 2];
         int relu = model->activation[l - 1] == RELU;
-        NAME(backward)(G, x + start[l], w->output[l - 1], tile, sizes[l], sizes[l + 1], relu, next);
+        NAME(backward)(G, x + start[l], w->output[l - 1], tile, sizes[l], m, relu, next);
         NAME(through)(w->slope[l - 1], tile * sizes[l], next);
         G = next;
       }

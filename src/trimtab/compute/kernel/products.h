@@ -12,6 +12,17 @@ static inline REAL NAME(sum)(NAME(vec) v) {
   return s;
 }
 
+// A short vector, for what is left of a row.
+typedef REAL NAME(quad) __attribute__((vector_size(QUAD * sizeof(REAL)), aligned(sizeof(REAL))));
+
+static inline NAME(quad) NAME(load_quad)(const REAL *p) { return *(const NAME(quad) *)p; }
+
+static inline REAL NAME(sum_quad)(NAME(quad) v) {
+  REAL s = 0;
+  for (int j = 0; j < QUAD; j++) s += v[j];
+  return s;
+}
+
 // z[q][c] = a[q] . w[c] for 4 samples and up to 3 outputs: 12 accumulators fill the registers.
 static inline void NAME(dots)(const REAL *const *a, const REAL *w, long d, int outputs, REAL z[4][3]) {
   NAME(vec) acc[4][3] = {0};
@@ -33,6 +44,26 @@ static inline void NAME(dots)(const REAL *const *a, const REAL *w, long d, int o
       z[q][1] += a[q][t] * w1[t];
       z[q][2] += a[q][t] * w2[t];
     }
+  }
+}
+
+// z (n) = A w, the rows of A given by pointers: a layer of one output.
+static void NAME(one_product)(const REAL *const *a, long n, const REAL *w, long d, REAL *z) {
+  for (long r = 0; r < n; r += 4) {
+    const REAL *x[4];
+    for (int q = 0; q < 4; q++) x[q] = a[r + q < n ? r + q : r];
+    NAME(vec) acc[4] = {0};
+    NAME(quad) rest[4] = {0};
+    REAL total[4];
+    long k = 0;
+    for (; k + LANES <= d; k += LANES)
+      for (int q = 0; q < 4; q++) acc[q] += NAME(load)(x[q] + k) * NAME(load)(w + k);
+    for (; k + QUAD <= d; k += QUAD)
+      for (int q = 0; q < 4; q++) rest[q] += NAME(load_quad)(x[q] + k) * NAME(load_quad)(w + k);
+    for (int q = 0; q < 4; q++) total[q] = NAME(sum)(acc[q]) + NAME(sum_quad)(rest[q]);
+    for (; k < d; k++)
+      for (int q = 0; q < 4; q++) total[q] += x[q][k] * w[k];
+    for (int q = 0; q < 4 && r + q < n; q++) z[r + q] = total[q];
   }
 }
 
@@ -93,9 +124,33 @@ static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, lon
       for (long c = 0; c < PANEL && p * PANEL + c < m; c++) Z[i * m + p * PANEL + c] = T[(p * n + i) * PANEL + c];
 }
 
-// dW (m, d) = G' A, or added to it; dbias likewise. G is (n, m), the rows of A are given by pointers.
+// dw (d) = g A, or added to it: the same as `weights` for a layer of one output.
+static void NAME(one_weight)(const REAL *g, const REAL *const *a, long n, long d, int add, REAL *dw) {
+  long k = 0;
+  for (; k + 2 * LANES <= d; k += 2 * LANES) {
+    NAME(vec) acc[2] = {0};
+    for (long i = 0; i < n; i++)
+      for (int j = 0; j < 2; j++) acc[j] += g[i] * NAME(load)(a[i] + k + j * LANES);
+    for (int j = 0; j < 2; j++) {
+      NAME(vec) *to = (NAME(vec) *)(dw + k + j * LANES);
+      *to = add ? *to + acc[j] : acc[j];
+    }
+  }
+  for (; k + QUAD <= d; k += QUAD) {
+    NAME(quad) acc = {0}, *to = (NAME(quad) *)(dw + k);
+    for (long i = 0; i < n; i++) acc += g[i] * NAME(load_quad)(a[i] + k);
+    *to = add ? *to + acc : acc;
+  }
+  for (; k < d; k++) {
+    REAL s = add ? dw[k] : 0;
+    for (long i = 0; i < n; i++) s += g[i] * a[i][k];
+    dw[k] = s;
+  }
+}
+
+// dW (m, d) = G' A, or added to it. G is (n, m), the rows of A are given by pointers.
 // packed holds n * (m rounded up to 4 + STRETCH) numbers.
-static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, long m, int add, REAL *dW, REAL *dbias,
+static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, long m, int add, REAL *dW,
                           REAL *packed) {
   const long groups = (m + 3) / 4;
   REAL *P = packed + groups * 4 * n;  // (n, STRETCH): a stretch of the inputs
@@ -133,12 +188,15 @@ static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, l
       }
     }
   }
-  if (dbias)
-    for (long c = 0; c < m; c++) {
-      REAL s = add ? dbias[c] : 0;
-      for (long i = 0; i < n; i++) s += G[i * m + c];
-      dbias[c] = s;
-    }
+}
+
+// dbias (m) = the sums of the columns of G (n, m), or added to it.
+static void NAME(biases)(const REAL *G, long n, long m, int add, REAL *dbias) {
+  for (long c = 0; c < m; c++) {
+    REAL s = add ? dbias[c] : 0;
+    for (long i = 0; i < n; i++) s += G[i * m + c];
+    dbias[c] = s;
+  }
 }
 
 // H (n, d) = G W, zero where the layer's input A (n, d) is not positive, if a ReLU made it.

@@ -137,8 +137,8 @@ static void *NAME(some_blocks)(void *job) {
   for (long p; !w.failed && (p = next_piece(&r->blocks)) >= 0;) {
     const long from = (r->before + p) * r->clients->block, to = from + r->clients->block;
     REAL *sums = r->sums ? r->sums + (r->slot + p) * outputs * r->d : 0;
-    trouble.what = NAME(run_block)(r->model, r->program, r->clients, r->d, from, to < s ? to : s, sums, r->squares, &w,
-                                   &trouble);
+    trouble.what =
+        NAME(run_block)(r->model, r->program, r->clients, r->d, from, to < s ? to : s, sums, r->squares, &w, &trouble);
     if (trouble.what) fail(&r->blocks, r->trouble, trouble);
   }
   NAME(release)(&w);

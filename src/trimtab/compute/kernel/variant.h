@@ -5,6 +5,7 @@
 #include "network.h"
 #include "program.h"
 #undef WORKSPACE
+#undef QUAD
 #undef STRETCH
 #undef PANEL
 #undef DEPTH

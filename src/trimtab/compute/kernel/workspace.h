@@ -1,6 +1,7 @@
 // The memory of one thread, and the only place that says how large each part of it is. Each part is an allocation
 // of its own, so that a sanitiser sees where it ends. Included once for each number type and vector width.
 
+#define QUAD (LANES < 4 ? LANES : 4)
 #define STRETCH (3 * LANES)
 #define PANEL (2 * LANES)
 #define DEPTH 392L  // inputs
