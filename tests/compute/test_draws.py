@@ -1,5 +1,7 @@
 """Mini-batches drawn by the kernel are PyTorch's, bit for bit."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -32,7 +34,7 @@ def test_the_kernel_draws_here():
 
 
 @given(
-    st.lists(st.integers(1, 1500), min_size=1, max_size=5),
+    st.lists(st.integers(1, 1500), min_size=1, max_size=12),
     st.one_of(st.none(), st.integers(1, 200), st.floats(0.01, 1.0)),
     st.sampled_from(["reshuffle", "iid"]),
     st.integers(-(2**70), 2**70),
@@ -42,7 +44,8 @@ def test_the_kernel_draws_here():
 )
 def test_mini_batches_are_those_drawn_one_by_one(sizes, batch, sampling, seed, first, r, numbers):
     clients, data = [first + i for i in range(len(sizes))], [samples(n) for n in sizes]
-    found = drawn(clients, data, batch, sampling, seed, r, numbers)
+    cohort = SimpleNamespace(lengths=sizes, cuts={})
+    found = drawn(clients, cohort, batch, sampling, seed, r, numbers)
     assert isinstance(found, kernel.Drawn)
     for place, (i, each) in enumerate(zip(clients, data, strict=True)):
         cut = Batches(each, batch, sampling, (seed, i, r))
@@ -91,9 +94,8 @@ def test_numbers_that_are_not_torchs_are_not_used(monkeypatch):
     draws.draws_work.cache_clear()
     try:
         assert not draws.draws_work()
-        found = drawn([0], [samples(9)], 4, "reshuffle", 0, 1, [0, 1])
-        cut = Batches(samples(9), 4, "reshuffle", (0, 0, 1))
-        assert all(torch.equal(found[0][k], cut.rows(k)) for k in (0, 1))
+        one = SimpleNamespace(lengths=[9], cuts={})
+        assert drawn([0], one, 4, "reshuffle", 0, 1, [0, 1]) is None
     finally:
         draws.draws_work.cache_clear()
 
@@ -103,9 +105,19 @@ def test_the_reference_is_torchs_own_generator():
     assert "kernel" not in supervised_batches.Batches.rows.__code__.co_names
 
 
+def test_only_what_is_drawn_differs_from_round_to_round():
+    whole = draws.Cut([0, 1], [9, 7], [9, 7], [0, None, 1], independent=False)
+    assert whole.drawn((0, BATCH, 1)) is whole.drawn((0, BATCH, 2))
+    for independent, sizes in ((False, [9, 6]), (True, [9, 7])):
+        cut = draws.Cut([0, 1], [9, 7], sizes, [0], independent)
+        first, second = (cut.drawn((0, BATCH, r)) for r in (1, 2))
+        assert not torch.equal(first.of(1, 0), second.of(1, 0))
+        assert cut.drawn((0, BATCH, 1)) is first
+
+
 def test_the_last_mini_batches_are_kept_and_the_oldest_dropped():
     def some(r):
-        return draws._drawn((0, 1, r), [0, 1], [9, 9], [3, 3], [0, 1, 2], False)
+        return draws.Cut([0, 1], [9, 9], [3, 3], [0, 1, 2], independent=False).draw((0, 1, r))
 
     first = some(1)
     kept = draws._Kept(most=2 * first.nbytes)

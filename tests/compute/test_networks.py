@@ -202,7 +202,7 @@ def test_what_is_not_finite_is_not_swallowed(level, dtype, bad, n):
         X, y = torch.ones(n, 3, dtype=dtype), net.targets(n)
         wrong = net.x.clone()
         wrong[0] = bad
-        sums, _ = kernel.run(net.layers, 0.0, code, [(X, y)], [[None]], [[wrong]], [[None]], [1.0])
+        sums, *_ = kernel.run(net.layers, 0.0, code, [(X, y)], [[None]], [[wrong]], [[None]], [1.0])
         assert not torch.isfinite(sums).all(), (activation, loss)
         if isnan(bad) and activation != "relu":
             found = kernel.gradients(net.layers, net.x, [(bad * X, y, None)])[0]

@@ -352,3 +352,35 @@ def test_room_that_is_not_staged_is_taken_back():
     assert again.data_ptr() != states.latest(0).data_ptr()
     states.discard()
     assert states.in_memory == 12
+
+
+def test_memory_that_is_lent_together_and_not_staged_is_given_back():
+    states = ClientStates(limit=48)
+    assert states.lend(torch.zeros(3), 5) is None  # 60 bytes
+    assert len(states.lend(torch.zeros(3), 4)) == 4
+    assert len(states.lend(torch.zeros(3), 3)) == 3  # nobody has staged the four
+    assert states.in_memory == 36
+    states.discard()
+    assert states.in_memory == 0
+
+
+def test_states_are_found_where_they_were_written():
+    states, new = ClientStates(), torch.zeros(3)
+    states[5] = torch.ones(3)
+    assert states.addresses([5, 9], new)[1] == (new.data_ptr(),)
+    for value in (2.0, 3.0):  # two exchanges of one round
+        places = states.lend(new, 2)
+        for j in range(2):
+            states.lent(j).fill_(value + j)
+            assert places[j] == (states.lent(j).data_ptr(),)
+        states.stage_lent([5, 9])
+        assert states.addresses([5, 9], new) == places
+    assert states[5].tolist() == [1.0] * 3 and 9 not in states
+    states.commit([9, 5])
+    assert (states[5][0], states[9][0]) == (3.0, 4.0)
+    assert states.in_memory == 24  # those that were replaced are given back
+    assert states.addresses([5, 9], new) == places
+    assert states.addresses([5], torch.zeros(4)) is None  # of another form
+    on_disk = ClientStates(limit=0)
+    on_disk[5] = torch.ones(3)
+    assert on_disk.addresses([5], new) is None

@@ -89,7 +89,7 @@ def test_what_is_not_finite_stays_so(level, bad, sizes):
     x[0] = bad
     layers = Layers(sizes, (True,) * (1 + hidden), ("relu", "none")[1 - hidden :])
     code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
-    (sums, _) = kernel.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
+    sums, *_ = kernel.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
     assert not torch.isfinite(sums).all()
 
 
@@ -124,12 +124,12 @@ def test_a_program_does_what_it_says(level, dtype):
         for threads in (2, 3):
             assert torch.equal(found[block, threads][0], found[block, 1][0])
         for slots in (2, 3, 4) if block < 5 else (1,):
-            sums, _ = kernel.run(
+            sums, *_ = kernel.run(
                 layers, l2, code, data, rows, [[c_i, x] for c_i in c], outputs, weights,
                 block=block, threads=2, slots=slots,
             )  # fmt: skip
             assert torch.equal(sums, found[block, 1][0])
-        sums, squares = found[block, 1]
+        sums, squares, _ = found[block, 1]
         total = torch.zeros_like(sums)
         for i, samples in enumerate(data):
             y = x - 0.5 * g(x, samples, rows[i][0]) + 2 * c[i]

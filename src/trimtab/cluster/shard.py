@@ -208,6 +208,7 @@ class Shard:
             work=Work(self.can),
             fresh=lambda: new,
             slow=slow,
+            store=self.states,
         )
 
     def _reply(self, exchange: Exchange, clients: Sequence[int]) -> Reply:

@@ -61,16 +61,6 @@ class Tape:
         """The numbers of the outputs in the new state."""
         return numbers(self.state)
 
-    @cached_property
-    def gradients(self) -> Counter[int | None]:
-        """How many gradients it takes on each of its mini-batches."""
-        return Counter(self.batches[step[2]] for step in self.code.steps if len(step) == 3)
-
-    @cached_property
-    def costs(self) -> dict[Any, int]:
-        """What its gradients cost clients, by their sizes; kept from round to round."""
-        return {}
-
 
 @dataclass(frozen=True)
 class Traced:
@@ -181,11 +171,21 @@ def _known_by(
     if not isinstance(function, FunctionType) or _reads_variables(function, kind):
         return None
     try:
-        algorithm = pickle.dumps(program.__self__)  # type: ignore[attr-defined]
+        algorithm = _settings(program.__self__)  # type: ignore[attr-defined]
     except Exception:  # Somebody's class may raise anything.
         return None
     single = tuple(leaf.item() for leaf in leaves(broadcast) if not leaf.dim())
     return function, kind, algorithm, _form(state), _form(broadcast), single, d
+
+
+def _settings(algorithm: Any) -> Any:
+    """Return what tells an algorithm from others of its class: plain values, else all its bytes."""
+    values = tuple(vars(algorithm).values()) if hasattr(algorithm, "__dict__") else (None,)
+    kinds = tuple(map(type, values))
+    return (values, kinds) if _PLAIN.issuperset(kinds) else pickle.dumps(algorithm)
+
+
+_PLAIN = {int, float, bool, str}
 
 
 @cache

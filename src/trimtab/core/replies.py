@@ -73,11 +73,14 @@ class Tally:
     ) -> None:
         """Count the weighted sums of several clients, with each one's |dx|^2 and |state|^2.
 
-        The same bits as a tally of these clients alone, merged.
+        The same bits as a tally of these clients alone, merged. The sums are the tally's own from
+        now on.
         """
         self._weights += weights
-        self._uploads = _accumulate(self._uploads, 1.0, uploads)
-        self._states = _accumulate(self._states, 1.0, _numbers(states))
+        own = _numbers(states)
+        first = self._uploads is None
+        self._uploads = uploads if first else _accumulate(self._uploads, 1.0, uploads)
+        self._states = own if self._states is None else _accumulate(self._states, 1.0, own)
         self.bytes_up += len(weights) * nbytes(uploads)
         self._moves.add_squares(weights, moves)
         self._controls.add_squares(weights, controls)

@@ -1,8 +1,7 @@
 """One intra-op thread where more would only get in each other's way; a pool of such threads."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from functools import cache
 
 import torch
@@ -11,21 +10,28 @@ WORTH_A_THREAD = 10_000  # a client with d >= 10,000 numbers is worth a thread o
 KEEPS_CORES_BUSY = 2_000_000  # one with d >= 2,000,000 keeps all cores busy by itself
 
 
-@contextmanager
-def one_thread(when: bool = True) -> Iterator[None]:
+class one_thread(ContextDecorator):  # noqa: N801 (it is used like a function)
     """Compute with one intra-op thread.
 
     Small products gain nothing from more threads, and on a shared machine they lose a factor of
     ten. With one thread, bits do not depend on the number of cores either.
     """
-    before = torch.get_num_threads()
-    if when and before != 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if when and before != 1:
-            torch.set_num_threads(before)
+
+    def __init__(self, when: bool = True) -> None:
+        self.when = when
+
+    def _recreate_cm(self) -> "one_thread":
+        """Return a new one for each call of a function that this decorates."""
+        return one_thread(self.when)
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads() if self.when else 1
+        if self.before != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self.before != 1:
+            torch.set_num_threads(self.before)
 
 
 @cache

@@ -1,6 +1,6 @@
 """The states of the clients seen so far: in memory up to a limit, beyond it in a temporary file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,6 +96,7 @@ class ClientStates:
         self._committed: dict[int, Place] = {}
         self._staged: dict[int, Place] = {}
         self._lent: dict[int, MemoryRow] = {}  # by the id of its state
+        self._lent_together: list[MemoryRow] = []
         self._rows: dict[Any, MemoryRows] = {}  # one for each form of state: one, as a rule
         self._files: dict[Any, DiskRows] = {}
 
@@ -140,15 +141,44 @@ class ClientStates:
         size = nbytes(like)
         if self.limit is not None and size:
             count = min(count, max(0, self.limit - self.in_memory) // size)
-        if not count:
-            return []
-        form = form_of(like)
-        if form not in self._rows:
-            self._rows[form] = MemoryRows(like)
-        self.in_memory += count * size
-        slots = [self._rows[form].take() for _ in range(count)]
+        slots = self._take(like, count)
         self._lent.update((id(slot.state), slot) for slot in slots)
         return [slot.state for slot in slots]
+
+    def addresses(self, clients: Sequence[int], new: State) -> Sequence[tuple[int, ...]] | None:
+        """Return where the tensors of clients' latest states lie, which are read and not changed.
+
+        That of a client that has none is `new`. None where they do not all lie in memory, in one
+        form.
+        """
+        of_new = tuple(leaf.data_ptr() for leaf in leaves(new))
+        if not of_new or not (self._committed or self._staged):
+            return [of_new] * len(clients)
+        if self._files or list(self._rows) != [form_of(new)]:
+            return None
+        staged, committed = self._staged.get, self._committed.get
+        places: list[Any] = [staged(i) or committed(i) for i in clients]
+        return [place.at if place else of_new for place in places]
+
+    def lend(self, like: State, count: int) -> Sequence[tuple[int, ...]] | None:
+        """Return where the tensors of new states are written, for `stage_lent`; None: no room."""
+        self._free(self._lent_together)  # Nobody has staged these.
+        self._lent_together = []
+        if self.limit is not None and self.in_memory + count * nbytes(like) > self.limit:
+            return None
+        self._lent_together = self._take(like, count)
+        return [row.at for row in self._lent_together]
+
+    def lent(self, j: int) -> State:
+        """Return the j-th of the new states that `lend` has made room for."""
+        return self._lent_together[j].state
+
+    def stage_lent(self, clients: Sequence[int]) -> None:
+        """Keep what was written where `lend` said."""
+        old = [self._staged[i] for i in clients if i in self._staged]
+        self._staged.update(zip(clients, self._lent_together, strict=True))
+        self._lent_together = []
+        self._free(old)
 
     def latest(self, client: int) -> State | None:
         """Return the staged state, else that of the mapping, else None.
@@ -160,18 +190,20 @@ class ClientStates:
 
     def commit(self, clients: Iterable[int]) -> None:
         """Let the staged states of these clients replace those in the mapping; forget others."""
-        for client in clients:
-            place = self._staged.pop(client, None)
-            if place is not None:
-                self._replace(self._committed, client, place)
+        keep = set(clients)
+        new = {client: place for client, place in self._staged.items() if client in keep}
+        old = [self._committed[client] for client in new if client in self._committed]
+        self._committed.update(new)
+        dropped = [place for client, place in self._staged.items() if client not in keep]
+        self._staged = {}
+        self._free(old + dropped)
         self.discard()
 
     def discard(self) -> None:
         """Forget the staged states."""
-        while self._staged:
-            self._free(self._staged.popitem()[1])
-        while self._lent:
-            self._free(self._lent.popitem()[1])
+        places = [*self._staged.values(), *self._lent.values(), *self._lent_together]
+        self._staged, self._lent, self._lent_together = {}, {}, []
+        self._free(places)
 
     def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Keep nothing elsewhere."""
@@ -209,15 +241,27 @@ class ClientStates:
             self._files[form] = DiskRows(state)
         return self._files[form].put(state)
 
+    def _take(self, like: State, count: int) -> list[MemoryRow]:
+        """Return memory for some states of one form."""
+        if not count:
+            return []
+        form = form_of(like)
+        if form not in self._rows:
+            self._rows[form] = MemoryRows(like)
+        self.in_memory += count * nbytes(like)
+        return self._rows[form].take(count)
+
     def _replace(self, index: "dict[int, Place]", client: int, place: "Place") -> None:
         old = index.get(client)
         index[client] = place
         if old is not None:
-            self._free(old)
+            self._free([old])
 
-    def _free(self, place: "Place") -> None:
-        place.free()
-        self.in_memory -= place.in_memory
+    def _free(self, places: "Sequence[Place]") -> None:
+        """Let other states lie here."""
+        for place in places:
+            place.free()
+            self.in_memory -= place.in_memory
 
 
 def files_of(kept: dict[str, Any]) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from trimtab.core import Program, State, Vector, leaves, nbytes
 from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import capabilities
+from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
 from trimtab.simulation.sampling import answering
 from trimtab.simulation.work import Work
@@ -64,6 +65,7 @@ class Cohort:
             work,
             self._new,
             sim.slow,
+            states if isinstance(states, ClientStates) else None,
         )
         self.last = sim.runs_on.run(exchange, self.alive)
         self.work += work.total

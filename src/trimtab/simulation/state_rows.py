@@ -42,6 +42,7 @@ class MemoryRow:
     rows: "MemoryRows"
     state: State
     in_memory: int
+    at: tuple[int, ...]  # the addresses of its tensors
 
     def read(self) -> State:
         """Return the state itself."""
@@ -67,15 +68,18 @@ class MemoryRows:
         self.spare: list[MemoryRow] = []
         self._rows: Iterator[State] = iter(())
 
-    def take(self) -> MemoryRow:
-        """Return a row that nobody uses."""
-        if self.spare:
-            return self.spare.pop()
+    def take(self, count: int) -> list[MemoryRow]:
+        """Return rows that nobody uses."""
+        kept = max(0, len(self.spare) - count)
+        taken, self.spare[kept:] = self.spare[kept:], []
+        return taken + [self._new() for _ in range(count - len(taken))]
+
+    def _new(self) -> MemoryRow:
         state = next(self._rows, None)
         if state is None:
             self._rows = self._slab()
             state = next(self._rows)
-        return MemoryRow(self, state, self.size)
+        return MemoryRow(self, state, self.size, tuple(leaf.data_ptr() for leaf in leaves(state)))
 
     def _slab(self) -> Iterator[State]:
         """Return the rows of a new slab, cut when they are taken."""

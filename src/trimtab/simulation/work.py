@@ -6,7 +6,6 @@ g(y, k) costs the samples of mini-batch k, g(y) all n_i; a problem without sampl
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.capabilities import Capabilities
 
@@ -32,7 +31,7 @@ class Work:
         return sum(self._done.values()) + self._elsewhere
 
     def add(self, total: int) -> None:
-        """Count what was computed, and counted, on another machine."""
+        """Count what was computed, and counted, elsewhere: by a kernel, or on another machine."""
         self._elsewhere += total
 
     def counted(self, i: int, gradient: Gradient) -> Gradient:
@@ -58,16 +57,6 @@ class Work:
             return gradient(y, k)
 
         return g
-
-    def played(self, tape: Tape, clients: Sequence[int]) -> None:
-        """Count a tape that was played for clients: clients of the same size cost the same."""
-        costs, samples, how = tape.costs, self._samples, self._reshuffles
-        for i in clients:
-            key = how, None if samples is None else samples(i)
-            if key not in costs:
-                size = self._size(i)
-                costs[key] = sum(times * size(k) for k, times in tape.gradients.items())
-            self._done[i] = costs[key]
 
     def _size(self, i: int) -> Size:
         if self._samples is None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.compute.kernel import Ran
 from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle, draws_of_client, draws_of_server
 from trimtab.core.replies import Tally
@@ -41,7 +42,7 @@ class Taped(Quadratic):
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> tuple[Tensor, list[list[float]]]:
+    ) -> Ran:
         """Return the weighted sum of each output, (outputs, d), and each client's |output|^2."""
         oracles = (self.oracle(i, seed, r) for i in clients)
         results = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
@@ -51,7 +52,10 @@ class Taped(Quadratic):
                     place.copy_(vector)
         stacked = torch.stack([torch.stack(vectors) for vectors in results])
         p = torch.tensor(weights, dtype=stacked.dtype)
-        return torch.tensordot(p, stacked, dims=1), stacked.square().sum(-1).tolist()
+        squares = stacked.square().sum(-1).tolist()
+        return Ran(
+            torch.tensordot(p, stacked, dims=1), squares, len(clients) * len(tape.code.batches)
+        )
 
 
 def _played(tape: Any, g: Gradient, given: Sequence[Vector]) -> list[Vector]:

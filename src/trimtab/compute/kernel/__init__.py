@@ -11,12 +11,13 @@ without kernels.
 Imports core.streams and core.threads alone.
 """
 
-from trimtab.compute.kernel.calls import combine, gradients, outputs, outputs_of_each, run
-from trimtab.compute.kernel.draws import Drawn, draw
+from trimtab.compute.kernel.calls import Ran, combine, gradients, outputs, outputs_of_each, run
+from trimtab.compute.kernel.draws import Cut, Drawn, draw
 from trimtab.compute.kernel.errors import BadDataError, readable
 from trimtab.compute.kernel.library import LEVELS, cores, level
+from trimtab.compute.kernel.placed import Placed
 from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
-from trimtab.compute.kernel.samples import Samples
+from trimtab.compute.kernel.samples import Chosen, Cohorts, Samples
 from trimtab.compute.kernel.self_check import works
 
 __all__ = [
@@ -25,9 +26,14 @@ __all__ = [
     "LOSSES",
     "BadDataError",
     "Batch",
+    "Chosen",
     "Code",
+    "Cohorts",
+    "Cut",
     "Drawn",
     "Layers",
+    "Placed",
+    "Ran",
     "Samples",
     "Terms",
     "combine",

@@ -5,93 +5,90 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
 from trimtab.compute.kernel.draws import Drawn
-from trimtab.compute.kernel.errors import check_rows, check_vectors, raise_trouble
+from trimtab.compute.kernel.errors import check_rows, check_vectors, raise_trouble, wrong_number
+from trimtab.compute.kernel.placed import Placed
 from trimtab.compute.kernel.program import (
     Batch,
     Clients,
     Code,
     Layers,
     Model,
-    Program,
     Terms,
     Trouble,
     addresses,
     encoded_model,
-    longs,
 )
-from trimtab.compute.kernel.samples import Samples
+from trimtab.compute.kernel.samples import Chosen, Samples
 
 _LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
 _WORTH_A_THREAD = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
 _SUMS = 1 << 26  # the sums of blocks take <= 64 MB, unless there are fewer than threads
-_LANES = 16  # a layer of fewer outputs takes as long as one of 16
+_LANES = 16  # a layer of 2 to 15 outputs takes as long as one of 16,
+_ALONE = 4  # one of a single output, which has products of its own, as long as 4
 _ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
+
+
+class Ran(NamedTuple):
+    """What came of a program."""
+
+    sums: Tensor  # over the clients, of weight times output, (outputs, d); empty without weights
+    squares: list[list[float]]  # |output|^2 of each client, for each output
+    work: int  # how many gradients of one sample that took
 
 
 def run(
     layers: Layers,
     l2: float,
     code: Code,
-    data: Sequence[Samples | tuple[Tensor, Tensor]],
+    data: Sequence[Samples | tuple[Tensor, Tensor]] | Chosen,
     rows: Sequence[Sequence[Tensor | None]] | Drawn,
-    inputs: Sequence[Sequence[Tensor]],
+    inputs: Sequence[Sequence[Tensor | None]],
     outputs: Sequence[Sequence[Tensor | None]],
     weights: Sequence[float] | None = None,
     block: int = 1,
     threads: int | None = None,
     slots: int | None = None,
-) -> tuple[Tensor, list[list[float]]]:
+) -> Ran:
     """Run a program for each client, on all cores where that pays.
 
     rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by
-    `draw`. Outputs are written where outputs[i] says (None: nowhere). With weights, returns the
-    sums over the clients of weights[i] times output j, (outputs, d), and the |output|^2 of each
-    client. Clients are added up in blocks of `block`, and blocks in their order, so that the number
-    of threads changes no bit; nor does that of `slots`, in which the sums of blocks wait.
+    `draw`. Outputs are written where outputs[i] says (None: nowhere). Clients are added up in
+    blocks of `block`, and blocks in their order, so that the number of threads changes no bit; nor
+    does that of `slots`, in which the sums of blocks wait.
     """
-    dtype, d = inputs[0][0].dtype, layers.d
-    s, m, blocks = len(data), len(code.outputs), -(-len(data) // block)
-    check_vectors(layers, dtype, inputs, s, code.inputs)
-    check_vectors(layers, dtype, outputs, s, m)
-    samples = [_samples(layers, dtype, each, place) for place, each in enumerate(data)]
-    lengths = [each.n for each in samples]
-    drawn = rows if isinstance(rows, Drawn) else _given(lengths, rows)
-    drawn.check(s)
-    steps, numbers, ends = code.encoded
-    arrays: list[array[Any]] = [
-        steps,
-        numbers,
-        array("Q", [each.X_at for each in samples]),
-        array("Q", [each.y_at for each in samples]),
-        longs(lengths),
-        addresses([vector for row in inputs for vector in row]),
-        addresses([vector for row in outputs for vector in row]),
-        array("d", weights or ()),
-    ]
-    at = [part.buffer_info()[0] for part in arrays]
+    dtype, d, m = _dtype(inputs), layers.d, len(code.outputs)
+    samples = data if isinstance(data, Chosen) else _checked(layers, dtype, data)
+    s, blocks = len(samples), -(-len(samples) // block)
+    drawn = rows if isinstance(rows, Drawn) else _given(samples.lengths, rows)
+    if len(drawn) != s:
+        raise ValueError(f"a kernel takes mini-batches for {s} clients, not {len(drawn)}.")
+    read = _addresses(layers, dtype, inputs, s, code.inputs)
+    written = _addresses(layers, dtype, outputs, s, m)
     model, _arrays = _model(layers, l2)
-    program = Program(code.inputs, code.registers, m, *ends, *at[:2])
-    trouble = Trouble()
-    batches = drawn.rows.data_ptr(), drawn.sizes.data_ptr()
+    there = range(drawn.batches)  # The kernel refuses other ones.
+    work = sum(drawn.taken[batch] for batch in code.batches if batch in there)
     if threads is None:
-        pays = s > 1 and _pays(layers, code, drawn, s)
+        pays = s > 1 and _pays(layers, code, work, s)
         threads = min(blocks, library.cores()) if pays else 1
     if slots is None:
         fit = _SUMS // max(1, m * d * dtype.itemsize)
         slots = min(blocks, max(fit, threads + 1)) if weights else blocks
-    clients = Clients(s, drawn.rows.shape[1], block, slots, *at[2:5], *batches, *at[5:])
+    given = array("d", weights or ())
+    places = (part.buffer_info()[0] for part in (read, written, given))
+    clients = Clients(s, drawn.batches, block, slots, *samples.at, *drawn.at, *places)
+    trouble = Trouble()
     sums = torch.empty((slots, m, d) if weights else 0, dtype=dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
         ctypes.byref(model),
-        ctypes.byref(program),
+        ctypes.byref(code.program),
         ctypes.byref(clients),
         d,
         sums.data_ptr() if weights else None,
@@ -99,15 +96,46 @@ def run(
         threads,
         ctypes.byref(trouble),
     )
-    raise_trouble(trouble, layers, lengths)
-    return (sums[0], squares.tolist()) if weights else (sums, [])
+    raise_trouble(trouble, layers, samples.lengths)
+    if not weights:
+        return Ran(sums, [], work)
+    total = sums[0].clone() if slots > 1 else sums[0]  # the other slots are given back
+    return Ran(total, squares.tolist(), work)
 
 
-def _pays(layers: Layers, code: Code, drawn: Drawn, clients: int) -> bool:
+def _dtype(vectors: Sequence[Sequence[Tensor | None]]) -> torch.dtype:
+    """Return the type of the numbers in the vectors of clients."""
+    if isinstance(vectors, Placed):
+        return vectors.dtype
+    first = vectors[0][0]
+    assert first is not None
+    return first.dtype
+
+
+def _addresses(
+    layers: Layers,
+    dtype: torch.dtype,
+    vectors: Sequence[Sequence[Tensor | None]],
+    rows: int,
+    columns: int,
+) -> "array[int]":
+    """Return where the vectors of clients lie, of the right number, length and type."""
+    if isinstance(vectors, Placed) and (vectors.d, vectors.dtype) == (layers.d, dtype):
+        if len(vectors.at) != rows * columns:
+            raise wrong_number(rows, columns)
+        return vectors.at
+    check_vectors(layers, dtype, vectors, rows, columns)
+    return addresses([vector for row in vectors for vector in row])
+
+
+def _pays(layers: Layers, code: Code, work: int, clients: int) -> bool:
     """Tell whether a run is worth the start of threads; how many there are changes no bit."""
-    sample = sum(inside * max(outside, _LANES) for inside, outside in pairwise(layers.sizes))
+    sample = sum(
+        inside * (_ALONE if outside == 1 else max(outside, _LANES))
+        for inside, outside in pairwise(layers.sizes)
+    )
     steps = clients * len(code.steps) * layers.d
-    return int(drawn.sizes.sum()) * sample + steps >= _WORTH_A_THREAD
+    return work * sample + steps >= _WORTH_A_THREAD
 
 
 @lru_cache(maxsize=64)
@@ -116,25 +144,28 @@ def _model(layers: Layers, l2: float) -> tuple[Model, Any]:
     return encoded_model(layers, l2)
 
 
-def _samples(
-    layers: Layers, dtype: torch.dtype, given: Samples | tuple[Tensor, Tensor], place: int
-) -> Samples:
-    """Return the samples of a client, checked."""
-    return given if isinstance(given, Samples) else Samples(layers, dtype, *given, place)
+def _checked(
+    layers: Layers, dtype: torch.dtype, data: Sequence[Samples | tuple[Tensor, Tensor]]
+) -> Chosen:
+    """Return the samples of each client, checked."""
+    return Chosen(
+        [
+            given if isinstance(given, Samples) else Samples(layers, dtype, *given, place)
+            for place, given in enumerate(data)
+        ]
+    )
 
 
 def _given(lengths: Sequence[int], rows: Sequence[Sequence[Tensor | None]]) -> Drawn:
     """Return mini-batches that were drawn elsewhere, as kernels read them."""
     check_rows(lengths, rows)
     sizes = [
-        length if indices is None else len(indices)
+        [length if indices is None else len(indices) for indices in row]
         for length, row in zip(lengths, rows, strict=True)
-        for indices in row
     ]
-    shape = len(rows), len(rows[0])
-    places = [0 if indices is None else indices.data_ptr() for row in rows for indices in row]
-    tensors = (torch.tensor(numbers).view(shape) for numbers in (places, sizes))
-    return Drawn(torch.empty(0), *tensors)
+    places = [[0 if indices is None else indices.data_ptr() for indices in row] for row in rows]
+    taken = [sum(column) for column in zip(*sizes, strict=True)]
+    return Drawn(torch.tensor([places, sizes]).flatten(), len(rows), len(rows[0]), taken)
 
 
 def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import eq
 from threading import Lock
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
-from trimtab.compute.kernel.errors import BadDataError
-from trimtab.compute.kernel.program import Draws, longs
+from trimtab.compute.kernel.program import Draws
 from trimtab.core.streams import mix
 
 _MOST = 1 << 27  # of <= 2^27 samples; PyTorch draws orders of >= 2^32 / 20 otherwise
@@ -29,30 +29,40 @@ _TRIED = (*((n, seed) for n in (1, 2, 3, 50, 300, 624, 625, 1249) for seed in (0
 class Drawn:
     """Which samples make up the mini-batches of some clients, as kernels read them."""
 
-    memory: Tensor  # the samples' numbers
-    rows: Tensor  # (clients, batches): addresses in it; 0 for all samples in their order
-    sizes: Tensor  # (clients, batches)
+    memory: Tensor  # rows, then sizes, then the samples' numbers
+    clients: int
+    batches: int
+    taken: Sequence[int]  # how many samples all clients have in each mini-batch
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.clients
 
     @property
     def nbytes(self) -> int:
         """How many bytes it takes."""
-        return self.memory.nbytes + self.rows.nbytes + self.sizes.nbytes
+        return self.memory.nbytes
 
-    def check(self, clients: int) -> None:
-        """Refuse mini-batches of other clients, and empty ones."""
-        if len(self) != clients:
-            raise ValueError(f"a kernel takes mini-batches for {clients} clients, not {len(self)}.")
-        if self.sizes.numel() and int(self.sizes.min()) < 1:
-            place = int((self.sizes < 1).any(1).nonzero()[0])
-            raise BadDataError(place, "no samples for a mini-batch")
+    @property
+    def at(self) -> tuple[int, int]:
+        """The addresses of rows and sizes."""
+        start = self.memory.data_ptr()
+        return start, start + self.memory.element_size() * self.clients * self.batches
+
+    @property
+    def rows(self) -> Tensor:
+        """The addresses of mini-batches, (clients, batches); 0 for all samples in their order."""
+        return self.memory[: self.clients * self.batches].view(self.clients, self.batches)
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many samples mini-batches have, (clients, batches)."""
+        cells = self.clients * self.batches
+        return self.memory[cells : 2 * cells].view(self.clients, self.batches)
 
     def of(self, client: int, batch: int) -> Tensor | None:
         """Return the samples of one mini-batch, by their places; None for all of them."""
         address, size = int(self.rows[client, batch]), int(self.sizes[client, batch])
-        start = (address - self.memory.data_ptr()) // 8
+        start = (address - self.memory.data_ptr()) // self.memory.element_size()
         return self.memory[start : start + size] if address else None
 
 
@@ -86,6 +96,70 @@ class _Kept:
 _DRAWN = _Kept(_KEPT)
 
 
+class Cut:
+    """How the samples of some clients are cut into mini-batches; which is drawn in each round.
+
+    Client i has lengths[i] samples and sizes[i] of them in a mini-batch. independent: each sample
+    is drawn by itself, seeded by k; else the samples have an order in each pass, seeded by its
+    number. None among the batches stands for all samples.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        lengths: Sequence[int],
+        sizes: Sequence[int],
+        batches: Sequence[int | None],
+        independent: bool,
+        check: bool = True,
+    ) -> None:
+        numbers = [-1 if k is None else k for k in batches]
+        self._told = array("l", (*clients, *lengths, *sizes, *numbers))
+        self._counts = len(clients), len(batches)
+        self._independent = independent
+        self._what = self._told.tobytes(), self._counts, independent
+        below = any(k is not None and k < 0 for k in batches)  # which is "all" to the kernel
+        right = draws_work() if check else True
+        self.works = right and max(lengths) <= _MOST and not below
+        self._most: int = self._call("numbers_to_draw", (0, 0, 0)) if self.works else 0
+        self._taken: list[int] | None = None
+        whole = not independent and all(map(eq, lengths, sizes))
+        self._is_drawn = not whole and any(k is not None for k in batches)
+        self._always: Drawn | None = None  # where nothing is drawn, all rounds are alike
+
+    def drawn(self, key: tuple[int, int, int]) -> Drawn:
+        """Return the mini-batches of a round; key: the seed, what the numbers are for, the round.
+
+        Those that were drawn lately are kept.
+        """
+        if not self._is_drawn:
+            self._always = self._always or self.draw(key)
+            return self._always
+        found = _DRAWN.get((key, self._what))
+        if found is None:
+            found = self.draw(key)
+            _DRAWN.keep((key, self._what), found)
+        return found
+
+    def draw(self, key: tuple[int, int, int]) -> Drawn:
+        """Draw the mini-batches of a round."""
+        clients, batches = self._counts
+        cells = clients * batches
+        memory = torch.empty(2 * cells + self._most, dtype=torch.int64)
+        start, word = memory.data_ptr(), memory.element_size()
+        self._call("draw", key, start + 2 * cells * word, start, start + cells * word)
+        if self._taken is None:  # They are the same in every round.
+            self._taken = memory[cells : 2 * cells].view(clients, batches).sum(0).tolist()
+        return Drawn(memory, clients, batches, self._taken)
+
+    def _call(self, function: str, key: tuple[int, int, int], *places: int) -> Any:
+        seed, use, r = (number & _WORD for number in key)
+        start, step = self._told.buffer_info()[0], self._told.itemsize * self._counts[0]
+        told = (start, start + step, start + 2 * step, start + 3 * step)
+        draws = Draws(seed, use, r, self._independent, *self._counts, *told)
+        return library.common(function)(ctypes.byref(draws), *places)
+
+
 def draw(
     key: tuple[int, int, int],
     clients: Sequence[int],
@@ -94,46 +168,9 @@ def draw(
     batches: Sequence[int | None],
     independent: bool,
 ) -> Drawn | None:
-    """Return mini-batches k of some clients; None where a kernel cannot draw them.
-
-    key: the seed, what the numbers are for, and the round. Client i has lengths[i] samples and
-    sizes[i] of them in a mini-batch. independent: each sample is drawn by itself, seeded by k; else
-    the samples have an order in each pass, seeded by its number. None among the batches stands for
-    all samples.
-    """
-    if not batches:
-        none = torch.empty((len(clients), 0), dtype=torch.int64)
-        return Drawn(none, none, none)
-    below = any(k is not None and k < 0 for k in batches)  # which is "all of them" to the kernel
-    if not draws_work() or max(lengths) > _MOST or below:
-        return None
-    what = (key, *map(tuple, (clients, lengths, sizes, batches)), independent)
-    found = _DRAWN.get(what)
-    if found is None:
-        found = _drawn(key, clients, lengths, sizes, batches, independent)
-        _DRAWN.keep(what, found)
-    return found
-
-
-def _drawn(
-    key: tuple[int, int, int],
-    clients: Sequence[int],
-    lengths: Sequence[int],
-    sizes: Sequence[int],
-    batches: Sequence[int | None],
-    independent: bool,
-) -> Drawn:
-    seed, use, r = (number & _WORD for number in key)
-    numbers = longs(-1 if k is None else k for k in batches)
-    arrays: list[array[Any]] = [array("q", clients), longs(lengths), longs(sizes), numbers]
-    places = (part.buffer_info()[0] for part in arrays)
-    draws = Draws(seed, use, r, independent, len(clients), len(batches), *places)
-    count = library.common("numbers_to_draw")(ctypes.byref(draws))
-    shape = len(clients), len(batches)
-    drawn = Drawn(*(torch.empty(size, dtype=torch.int64) for size in (count, shape, shape)))
-    tensors = drawn.memory, drawn.rows, drawn.sizes
-    library.common("draw")(ctypes.byref(draws), *(tensor.data_ptr() for tensor in tensors))
-    return drawn
+    """Return the mini-batches that `Cut` draws; None where a kernel cannot draw them."""
+    cut = Cut(clients, lengths, sizes, batches, independent)
+    return cut.drawn(key) if cut.works else None
 
 
 @cache
@@ -148,7 +185,7 @@ def _is_right(n: int, seed: int) -> bool:
     steps = -(-n // size)
     batches = list(range(2 * steps))
     orders, samples = (
-        _drawn((seed, use, r), [client], [n], [size], batches, independent)
+        Cut([client], [n], [size], batches, independent, check=False).draw((seed, use, r))
         for independent in (False, True)
     )
     generator, order = torch.Generator(), tuple[Tensor, ...]()

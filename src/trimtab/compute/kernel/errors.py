@@ -47,6 +47,11 @@ def readable(vector: Tensor, dtype: torch.dtype) -> bool:
     return vector.dtype == dtype and vector.is_contiguous() and vector.is_cpu
 
 
+def wrong_number(rows: int, columns: int) -> ValueError:
+    """Return the error that refuses more vectors, or fewer, than a program has."""
+    return ValueError(f"a kernel takes {columns} vectors for each of {rows} clients.")
+
+
 def check_vectors(
     layers: Layers,
     dtype: torch.dtype,
@@ -56,7 +61,7 @@ def check_vectors(
 ) -> None:
     """Refuse vectors that a kernel would read or write beyond; those of several rows once."""
     if len(vectors) != rows or any(len(row) != columns for row in vectors):
-        raise ValueError(f"a kernel takes {columns} vectors for each of {rows} clients.")
+        raise wrong_number(rows, columns)
     shape = (layers.d,)
     for vector in {id(vector): vector for row in vectors for vector in row}.values():
         if vector is None:

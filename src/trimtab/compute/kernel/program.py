@@ -78,7 +78,19 @@ class Code:
     outputs: Sequence[list[tuple[float, int]]]
 
     @cached_property
-    def encoded(self) -> "tuple[array[int], array[float], tuple[int, int, int, int]]":
+    def batches(self) -> list[int]:
+        """The mini-batches of its gradients, in their order."""
+        return [step[2] for step in self.steps if len(step) == 3]
+
+    @cached_property
+    def program(self) -> "Program":
+        """This as the kernels read it, at addresses that live as long."""
+        steps, numbers, ends = self._encoded
+        places = steps.buffer_info()[0], numbers.buffer_info()[0]
+        return Program(self.inputs, self.registers, len(self.outputs), *ends, *places)
+
+    @cached_property
+    def _encoded(self) -> "tuple[array[int], array[float], tuple[int, int, int, int]]":
         """Steps and outputs as the kernels read them, and how long both are: steps, then all."""
         steps: list[int] = []
         numbers: list[float] = []

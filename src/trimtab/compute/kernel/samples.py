@@ -1,4 +1,10 @@
-"""The samples of one client as kernels read them: checked once, then known by their addresses."""
+"""The samples of clients as kernels read them: checked once, then known by their addresses."""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,3 +49,62 @@ class Samples:
             and X.is_contiguous()
             and y.is_contiguous()
         )
+
+
+class Chosen:
+    """The samples of some clients together: what a kernel reads, and how it cuts them."""
+
+    def __init__(self, samples: Sequence[Samples]) -> None:
+        self.lengths = [each.n for each in samples]
+        self._arrays = (
+            array("l", [each.X_at for each in samples]),
+            array("l", [each.y_at for each in samples]),
+            array("l", self.lengths),
+        )
+        self.at = [column.buffer_info()[0] for column in self._arrays]  # of X, y and the lengths
+        self.cuts = dict[Any, Any]()  # into mini-batches, kept for the rounds to come
+        self._samples = samples  # so that nothing else comes to lie there
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class Cohorts:
+    """The samples of the last cohorts, for those whose clients stay in memory.
+
+    A cohort that comes again is looked at as a whole: a tensor that was replaced lies elsewhere,
+    and one that was changed in its place has another version.
+    """
+
+    MOST = 16  # <= 16 cohorts are kept
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Any, tuple[list[Tensor], list[int], Chosen]] = OrderedDict()
+
+    def get(self, what: Any) -> Chosen | None:
+        """Return the samples of a cohort; None if they are not known, or not what they were."""
+        if what not in self._kept:
+            return None
+        tensors, marks, chosen = self._kept[what]
+        if _marks(tensors) != marks:
+            del self._kept[what]
+            return None
+        self._kept.move_to_end(what)
+        return chosen
+
+    def keep(self, what: Any, tensors: list[Tensor], chosen: Chosen) -> None:
+        """Keep the samples of a cohort, of which these are the tensors."""
+        if any(tensor.is_inference() for tensor in tensors):  # These have no version.
+            return
+        self._kept[what] = tensors, _marks(tensors), chosen
+        while len(self._kept) > self.MOST:
+            self._kept.popitem(last=False)
+
+
+_version = attrgetter("_version")
+
+
+def _marks(tensors: list[Tensor]) -> list[int]:
+    """Return what changes if a tensor does: where it lies, how large it is, its version."""
+    places, sizes = map(Tensor.data_ptr, tensors), map(Tensor.numel, tensors)
+    return [*places, *sizes, *map(_version, tensors)]

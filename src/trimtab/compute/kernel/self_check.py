@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from math import pi, sqrt
 
 import torch
@@ -37,23 +38,25 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 def works(dtype: torch.dtype) -> bool:
     """Tell whether there are kernels for a number type that pass their check."""
     there = library.function("run", dtype, library.level()) is not None
-    return there and all(is_right(dtype, tuple(ACTIVATIONS), loss) for loss in LOSSES)
+    tried = [(loss, outputs) for loss in LOSSES for outputs in (5, 1)]
+    return there and all(is_right(dtype, tuple(ACTIVATIONS), *each) for each in tried)
 
 
-def is_right(dtype: torch.dtype, activations: tuple[str, ...], loss: str) -> bool:
+def is_right(dtype: torch.dtype, activations: tuple[str, ...], loss: str, outputs: int = 5) -> bool:
     """Compare the gradient of a network with PyTorch's, whatever modes and replacements there are.
 
-    It has a layer of 5 for each activation, and 53 inputs.
+    It has 53 inputs and a layer of 5 for each activation, the last one with so many outputs.
     """
     draw = torch.Generator().manual_seed(0)
     X = torch.randn(21, 53, generator=draw, dtype=dtype)
-    y = torch.arange(21) % 5
+    y = torch.arange(21) % outputs
     rows = torch.randperm(21, generator=draw)[:13]
     depth = len(activations)
-    layers = Layers((53, *[5] * depth), (True,) * depth, activations, loss, delta=1.5)
+    sizes = (53, *[5] * (depth - 1), outputs)
+    layers = Layers(sizes, (True,) * depth, activations, loss, delta=1.5)
     x = torch.randn(layers.d, generator=draw, dtype=dtype)
     if loss != "cross_entropy":
-        y = torch.rand(21, 5, generator=draw, dtype=dtype)
+        y = torch.rand(21, outputs, generator=draw, dtype=dtype)
     with (
         one_thread(),
         torch.inference_mode(False),
@@ -62,10 +65,11 @@ def is_right(dtype: torch.dtype, activations: tuple[str, ...], loss: str) -> boo
     ):
         z = x.clone().requires_grad_()
         a, start = X[rows], 0
-        for inputs, activation in zip(layers.sizes, activations, strict=False):
-            end = start + 5 * inputs
-            a = ACTIVATIONS[activation](a @ z[start:end].view(5, inputs).T + z[end : end + 5])
-            start = end + 5
+        for (inside, outside), activation in zip(pairwise(sizes), activations, strict=True):
+            end = start + outside * inside
+            W, bias = z[start:end].view(outside, inside), z[end : end + outside]
+            a = ACTIVATIONS[activation](a @ W.T + bias)
+            start = end + outside
         (expected,) = torch.autograd.grad(LOSSES[loss](a, y[rows], layers.delta), z)
     gradient = gradients(layers, x, [(X, y, rows)])[0]
     return torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5)

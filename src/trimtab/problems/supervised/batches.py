@@ -42,27 +42,24 @@ def check_batch(batch: int | float | None) -> None:
 
 def drawn(
     clients: Sequence[int],
-    data: Sequence[Data],
+    samples: kernel.Chosen,
     batch: int | float | None,
     sampling: Sampling,
     seed: int,
     r: int,
     numbers: Sequence[int | None],
-) -> kernel.Drawn | list[list[Tensor | None]]:
-    """Return which samples make up mini-batches k of clients in round r; None for all of them.
+) -> kernel.Drawn | None:
+    """Return which samples make up mini-batches k of clients in round r, by the kernel in one call.
 
-    Those that `Batches` draws one by one, by the kernel in one call.
+    Those that `Batches` draws one by one; None where a kernel cannot.
     """
-    lengths = [len(each) for each in data]
-    sizes = [batch_size(batch, n) for n in lengths]
-    independent = sampling == "iid" and batch is not None
-    found = kernel.draw((seed, BATCH, r), clients, lengths, sizes, numbers, independent)
-    if found is not None:
-        return found
-    cut = [
-        Batches(each, batch, sampling, (seed, i, r)) for i, each in zip(clients, data, strict=True)
-    ]
-    return [[None if k is None else batches.rows(k) for k in numbers] for batches in cut]
+    how = batch, sampling, tuple(numbers)
+    if how not in samples.cuts:
+        sizes = [batch_size(batch, n) for n in samples.lengths]
+        independent = sampling == "iid" and batch is not None
+        samples.cuts[how] = kernel.Cut(clients, samples.lengths, sizes, numbers, independent)
+    cut: kernel.Cut = samples.cuts[how]
+    return cut.drawn((seed, BATCH, r)) if cut.works else None
 
 
 class Batches:

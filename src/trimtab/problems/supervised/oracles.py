@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import torch
 
@@ -145,23 +146,19 @@ class Oracles:
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> tuple[Vector, list[list[float]]] | None:
+    ) -> kernel.Ran | None:
         """Run a tape for some clients through the kernel, if vectors and data suit it."""
         dtype = self.mean_loss.model.dtype
-        vectors = {id(vector): vector for row in inputs for vector in row}.values()
-        if not all(kernel.readable(vector, dtype) for vector in vectors):
+        if not _readable(inputs, dtype):
             return None
-        data = [self.clients[i] for i in clients]
-        samples = list[kernel.Samples]()
-        for place, each in enumerate(data):
-            try:
-                known = each.for_kernel(layers, dtype)
-            except kernel.BadDataError as error:
-                raise error.at(place) from None
-            if known is None:
-                return None
-            samples.append(known)
-        rows = drawn(clients, data, self.batch, self.sampling, seed, r, tape.batches)
+        samples = self.clients.for_kernel(clients, layers, dtype)
+        if samples is None:
+            return None
+        cut = (self.batch, self.sampling, seed, r, tape.batches)
+        rows: Any = drawn(clients, samples, *cut)
+        if rows is None:
+            batches = self._cut(clients, [self.clients[i] for i in clients], seed, r)
+            rows = [[None if k is None else own.rows(k) for k in tape.batches] for own in batches]
         return kernel.run(
             layers,
             self.l2,
@@ -180,3 +177,11 @@ class Oracles:
             Batches(each, self.batch, self.sampling, (seed, i, r))
             for i, each in zip(clients, data, strict=True)
         ]
+
+
+def _readable(vectors: Sequence[Sequence[Vector]], dtype: torch.dtype) -> bool:
+    """Tell whether a kernel can read the vectors of clients as they lie in memory."""
+    if isinstance(vectors, kernel.Placed):
+        return vectors.dtype == dtype
+    each = {id(vector): vector for row in vectors for vector in row}.values()
+    return all(kernel.readable(vector, dtype) for vector in each)

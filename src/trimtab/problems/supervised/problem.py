@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.compute.kernel import Layers
+from trimtab.compute.kernel import Layers, Ran
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
@@ -307,11 +307,12 @@ class Supervised:
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> tuple[Vector, list[list[float]]] | None:
+    ) -> Ran | None:
         """Run a tape for some clients through the kernel, if their data suit it.
 
         `layers` are what `kernel` says in this round. Returns the sum of the clients' weights times
-        each output, (outputs, d), and their |.|^2 for each client.
+        each output, (outputs, d), their |.|^2 for each client, and how many sample gradients that
+        took.
         """
         return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 

@@ -1,11 +1,14 @@
 """Chunks of a cohort as one computation: a kernel's, or on vectors of shape (s, d)."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
 import torch
 
+from trimtab.compute import kernel
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.lazy import NotAlikeError, NotLazyError, eager, lazily, lazy
 from trimtab.compute.lazy_rows import LazyRows
@@ -75,10 +78,12 @@ def _played(
     if tape is None:
         return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
-    given = [[*leaves(state), *sent] for state in e.states(clients)]
-    new = _rooms(e, tape, given[0][0], len(clients))
-    nowhere = [None for _ in tape.uploads]
-    places = [[*nowhere, *leaves(state)] for state in new] if new else [nowhere] * len(clients)
+    new = e.fresh()
+    vectors = [*leaves(new), *sent]
+    if not vectors:
+        return False
+    given = _given(e, clients, new, sent)
+    places, keep = _rooms(e, tape, vectors[0], clients)
     weights = e.weights(clients)
     try:
         played = play(tape, clients, weights, e.seed, e.r, given, places)
@@ -86,8 +91,8 @@ def _played(
         raise error.of(clients[error.place]) from None
     if played is None:
         return False
-    e.work.played(tape, clients)
-    sums, squares = played
+    sums, squares, work = played
+    e.work.add(work)
     tally.add_sums(
         weights,
         filled(tape.upload, sums),
@@ -95,18 +100,59 @@ def _played(
         _squares_of(tape.moves, squares),
         _squares_of(tape.states, squares),
     )
-    for i, state in zip(clients, new, strict=bool(new)):
-        e.keep(i, state)
+    keep()
     return True
 
 
-def _rooms(e: Exchange, tape: Tape, vector: Vector, count: int) -> list[State]:
-    """Return where new states are written: what the store lends, beyond its limit new memory."""
+def _given(
+    e: Exchange, clients: Sequence[int], new: State, sent: list[Vector]
+) -> Sequence[Sequence[Vector | None]]:
+    """Return the vectors from which clients start: of their states, then of the broadcast.
+
+    Known by where they lie, if the store knows where states do.
+    """
+    store, d, vectors = e.store, e.problem.d, [*leaves(new), *sent]
+    dtype = vectors[0].dtype
+    readable = all(leaf.shape == (d,) and kernel.readable(leaf, dtype) for leaf in vectors)
+    own = store.addresses(clients, new) if store is not None and readable else None
+    if store is None or own is None:
+        return [[*leaves(state), *sent] for state in e.states(clients)]
+    of_sent = [leaf.data_ptr() for leaf in sent]
+    at = array("l", [place for row in own for place in (*row, *of_sent)])
+
+    def row(j: int) -> list[Vector]:
+        state = store.latest(clients[j])
+        return [*leaves(new if state is None else state), *sent]
+
+    return kernel.Placed(at, len(clients), d, dtype, row)
+
+
+def _rooms(
+    e: Exchange, tape: Tape, vector: Vector, clients: Sequence[int]
+) -> tuple[Sequence[Sequence[Vector | None]], Callable[[], None]]:
+    """Return where outputs are written, and what lets the store keep the new states.
+
+    These are written where the store says; beyond its limit in new memory, which it copies.
+    """
+    s, d, dtype, store = len(clients), e.problem.d, vector.dtype, e.store
+    nowhere: list[Vector | None] = [None for _ in tape.uploads]
+    zeros = [0 for _ in nowhere]
     if not tape.states:
-        return []
+        return kernel.Placed(array("l", zeros * s), s, d, dtype, lambda j: nowhere), lambda: None
     like = filled(tape.state, [vector for _ in tape.code.outputs])
-    lent = e.rooms(like, count)
-    return lent + [map_leaves(torch.empty_like, like) for _ in range(count - len(lent))]
+    own = None if store is None else store.lend(like, s)
+    if store is not None and own is not None:
+        at = array("l", [place for row in own for place in (*zeros, *row)])
+        lent = kernel.Placed(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
+        return lent, partial(store.stage_lent, clients)
+    rooms = e.rooms(like, s)
+    states = rooms + [map_leaves(torch.empty_like, like) for _ in range(s - len(rooms))]
+
+    def keep() -> None:
+        for i, state in zip(clients, states, strict=True):
+            e.keep(i, state)
+
+    return [[*nowhere, *leaves(state)] for state in states], keep
 
 
 def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> list[float]:

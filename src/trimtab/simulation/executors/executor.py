@@ -35,6 +35,7 @@ class Exchange:
     work: Work  # counts what the clients compute
     fresh: Callable[[], State]  # the state of a client that has none yet
     slow: float = 0.0  # the share of clients that make only some of their local steps
+    store: ClientStates | None = None  # where states lie, if it is in this process
 
     def weight(self, i: int) -> float:
         """Return p_i."""
