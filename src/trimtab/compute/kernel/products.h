@@ -86,36 +86,44 @@ static void NAME(products)(const REAL *const *a, long n, const REAL *W, long d, 
   }
 }
 
-// The same for many samples: PANEL outputs and DEPTH inputs of W at a time, transposed.
-// packed holds (m + PANEL) * n + PANEL * DEPTH numbers.
+// T[q] (vecs * LANES) = x[q] P, or added to it, for up to `rows` samples; P is (depth, PANEL). With rows and vecs
+// known where it is called, the products stay in registers.
+static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const int vecs, const REAL *const *a,
+                                                             long count, long k, long depth, const REAL *P, REAL *T) {
+  const REAL *x[12];
+  for (int q = 0; q < rows; q++) x[q] = a[q < count ? q : 0] + k;
+  NAME(vec) acc[12][2] = {0};
+  for (long t = 0; t < depth; t++)
+    for (int q = 0; q < rows; q++)
+      for (int j = 0; j < vecs; j++) acc[q][j] += x[q][t] * NAME(load)(P + t * PANEL + j * LANES);
+  for (int q = 0; q < rows && q < count; q++)
+    for (int j = 0; j < vecs; j++) {
+      NAME(vec) *to = (NAME(vec) *)(T + q * PANEL + j * LANES);
+      *to = k ? *to + acc[q][j] : acc[q][j];
+    }
+}
+
+// The same for many samples: PANEL outputs and DEPTH inputs of W at a time, transposed; half a panel where fewer
+// outputs are left. packed holds (m + PANEL) * n + PANEL * DEPTH numbers.
 static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, long d, long m, REAL *Z, REAL *packed) {
   const long panels = (m + PANEL - 1) / PANEL;
   REAL *P = packed, *T = packed + PANEL * DEPTH;  // W transposed (DEPTH, PANEL); Z as (panels, n, PANEL)
   for (long k = 0; k < d; k += DEPTH) {
-    long depth = d - k < DEPTH ? d - k : DEPTH;
+    const long depth = d - k < DEPTH ? d - k : DEPTH;
     for (long p = 0; p < panels; p++) {
-      for (long c = 0; c < PANEL; c++) {
+      const long left = m - p * PANEL, vecs = left > LANES ? 2 : 1, rows = vecs == 2 ? 6 : 12;
+      for (long c = 0; c < vecs * LANES; c++) {
         const REAL *w = W + (p * PANEL + c) * d + k;
-        for (long t = 0; t < depth; t++) P[t * PANEL + c] = p * PANEL + c < m ? w[t] : 0;
+        for (long t = 0; t < depth; t++) P[t * PANEL + c] = c < left ? w[t] : 0;
       }
-      for (long r = 0; r < n; r += 6) {
-        const REAL *x[6];
-        for (int q = 0; q < 6; q++) x[q] = a[r + q < n ? r + q : r] + k;
-        for (int q = 12; q < 18 && p == 0 && r + q < n; q++)  // samples after the next are on their way
+      for (long r = 0; r < n; r += rows) {
+        for (long q = 12; q < 12 + rows && p == 0 && r + q < n; q++)  // samples after the next are on their way
           for (long t = 0; t < depth; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + k + t);
-        NAME(vec) acc[6][2] = {0};
-        for (long t = 0; t < depth; t++) {
-          NAME(vec) w0 = NAME(load)(P + t * PANEL), w1 = NAME(load)(P + t * PANEL + LANES);
-          for (int q = 0; q < 6; q++) {
-            acc[q][0] += x[q][t] * w0;
-            acc[q][1] += x[q][t] * w1;
-          }
-        }
-        for (int q = 0; q < 6 && r + q < n; q++)
-          for (int j = 0; j < 2; j++) {
-            NAME(vec) *to = (NAME(vec) *)(T + (p * n + r + q) * PANEL + j * LANES);
-            *to = k ? *to + acc[q][j] : acc[q][j];
-          }
+        REAL *to = T + (p * n + r) * PANEL;
+        if (vecs == 2)
+          NAME(tile)(6, 2, a + r, n - r, k, depth, P, to);
+        else
+          NAME(tile)(12, 1, a + r, n - r, k, depth, P, to);
       }
     }
   }
