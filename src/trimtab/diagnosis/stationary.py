@@ -147,7 +147,7 @@ def _with_noise(
     spread = torch.zeros(())
     if at.S < at.N:
         rows = here.rows.cpu().double()
-        of_all = (panel.p[:, None] * rows).T @ rows
+        of_all = (noise.counted(panel.p)[:, None] * rows).T @ rows
         spread = hessians.lyapunov(of_all, symmetric=panel.can.symmetric).trace()
 
     def trace(algorithm: str) -> float:
