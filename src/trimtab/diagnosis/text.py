@@ -52,7 +52,7 @@ def whole(diagnosis: "Diagnosis") -> str:
     lines += ["", f"Measured at the {diagnosis.where}, {sizes}; {LEVEL:.0%} intervals:"]
     lines += [f"  {row}" for row in _measured(diagnosis)]
     if diagnosis.rates:
-        aim = f"to f - f* = {diagnosis.eps:.3g}"
+        aim = f"with K = {diagnosis.K or 1} to f - f* = {diagnosis.eps:.3g}"
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
     predicted = (*_theory(diagnosis), *stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
