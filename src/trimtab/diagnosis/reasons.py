@@ -39,7 +39,6 @@ def _because(case: Case, plan: Plan, choice: Choice, apart: str, bias: Bias) -> 
     """Say what of the gradients speaks for this algorithm."""
     limit = bias.limit if bias.limit is not None else bias.heterogeneity
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
-    little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
     if choice.algorithm == MIMELITE:
         return (
             "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
@@ -47,7 +46,10 @@ def _because(case: Case, plan: Plan, choice: Choice, apart: str, bias: Bias) -> 
         )
     if plan.favourite is None:
         return f"{apart}; of what was tried, this got f down best in as many rounds"
+    if choice.algorithm == FEDAVG and plan.reached is None:
+        return f"{apart}{stop}; in the rounds that were tried no other got f further down"
     if choice.algorithm == FEDAVG:
+        little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
         return f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
     if choice.algorithm == SGD:
         return f"{apart}, and local steps do not pay"
