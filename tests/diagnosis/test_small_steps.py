@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from tests.helpers.losses import quadratics, random
-from trimtab import Supervised, diagnose
+from trimtab import diagnose
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.panel import choose_panel
@@ -84,12 +82,3 @@ def test_a_lane_below_the_least_f_known_has_arrived(trial):
     (lane,) = lanes((8, 2.0))
     lane.losses += [1.5] * 15 + [-0.5] * 5
     assert trial._may_arrive(30, [lane], 47)
-
-
-def test_where_training_starts_at_the_optimum_no_time_is_blamed_for_want_of_a_model():
-    clients = [(random(20, 3, seed=i), random(20, 1, seed=9 + i)) for i in range(4)]
-    problem = Supervised(nn.Linear(3, 1).double(), F.mse_loss, clients)
-    X, y = (torch.cat(parts) for parts in zip(*clients, strict=True))
-    solved = torch.linalg.lstsq(torch.cat([X, torch.ones(80, 1).double()], 1), y).solution[:, 0]
-    found = diagnose(problem, solved)
-    assert "no time" not in " ".join([*found.cut, *found.doubts, found.advice])
