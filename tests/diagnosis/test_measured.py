@@ -196,5 +196,5 @@ def test_a_problem_without_minimum_says_so():
 
 def test_descent_ends_at_the_optimum_of_logistic_regression():
     problem = logistic()
-    *_, (_, slope) = optimum.descend(problem, problem.x0())
-    assert slope < 1e-5
+    *_, last = optimum.descend(problem, problem.x0())
+    assert last.slope < 1e-5
