@@ -155,15 +155,15 @@ def test_the_advice_of_two_seeds_claims_nothing_that_the_other_denies(runs):
 def test_what_is_advised_gets_there_by_the_other_seeds_count_too(runs):
     """The rounds that one seed expects of what another advises are about the fewest it expects.
 
-    Who says that there is no difference to expect has promised nothing of the kind.
+    If not, the interval of the gain that went with the advice allowed for it.
     """
-    sure = [found for found in runs if found.verdict == "choice"]
-    for a, b in combinations(sure, 2):
+    for a, b in combinations(runs, 2):
         expected = {(one.algorithm, one.K): one.rounds for one in b.predicted}
         fewest = min(rounds for rounds in expected.values() if rounds)
         mine = expected[a.algorithm, a.K]
         assert mine is not None
-        assert mine <= max(2 * fewest, fewest + 2)
+        about = mine <= max(2 * fewest, fewest + 2)
+        assert about or fewest / mine >= a.gain.factor.low
 
 
 @pytest.mark.parametrize("runs", NOISY, indirect=True)
