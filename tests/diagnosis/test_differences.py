@@ -35,6 +35,12 @@ def one_label(i, X, y):
     return X[keep], y[keep]
 
 
+def all_labels_once(i, X, y):
+    """Return one label for each client but the first, with labels so far apart that X says so."""
+    keep = (y == i % 3) | torch.tensor(i == 0)
+    return (X + 4 * F.one_hot(y, 5).double())[keep], y[keep]
+
+
 def moved(i, X, y):
     return X + 1.5 * random(5, seed=90 + i), y
 
@@ -83,6 +89,13 @@ def test_who_stands_out_is_named_in_the_sentence_and_starred_in_the_picture():
     assert "client 5: " in drawn
 
 
+def test_labels_that_spread_the_features_are_no_difference_of_scale():
+    kinds = {kind.what: kind for kind in found(problem(all_labels_once)).kinds}
+    assert kinds["labels"].found
+    assert not kinds["scale"].found
+    assert kinds["scale"].unit == "octaves apart given the label"
+
+
 def test_quadratics_have_no_samples_and_it_is_said():
     differences = diagnose(quadratics()).differences
     assert differences.kinds == ()
@@ -96,6 +109,7 @@ def test_regression_has_targets_in_place_of_labels():
     kinds = {kind.what: kind.found for kind in found(made).kinds}
     assert kinds["targets"]
     assert "labels" not in kinds
+    assert not any("label" in kind.unit for kind in found(made).kinds)
 
 
 def test_first_facts_come_first_and_make_a_page(tmp_path):

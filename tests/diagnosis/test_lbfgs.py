@@ -77,13 +77,14 @@ def test_a_search_ends_where_f_hardly_falls_any_more():
     valley = Valley()
     way = optimum.descend(valley, torch.ones(3).double())
     assert valley.looks < 3 * optimum.PATIENCE
-    assert abs(float(way[-1][0][0])) < 1e-3
+    assert abs(float(way[-1].x[0])) < 1e-3
 
 
 def test_a_search_of_a_convex_problem_goes_on_until_it_is_close():
     problem = logistic(l2=1e-4)
     way = optimum.descend(problem, problem.x0())
     start = float(problem.gradient(problem.x0()).norm())
-    assert way[-1][1] <= optimum.CLOSE * start
-    losses = [problem.loss(x) for x, _ in way]
+    assert way[-1].slope <= optimum.CLOSE * start
+    assert way[-1].f == pytest.approx(problem.loss(way[-1].x))
+    losses = [passed.f for passed in way]
     assert losses == sorted(losses, reverse=True)

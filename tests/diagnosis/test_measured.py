@@ -4,6 +4,8 @@ from math import isfinite, sqrt
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
 from trimtab import Quadratic, Supervised, diagnose
@@ -40,10 +42,10 @@ def test_without_closed_forms_the_same_is_measured():
     assert found.errors["sigma"] < 0.05 * found.sigma
 
 
-def by_products(problem, x, seconds=60.0):
+def by_products(problem, x, seconds=60.0, seed=0, worst=hessian_products.WORST):
     budget = Budget(seconds)
     panel = Panel(problem, tuple(range(problem.N)))
-    work = Task(hessian_products.by_products(panel, x, 0, budget, budget.until(1)))
+    work = Task(hessian_products.by_products(panel, x, seed, budget, budget.until(1), worst))
     return work.result(), budget
 
 
@@ -53,6 +55,35 @@ def test_products_alone_find_the_same_hessians():
     for name in ("delta", "L", "mu"):
         assert getattr(found, name) == pytest.approx(getattr(problem, name), rel=0.05), name
     assert not budget.cut
+
+
+def wide(N=6, n=24):
+    """Return a network with d = 390, more than the directions that are looked at."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 20), nn.Tanh(), nn.Linear(20, 10)).double()
+    truth, clients = random(8, 10, seed=5), []
+    for i in range(N):
+        X = (1 + 0.1 * i) * random(n, 8, seed=i) + random(8, seed=100 + i)
+        clients.append((X, (X @ truth).argmax(1)))
+    return Supervised(module, F.cross_entropy, clients, l2=0.01)
+
+
+def test_what_the_directions_leave_out_is_within_the_errors():
+    """Also if the steepest client was not among the few that were followed."""
+    problem = wide()
+    x, norm = problem.x0(), lambda M: float(torch.linalg.eigvalsh(M).abs().max())
+    H_i = torch.stack([dense_hessian(problem, i, x) for i in range(problem.N)])
+    H = H_i.mean(0)
+    truth = {"L": norm(H_i), "delta": norm(H_i - H), "norm": norm(H)}
+    truth["mu"] = float(torch.linalg.eigvalsh(H)[0])
+    missed = 0
+    for worst, seed in ((w, s) for w in (1, 2, 6) for s in range(4)):
+        found, _ = by_products(problem, x, seed=seed, worst=worst)
+        for name, value in truth.items():
+            off = abs(getattr(found, name) - value)
+            assert off <= found.errors[name] <= 0.5 * truth["L"], (name, worst, seed)
+            missed += off > 0.05 * truth["L"]
+    assert missed  # Else there would have been nothing to leave out.
 
 
 def test_when_time_is_over_the_worst_client_by_random_vectors_comes_first():
@@ -165,5 +196,5 @@ def test_a_problem_without_minimum_says_so():
 
 def test_descent_ends_at_the_optimum_of_logistic_regression():
     problem = logistic()
-    *_, (_, slope) = optimum.descend(problem, problem.x0())
-    assert slope < 1e-5
+    *_, last = optimum.descend(problem, problem.x0())
+    assert last.slope < 1e-5

@@ -91,3 +91,10 @@ def test_products_are_with_the_matrix_and_not_with_its_transpose():
 def test_no_optimum_is_searched_along_what_is_no_gradient(monkeypatch):
     monkeypatch.delattr(optimum, "_Search")
     assert list(optimum.descend(Plain(), Plain().x0(0))) == []
+
+
+def test_no_time_is_blamed_where_there_is_no_point_to_model():
+    found = diagnose(Plain(), minutes=1)
+    assert found.where == "start"
+    assert "There was no time for the quadratic model." not in found.cut
+    assert any("no quadratic model" in sentence for sentence in found.cut)

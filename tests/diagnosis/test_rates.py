@@ -6,9 +6,11 @@ from math import inf, sqrt
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from tests.helpers.losses import random
-from trimtab import FedAvg, Quadratic, Scaffold, simulate
+from trimtab import FedAvg, Quadratic, Scaffold, Supervised, diagnose, simulate
 from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Constants, dominating, knee, rates
 from trimtab.reproduce.many_runs import Chains, Noisy
@@ -122,3 +124,40 @@ def test_the_variance_of_fedavg_with_sampled_clients_is_exact_for_small_steps():
     C = theory.sampled_noise(torch.tensor([[sigma**2]]).double(), spread, "fedavg", K, N, S)
     predicted = theory.lyapunov(problem.H, eta * C)
     assert float(square - mean**2) == pytest.approx(float(predicted), rel=0.01)
+
+
+@pytest.mark.parametrize("weights", [None, (7.0, 1.0, 1.0, 1.0)])
+def test_the_noise_of_a_weighted_mean_is_that_of_its_weights(weights):
+    """In one dimension, a round of all clients is x -> m x + n + noise."""
+    a = torch.tensor([1.0, 0.8, 1.3, 0.9], dtype=torch.float64)
+    problem = Quadratic(a, random(4, seed=3), sigma=0.5, weights=weights)
+    found = diagnose(problem)
+    eta, p = 1e-4, problem.weights
+    m = float(p @ (1 - eta * a))
+    exact = eta**2 * 0.25 * float(p.square().sum()) / (1 - m**2)
+    assert found.variance.fedavg * eta / found.eta_l == pytest.approx(exact, rel=1e-3)
+    assert found.variance.scaffold == found.variance.fedavg
+
+
+def test_unequal_clients_that_come_and_go_are_weighed_too():
+    """On a constant, f_i is the mean of (x - y)^2: all is known; cohorts are gone through."""
+    shifts, S = {20: 0.5, 12: -1.0, 9: 1.5, 8: 0.0, 6: -1.0}, 3
+    clients = [(torch.ones(n, 1).double(), random(n, 1, seed=n) + by) for n, by in shifts.items()]
+    module = nn.Linear(1, 1, bias=False).double()
+    problem = Supervised(module, F.mse_loss, clients, batch=1, sampling="iid", weights="samples")
+    p, centres = problem.weights, torch.stack([y.mean() for _, y in clients])
+    g = 2 * (p @ centres - centres)
+    noise = torch.stack([4 * y.var(correction=0) for _, y in clients])
+
+    found = diagnose(problem, minutes=1)
+    exact = found.eta_l * float(p.square() @ noise) / 4
+    assert found.variance.fedavg == pytest.approx(exact, rel=1e-3)
+
+    found, pulls, noises = diagnose(problem, S=S, minutes=1), [], []
+    for cohort in map(list, combinations(range(5), S)):
+        q = p[cohort] / p[cohort].sum()
+        pulls.append(float(q @ g[cohort]))
+        noises.append(float(q.square() @ noise[cohort]))
+    spread = float(torch.tensor(pulls).var(correction=0))
+    exact = found.eta_l * (found.K * spread + sum(noises) / len(noises)) / 4
+    assert found.variance.fedavg == pytest.approx(exact, rel=0.15)  # The mean is a ratio.

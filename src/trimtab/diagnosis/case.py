@@ -112,7 +112,8 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     case.aim_below(least)
     unknown = case.panel.can.symmetric and case.panel.can.optimum is None
     if not out_of_time() and unknown and _flat(case, best, out_of_time):
-        best = next((x for x, f in search.way if f - least <= NEAR * case.eps), best)
+        near = (passed.x for passed in search.way if passed.f - least <= NEAR * case.eps)
+        best = next(near, best)
         reached = False
         case.doubts.append(
             "f has no minimum nearby (its Hessian vanishes on the way down, as for separable "

@@ -21,6 +21,7 @@ from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
+from trimtab.diagnosis.text import drawn
 
 
 def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Diagnosis:
@@ -193,7 +194,15 @@ def _sentences(
     hessians, zeta = measured.hessians, measured.here.zeta
     confidence = reasons.confidence(case, plan, measured.change, hessians, holds)
     return Sentences(
-        reasons=reasons.why(case, plan, zeta, law.bias, hessians, modelled.predicted),
+        reasons=reasons.why(
+            case,
+            plan,
+            zeta,
+            law.bias,
+            hessians,
+            modelled.predicted,
+            drawn(case.S < case.problem.N, measured.noise.sigma),
+        ),
         sure=confidence.sure,
         doubts=confidence.doubts,
         accuracy=reasons.accuracy(plan.choice, holds),

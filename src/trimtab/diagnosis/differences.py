@@ -85,32 +85,43 @@ class Differences:
 def probe(panel: Panel, sizes: Sequence[int] | None, seed: int) -> Differences:
     """Look at samples of the clients that are measured; sizes: how many each has in all."""
     clients = panel.clients[:CLIENTS]
-    problem = panel.can.samples
     kinds: list[Difference] = []
     shares = None
-    if problem is not None:
-        X, y = [], []
-        for j in range(len(clients)):
-            data = problem.clients[j]
-            if not (isinstance(data.X, Tensor) and isinstance(data.y, Tensor)):
-                break
-            rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[:ROWS]
-            X.append(data.X[rows.to(data.X.device)].cpu())
-            y.append(data.y[rows.to(data.y.device)].cpu())
-        if len(X) == len(clients):
-            labels = _labels(y)
-            if labels is not None:
-                kind, shares = _in_labels(clients, labels, seed)
-                kinds.append(kind)
-            elif y[0].is_floating_point():
-                kinds.append(_in_means("targets", clients, [each.flatten(1) for each in _2d(y)]))
-            if X[0].is_floating_point():
-                flat = [each.flatten(1).double() for each in X]
-                kinds.append(_in_means("features", clients, _within(flat, labels)))
-                kinds.append(_in_scale(clients, flat))
+    samples = _samples(panel, len(clients), seed)
+    if samples is not None:
+        X, y = samples
+        labels = _labels(y)
+        if labels is not None:
+            kind, shares = _in_labels(clients, labels, seed)
+            kinds.append(kind)
+        elif y[0].is_floating_point():
+            rows = [each.double().reshape(len(each), -1) for each in y]
+            kinds.append(_in_means("targets", "standard deviations apart", clients, rows))
+        if X[0].is_floating_point():
+            rows = _within([each.flatten(1).double() for each in X], labels)
+            given = "" if labels is None else " given the label"
+            unit = f"standard deviations apart{given}"
+            kinds.append(_in_means("features", unit, clients, rows))
+            kinds.append(_in_scale(f"octaves apart{given}", clients, rows))
     if sizes is not None:
         kinds.append(_in_size(clients, sizes))
     return Differences(tuple(kinds), shares)
+
+
+def _samples(panel: Panel, count: int, seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return inputs and targets of the first clients, some of each; None if they are no tensors."""
+    problem = panel.can.samples
+    if problem is None:
+        return None
+    X, y = list[Tensor](), list[Tensor]()
+    for j in range(count):
+        data = problem.clients[j]
+        if not (isinstance(data.X, Tensor) and isinstance(data.y, Tensor)):
+            return None
+        rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[:ROWS]
+        X.append(data.X[rows.to(data.X.device)].cpu())
+        y.append(data.y[rows.to(data.y.device)].cpu())
+    return X, y
 
 
 def _labels(y: list[Tensor]) -> list[Tensor] | None:
@@ -118,10 +129,6 @@ def _labels(y: list[Tensor]) -> list[Tensor] | None:
     if any(each.dim() != 1 or each.is_floating_point() or int(each.min()) < 0 for each in y):
         return None
     return y if max(int(each.max()) for each in y) < CLASSES else None
-
-
-def _2d(y: list[Tensor]) -> list[Tensor]:
-    return [each.double().reshape(len(each), -1) for each in y]
 
 
 def _in_labels(
@@ -154,7 +161,7 @@ def _within(X: list[Tensor], labels: list[Tensor] | None) -> list[Tensor]:
     return [x - means[y] for x, y in zip(X, labels, strict=True)]
 
 
-def _in_means(what: str, clients: Sequence[int], X: list[Tensor]) -> Difference:
+def _in_means(what: str, unit: str, clients: Sequence[int], X: list[Tensor]) -> Difference:
     """Return how far each client's means are off, in standard deviations, over the features."""
     every = torch.cat(X)
     sd = every.std(0)
@@ -164,18 +171,16 @@ def _in_means(what: str, clients: Sequence[int], X: list[Tensor]) -> Difference:
         moved = ((x.mean(0) - every.mean(0))[used] / sd[used]).square()
         far.append(sqrt(float(moved.mean())) if bool(used.any()) else 0.0)
         chance.append(1 / len(x))
-    unit = "standard deviations apart"
-    unit += " given the label" if what == "features" else ""
     return _kind(what, unit, clients, torch.tensor(far), sqrt(sum(chance) / len(chance)))
 
 
-def _in_scale(clients: Sequence[int], X: list[Tensor]) -> Difference:
+def _in_scale(unit: str, clients: Sequence[int], X: list[Tensor]) -> Difference:
     """Return by how many octaves the spread of each client's features differs from the usual."""
     spreads = [float(x.var(0, correction=0).sum().sqrt()) if len(x) > 1 else 0.0 for x in X]
     usual = median(spreads) or 1.0
     far = [abs(log2(s / usual)) if s > 0 else 0.0 for s in spreads]
     chance = sum(1 / sqrt(2 * max(2, len(x))) for x in X) / len(X)
-    return _kind("scale", "octaves apart", clients, torch.tensor(far), chance)
+    return _kind("scale", unit, clients, torch.tensor(far), chance)
 
 
 def _in_size(clients: Sequence[int], sizes: Sequence[int]) -> Difference:

@@ -26,6 +26,7 @@ PROBES = 4  # 4 random vectors rank the clients
 MOST = 56  # the subspace has <= 56 directions
 WORST = 6  # the Hessians of <= 6 clients are followed until they settle
 CLEAR = 2e-2  # a direction is followed until its residual is <= 0.02 x the norm
+LATE = 3  # an eigenvalue that moved after 3 quarters of the directions may move on
 SAFETY = 1.2  # a client is left out if 1.2 x its estimated norm < the largest norm seen
 
 
@@ -256,8 +257,7 @@ class _Subspace:
         found: list[int] = []
         for values, by_chance in ((apart, self.frobenius[:, 1]), (own, self.frobenius[:, 0])):
             top = float(values.max())
-            factor = float((values / by_chance.clamp_min(1e-30)).max())
-            guess = torch.maximum(values, SAFETY * factor * by_chance)
+            guess = torch.maximum(values, SAFETY * _estimated(values, by_chance))
             order = guess.argsort(descending=True).tolist()
             found += [i for i in order if float(guess[i]) >= top and values[i] > 0]
         return list(dict.fromkeys(found))
@@ -275,17 +275,17 @@ class _Subspace:
         all_seen = self.seen == N
         values = torch.linalg.eigvalsh(mean)
         own = torch.linalg.eigvalsh(self.A)
-        _, apart = self.norms()
+        steep, apart = self.norms()
         delta = float(apart.max())
-        factor = float((apart / self.frobenius[:, 1].clamp_min(1e-30)).max())
-        guess = torch.maximum(apart, factor * self.frobenius[:, 1]).clamp_max(delta)
+        guess = _estimated(apart, self.frobenius[:, 1]).clamp_max(delta)
         known = tuple(float(apart[i] if i in followed else guess[i]) for i in range(self.seen))
         second = root_mean(self.p, known)
-        errors = self._errors(followed)
-        at_least = root_mean(self.p, tuple(apart.tolist()))
-        errors["second"] = second - at_least + errors["delta"]
+        residuals = self._residuals(followed)
         sizes = {"L": float(own.abs().max()), "delta": delta, "mu": float(values.abs().max())}
-        settled = {name: errors[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
+        settled = {name: residuals[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
+        errors = self._errors(residuals, steep, apart, values, followed)
+        at_least = root_mean(self.p, tuple(apart.tolist()))
+        errors["second"] = second - at_least + residuals["delta"]
         width = mean.shape[0]
         return Hessians(
             L=sizes["L"],
@@ -309,12 +309,67 @@ class _Subspace:
             restricted=Restricted(self.A, self.p, self.noise, tuple(self.clients)),
         )
 
-    def _errors(self, followed: tuple[int, ...]) -> dict[str, float]:
-        """Return within which distance of L, delta and mu an eigenvalue lies."""
+    def _residuals(self, followed: tuple[int, ...]) -> dict[str, float]:
+        """Return within which distance of L, delta, mu and |Hess| an eigenvalue lies."""
         whole = len(self.Q) >= self.panel.problem.d
         if whole or not followed:
-            return dict.fromkeys(("L", "delta", "mu"), 0.0 if whole else inf)
+            return dict.fromkeys(("L", "delta", "mu", "norm"), 0.0 if whole else inf)
         looks = [self.of_client(i) for i in followed]
         own, apart = (max(pair, key=lambda r: abs(r.value)) for pair in zip(*looks, strict=True))
-        mean = self.of_mean(least=True)
-        return {"L": own.residual, "delta": apart.residual, "mu": mean.residual}
+        least, mean = self.of_mean(least=True), self.of_mean()
+        return {
+            "L": own.residual,
+            "delta": apart.residual,
+            "mu": least.residual,
+            "norm": mean.residual,
+        }
+
+    def _errors(
+        self,
+        residuals: dict[str, float],
+        steep: Tensor,
+        apart: Tensor,
+        values: Tensor,
+        followed: tuple[int, ...],
+    ) -> dict[str, float]:
+        """Return what the iteration may have left out of L, delta, mu and |Hess|.
+
+        The largest may be that of a client that was not followed, whose own residual counts; others
+        that were not may exceed it; and the next directions may move mu and |Hess| on.
+        """
+        if len(self.Q) >= self.panel.problem.d:
+            return dict(residuals)
+        own, differing = residuals["L"], residuals["delta"]
+        if not self.out_of_time():
+            own = self.of_client(int(steep.argmax()))[0].residual
+            differing = self.of_client(int(apart.argmax()))[1].residual
+        least, norm = self._moved_late(values)
+        return {
+            "L": max(own, _beyond(steep, self.frobenius[:, 0], followed)),
+            "delta": max(differing, _beyond(apart, self.frobenius[:, 1], followed)),
+            "mu": residuals["mu"] + least,
+            "norm": residuals["norm"] + norm,
+        }
+
+    def _moved_late(self, values: Tensor) -> tuple[float, float]:
+        """Return by how much the last quarter of the directions still moved mu and |Hess|.
+
+        That an eigenvalue is near does not say that it is the outermost: there may be one beyond,
+        to which the next directions would have moved as the last ones did.
+        """
+        k = max(1, LATE * len(self.Q) // 4)
+        earlier = torch.linalg.eigvalsh(self.mean[:k, :k])
+        norm = float(values.abs().max() - earlier.abs().max())
+        return float(earlier[0] - values[0]), norm
+
+
+def _estimated(values: Tensor, by_chance: Tensor) -> Tensor:
+    """Return what random vectors suggest for each client, where no client has more than that."""
+    return float((values / by_chance.clamp_min(1e-30)).max()) * by_chance
+
+
+def _beyond(values: Tensor, by_chance: Tensor, followed: tuple[int, ...]) -> float:
+    """Return by how much one who should have been followed, and was not, may exceed the largest."""
+    others = [i for i in range(len(values)) if i not in followed]
+    most = SAFETY * float(_estimated(values, by_chance)[others].max()) if others else 0.0
+    return max(0.0, most - float(values.max()))

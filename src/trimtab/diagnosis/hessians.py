@@ -146,8 +146,9 @@ class Hessians:
     def with_exact_mu(self) -> "Hessians":
         """Return the same with mu by the matrix, which is there."""
         values, U = self.eigen
-        mu, errors = min(float(values[0]), self.mu), self.errors | {"mu": 0.0}
-        exact = replace(self, mu=mu, mu_exact=True, errors=errors)
+        beyond = max(0.0, float(values.abs().max()) - self.norm)
+        errors = self.errors | {"mu": 0.0, "norm": beyond}
+        exact = replace(self, mu=min(float(values[0]), self.mu), mu_exact=True, errors=errors)
         exact.__dict__["eigen"] = values, U  # It is that of the same matrix.
         return exact
 

@@ -149,7 +149,8 @@ def of_theory(sample: Sample, at: theory.Constants | None, K: int) -> dict[str, 
     rates = [theory.totals(c, K) for c in constants if c.usable]
     for name, value in theory.totals(at, K).items():
         each = torch.tensor([rate[name] for rate in rates], dtype=torch.float64)
-        found[f"rounds {name}"] = sample.derive(value, each, curvature)
+        rounds = sample.derive(value, each, curvature)
+        found[f"rounds {name}"] = replace(rounds, at=f"{sample.at}, K = {K}")
     return found
 
 

@@ -114,7 +114,6 @@ class _Race:
         self.algorithm, self.Ks, self.etas, self.goal = algorithm, list(Ks), etas, goal
         self.fewest, self.H = fewest, model.H
         factors = torch.tensor([1.0, *goal.finer], dtype=torch.float64)
-        self.targets = goal.share * factors[:, None]
         lanes = len(self.Ks) * len(etas)
         self.least = torch.full((lanes,), inf, dtype=torch.float64)
         self.when = torch.full((len(factors), lanes), inf, dtype=torch.float64)
@@ -125,16 +124,19 @@ class _Race:
         self.rounds = Rounds(
             model, algorithm, each, etas.repeat(len(self.Ks)), S=goal.S, N=goal.N, seed=seed
         )
-        self.running = torch.arange(lanes)  # the lanes that `rounds` has
+        self.running = torch.arange(lanes)  # the lanes that `rounds` has,
+        self.low = self.least.clone()  # their least gaps so far,
+        self.open = (goal.share * factors[:, None]).repeat(1, lanes)  # and targets not yet reached
 
     def run(self, first: float, out_of_time: OutOfTime) -> None:
         """Run all lanes; `first`: twice the start's f - f*."""
         for r in range(1, self.goal.R + 1):
             x = next(self.rounds)
-            gap = torch.nan_to_num(((x @ self.H) * x).sum(1) / first, nan=inf)
-            self.least[self.running] = torch.minimum(self.least[self.running], gap)
-            arrived = (gap <= self.targets) & (self.when[:, self.running] == inf)
+            gap = (x @ self.H).mul_(x).sum(1).div_(first).nan_to_num_(nan=inf)
+            torch.minimum(self.low, gap, out=self.low)
+            arrived = gap <= self.open
             if bool(arrived.any()):
+                self.open.masked_fill_(arrived, -inf)
                 self.when[:, self.running] = self.when[:, self.running].masked_fill(arrived, r)
                 self._set_ends(r)
             for j in self.going:
@@ -144,6 +146,7 @@ class _Race:
                 break
             if r % LOOK == 0 and not self._put_away(gap):
                 break
+        self.least[self.running] = self.low
 
     def _set_ends(self, r: int) -> None:
         """Note which K has got to all targets by round r, and the fewest rounds to the first."""
@@ -165,11 +168,13 @@ class _Race:
         """Put lanes away that have ended, if they are many; tell whether any still runs."""
         K = self.running // len(self.etas)
         runs = (gap <= DIVERGED) & torch.isin(K, torch.tensor(self.going))
-        runs &= (self.when[:, self.running] == inf).any(0)
+        runs &= (self.open > -inf).any(0)
         left = int(runs.sum())
         if 0 < left <= THINNED * len(runs):
+            self.least[self.running] = self.low
             self.rounds.keep(runs)
-            self.running = self.running[runs]
+            self.running, self.low = self.running[runs], self.low[runs]
+            self.open = self.open[:, runs]
         return left > 0
 
     def predicted(self) -> list[Predicted]:
@@ -210,9 +215,10 @@ class Rounds:
     ) -> None:
         self.model, self.algorithm, self.seed, self.r = model, algorithm, seed, 0
         n, m = model.a.shape
-        self.K = (torch.ones_like(K) if algorithm == SGD else K)[:, None, None]
-        self.eta = eta[:, None, None]
-        self.P = local_steps(model.a, self.eta, self.K)
+        steps = (torch.ones_like(K) if algorithm == SGD else K)[:, None, None]
+        size = eta[:, None, None]
+        self.minus_P = -local_steps(model.a, size, steps)
+        self.per_step = 1 / (steps * size)
         self.b = torch.einsum("nij,ni->nj", model.U, model.b)
         self.x = model.start.expand(len(eta), m).clone()
         self.cohort = max(1, round(S * n / N))
@@ -221,7 +227,7 @@ class Rounds:
         self.c_i = torch.zeros(len(eta), n, m, dtype=model.a.dtype)
         sizes = [_effective(int(k), model.steps) for k in K.tolist()]
         noise = torch.tensor(sizes, dtype=model.a.dtype).sqrt() * model.sigma / sqrt(m)
-        self.noise = self.eta * noise[:, None, None] if algorithm != SGD else 0 * self.eta
+        self.noise = size * noise[:, None, None] if algorithm != SGD else 0 * size
         self.noisy = bool((self.noise > 0).any())
         self.into, self.back = _into(model.U), _back(model.U, model.p)
         self.map: tuple[Tensor, Tensor] | None = None
@@ -230,16 +236,17 @@ class Rounds:
 
     def keep(self, lanes: Tensor) -> None:
         """Go on with these lanes only."""
-        for name in ("K", "eta", "P", "x", "memory", "c_i", "noise"):
+        for name in ("minus_P", "per_step", "x", "memory", "c_i", "noise"):
             setattr(self, name, getattr(self, name)[lanes])
         if self.map is not None:
             self.map = self.map[0][lanes], self.map[1][lanes]
 
     def _affine(self) -> tuple[Tensor, Tensor]:
-        """Return M and v of each lane: a round of all clients without a state is -M x + v."""
-        scaled = (self.P * self.model.a).flatten(1)
+        """Return M and v of each lane: a round of all clients without a state is M x + v."""
+        scaled = (self.minus_P * self.model.a).flatten(1)
         M = torch.stack([(self.into * row) @ self.back for row in scaled])
-        return M, (self.P * self.b).flatten(1) @ self.back
+        v = -(self.minus_P * self.b).flatten(1) @ self.back
+        return M, v[:, :, None]
 
     def __iter__(self) -> "Rounds":
         return self
@@ -256,9 +263,9 @@ class Rounds:
             self._round(z)
             return self.x
         M, v = self.map
-        moved = v - (M @ self.x[:, :, None])[:, :, 0]
+        moved = torch.baddbmm(v, M, self.x[:, :, None])[:, :, 0]
         if z is not None:
-            moved = moved - self.noise[:, 0] * (z.flatten() @ self.back)
+            moved.addcmul_(self.noise[:, 0], z.flatten() @ self.back, value=-1)
         self.x = self.x + moved
         return self.x
 
@@ -274,23 +281,23 @@ class Rounds:
         share = self.model.p[i].sum()
         sent = torch.cat([self.x, self.memory]) if self.stateful else self.x
         own = (sent @ into).view(-1, E, n, m)
-        gradient = own[0] * self.model.a[i] - self.b[i]
-        pull = gradient
+        uploads = torch.empty_like(own)
+        dx = uploads[0]
+        gradient = torch.mul(own[0], self.model.a[i]).sub_(self.b[i])
         if self.algorithm == SCAFFOLD:
-            pull = gradient + own[1] - self.c_i[:, i]
+            torch.add(gradient, own[1], out=dx).sub_(self.c_i[:, i])
         elif self.algorithm == MIMELITE:
-            pull = gradient + BETA * own[1]
-        dx = -self.P[:, i] * pull
+            torch.add(gradient, own[1], alpha=BETA, out=dx)
+            uploads[1] = gradient
+        else:
+            dx.copy_(gradient)
+        dx.mul_(self.minus_P[:, i])
         if z is not None:
-            dx = dx - self.noise * z[i]
-        uploads = [dx]
+            dx.addcmul_(self.noise, z[i], value=-1)
         if self.algorithm == SCAFFOLD:  # This is option II.
-            dc = -own[1] - dx / (self.K * self.eta)
+            dc = torch.addcmul(own[1], dx, self.per_step, out=uploads[1]).neg_()
             self.c_i[:, i] += dc
-            uploads.append(dc)
-        elif self.algorithm == MIMELITE:
-            uploads.append(gradient)
-        sums = (torch.cat(uploads).view(-1, n * m) @ back).view(-1, E, m)
+        sums = (uploads.view(-1, n * m) @ back).view(-1, E, m)
         self.x = self.x + sums[0] / share
         if self.algorithm == SCAFFOLD:
             self.memory = self.memory + sums[1]

@@ -24,18 +24,31 @@ MOST_LEFT_OUT = 0.5  # D3f[V] is of no use if it leaves out >= 0.5 x the trace o
 class NoiseLaw:
     """C, V with Hess V + V Hess = C, and D3f[V]."""
 
-    C: Tensor  # the mean over clients of the covariance of one mini-batch gradient
+    C: Tensor  # N times the covariance of the clients' mean mini-batch gradient
     V: Tensor
     D3: Vector
     left_out: float  # the share of the trace of V that D3 leaves out
 
 
+def counted(p: Tensor) -> Tensor:
+    """Return N p_i^2, by which noises count in N times the covariance of their weighted mean.
+
+    >>> counted(torch.tensor([0.5, 0.5])), counted(torch.tensor([0.75, 0.25]))
+    (tensor([0.5000, 0.5000]), tensor([1.1250, 0.1250]))
+    """
+    return len(p) * p.square()
+
+
 def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
-    """Return C, the mean over clients of the covariance of one i.i.d. mini-batch gradient."""
-    problem, p, d = panel.problem, panel.p, panel.problem.d
+    """Return C = N sum p_i^2 C_i, C_i the covariance of one i.i.d. mini-batch gradient.
+
+    With equal weights that is the mean of the C_i.
+    """
+    problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
     quadratic, samples = panel.can.closed_forms, panel.can.samples
     if quadratic is not None:
-        return quadratic.sigma**2 / d * torch.eye(d, dtype=torch.float64)
+        same = torch.eye(d, dtype=torch.float64) * quadratic.sigma**2 / d
+        return float(share.sum()) * same
     C = torch.zeros(d, d, dtype=torch.float64)
     for i in range(problem.N):
         if samples is not None:
@@ -44,7 +57,7 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
             C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
         if C_i is None or out_of_time():
             return None
-        C += float(p[i]) * C_i
+        C += float(share[i]) * C_i
     return C
 
 

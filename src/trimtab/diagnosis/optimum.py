@@ -79,17 +79,26 @@ def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> V
     return None
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A point that a search came through."""
+
+    x: Vector
+    f: float
+    slope: float  # |grad f|
+
+
 def descend(
     problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 1600
-) -> list[tuple[Vector, float]]:
-    """Return better and better points with |grad f| there, by L-BFGS in float64.
+) -> list[Passed]:
+    """Return better and better points, by L-BFGS in float64.
 
     A search along a line may take many gradients, so each of them asks for the time.
     """
     can = Abilities(problem)
     known = can.optimum
     if known is not None:
-        return [(known, float(can.gradient(known).norm()))]
+        return [Passed(known, can.loss(known), float(can.gradient(known).norm()))]
     if not can.symmetric:  # A search along a line wants gradients of f.
         return []
     search = _Search(can, x, out_of_time)
@@ -100,11 +109,11 @@ def descend(
 
 
 class _Search:
-    """What L-BFGS saw: the points that were better than all before, with |grad f| there."""
+    """What L-BFGS saw: the points that were better than all before."""
 
     def __init__(self, can: Abilities, x: Vector, out_of_time: OutOfTime) -> None:
         self.can, self.like, self.out_of_time = can, x, out_of_time
-        self.way: list[tuple[Vector, float]] = []
+        self.way: list[Passed] = []
         self.start = 0.0  # |grad f| at the start
         self.seen: list[tuple[float, float]] = []  # the least f and |grad f| after each gradient
 
@@ -119,16 +128,16 @@ class _Search:
         if not self.seen:
             self.start = slope
         elif loss < least:
-            self._keep(here, slope)
+            self._keep(here, loss, slope)
         self.seen.append((min(loss, least), min(slope, flattest)))
         if slope <= CLOSE * self.start or self._stalls():
             raise _OverError
         return loss, gradient.to(at)
 
-    def _keep(self, here: Vector, slope: float) -> None:
+    def _keep(self, here: Vector, loss: float, slope: float) -> None:
         if len(self.way) * len(self.like) >= REMEMBERED:
             self.way.pop()
-        self.way.append((here.clone(), slope))
+        self.way.append(Passed(here.clone(), loss, slope))
 
     def _stalls(self) -> bool:
         """Tell whether neither f nor |grad f| got much less in the last gradients."""
@@ -144,16 +153,17 @@ class BestPoint:
 
     x: Vector
     reached: bool  # whether it is an optimum, as far as can be seen
-    way: list[tuple[Vector, float]]  # points on the way there, with f
+    way: list[Passed]  # points on the way there, the start first
 
 
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
     can = panel.can
-    start = float(can.gradient(x).norm())
-    way = descend(panel.problem, x, out_of_time)
-    best, slope = way[-1] if way else (x, start)
-    reached = slope <= REACHED * start or can.optimum is not None
+    f, gradient = can.loss_and_gradient(x)
+    start = Passed(x, f, float(gradient.norm()))
+    way = [start, *descend(panel.problem, x, out_of_time)]
+    best = way[-1]
+    reached = best.slope <= REACHED * start.slope or can.optimum is not None
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
-    return BestPoint(best, reached, [(x, can.loss(x)), *((y, can.loss(y)) for y, _ in way[-WAY:])])
+    return BestPoint(best.x, reached, [start, *way[1:][-WAY:]])

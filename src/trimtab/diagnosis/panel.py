@@ -100,6 +100,14 @@ class Panel:
         """Return the gradients of all clients, one in each row."""
         return gradients(self.problem, x)
 
+    def gradients_of(self, clients: list[int], points: Tensor) -> Tensor:
+        """Return the gradients of some clients, each at a point of its own."""
+        at_once = self.can.gradients_at_once
+        if at_once is not None:
+            return at_once(clients, 0, 1)(points)
+        pairs = zip(clients, points, strict=True)
+        return torch.stack([self.can.client_gradient(i, y).detach() for i, y in pairs])
+
     def batch_gradients(
         self, x: Vector, seed: int, r: int, out_of_time: OutOfTime
     ) -> Tensor | None:

@@ -25,13 +25,17 @@ def why(
     bias: Bias,
     hessians: Hessians,
     predicted: Sequence[Predicted],
+    drawn: str = "",
 ) -> list[str]:
-    """Say why this algorithm and this K; without advice, what was seen."""
+    """Say why this algorithm and this K; without advice, what was seen.
+
+    drawn: what was drawn at random for the rounds on the model, if anything was.
+    """
     apart = f"The clients' gradients at the {case.where} differ by zeta = {zeta:.2g}"
     if plan.choice is None:
         return [f"{apart}.", *_rounds(case, plan)]
     because = _because(case, plan, plan.choice, apart, bias)
-    race = _race(predicted, plan.choice.algorithm)
+    race = _race(predicted, plan.choice.algorithm, drawn)
     return [f"{because}; {_hessians(hessians)}.", *([race] if race else []), *_rounds(case, plan)]
 
 
@@ -39,7 +43,6 @@ def _because(case: Case, plan: Plan, choice: Choice, apart: str, bias: Bias) -> 
     """Say what of the gradients speaks for this algorithm."""
     limit = bias.limit if bias.limit is not None else bias.heterogeneity
     stop = "" if limit is None else f", and FedAvg would stop {limit:.2g} away"
-    little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
     if choice.algorithm == MIMELITE:
         return (
             "Clients come once and keep nothing, so SCAFFOLD's c_i would never be used again; "
@@ -47,7 +50,10 @@ def _because(case: Case, plan: Plan, choice: Choice, apart: str, bias: Bias) -> 
         )
     if plan.favourite is None:
         return f"{apart}; of what was tried, this got f down best in as many rounds"
+    if choice.algorithm == FEDAVG and plan.reached is None:
+        return f"{apart}{stop}; in the rounds that were tried no other got f further down"
     if choice.algorithm == FEDAVG:
+        little = f", which is little for what is wanted (f - f* = {case.eps:.2g})" if stop else ""
         return f"{apart}{stop}{little}: FedAvg suffices, and keeps no state"
     if choice.algorithm == SGD:
         return f"{apart}, and local steps do not pay"
@@ -65,7 +71,7 @@ def _hessians(hessians: Hessians) -> str:
     return f"their Hessians {'are close' if ratio < CLOSE else 'differ'} (delta/L = {ratio:.2g})"
 
 
-def _race(predicted: Sequence[Predicted], first: str) -> str:
+def _race(predicted: Sequence[Predicted], first: str, drawn: str) -> str:
     """Return the rounds on the model, those of the one advised first."""
     entries = []
     names = dict.fromkeys(p.algorithm for p in predicted)
@@ -75,7 +81,8 @@ def _race(predicted: Sequence[Predicted], first: str) -> str:
         best = min(there, key=lambda p: (p.rounds or 0, p.K), default=None)
         rounds = f"{mine[-1].ran}+" if best is None else f"{best.rounds} (K = {best.K})"
         entries.append(f"{named(name)} {rounds}")
-    return f"Fewest rounds on the quadratic model: {', '.join(entries)}." if entries else ""
+    once = f", with one draw of {drawn}" if drawn else ""
+    return f"Fewest rounds on the quadratic model{once}: {', '.join(entries)}." if entries else ""
 
 
 def _rounds(case: Case, plan: Plan) -> list[str]:

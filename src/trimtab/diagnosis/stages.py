@@ -254,8 +254,11 @@ def _hessians_at(
 
 def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:
     """Build the quadratic model and count rounds on it."""
-    if case.budget.out_of_time(BASIS) or case.best is case.x0:
+    if case.budget.out_of_time(BASIS):
         case.budget.note("There was no time for the quadratic model.")
+        return Modelled()
+    if case.best is case.x0:
+        case.budget.note("Without a better point than the start there is no quadratic model.")
         return Modelled()
     yield Progress("the quadratic model", POINTS)
     moved, L = measured.here.moved, measured.hessians.L

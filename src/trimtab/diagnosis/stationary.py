@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis import noise, quadratic_model, theory
+from trimtab.diagnosis.abilities import AT_ONCE
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice
@@ -147,7 +148,7 @@ def _with_noise(
     spread = torch.zeros(())
     if at.S < at.N:
         rows = here.rows.cpu().double()
-        of_all = (panel.p[:, None] * rows).T @ rows
+        of_all = (noise.counted(panel.p)[:, None] * rows).T @ rows
         spread = hessians.lyapunov(of_all, symmetric=panel.can.symmetric).trace()
 
     def trace(algorithm: str) -> float:
@@ -175,12 +176,14 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
     panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
     eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
-    for i in range(panel.problem.N):
-        y = x
+    at_once = 1 if panel.can.gradients_at_once is None else AT_ONCE
+    for some in torch.split(torch.arange(panel.problem.N), at_once):
+        ends = x.expand(len(some), -1)
         for _ in range(K):
             if out_of_time():
                 case.budget.note("The average drift is that of the first-order formula.")
                 return float(eta * (K - 1) / 2 * pull.norm())
-            y = y - eta * panel.can.client_gradient(i, y).detach()
-        mean.add_(y, alpha=float(panel.p[i]))
+            ends = ends - eta * panel.gradients_of(some.tolist(), ends)
+        for p, end in zip(panel.p[some].tolist(), ends, strict=True):
+            mean.add_(end, alpha=p)
     return float((x - mean).norm()) / (eta * K)

@@ -52,7 +52,7 @@ def whole(diagnosis: "Diagnosis") -> str:
     lines += ["", f"Measured at the {diagnosis.where}, {sizes}; {LEVEL:.0%} intervals:"]
     lines += [f"  {row}" for row in _measured(diagnosis)]
     if diagnosis.rates:
-        aim = f"to f - f* = {diagnosis.eps:.3g}"
+        aim = f"with K = {diagnosis.K or 1} to f - f* = {diagnosis.eps:.3g}"
         lines += ["", f"Predicted by theory ({diagnosis.convexity}), relative, {aim}:"]
     predicted = (*_theory(diagnosis), *stationary(diagnosis), *_model(diagnosis))
     lines += [f"  {row}" for row in predicted]
@@ -173,12 +173,23 @@ def stationary(diagnosis: "Diagnosis") -> list[str]:
 def _model(diagnosis: "Diagnosis") -> list[str]:
     if not diagnosis.predicted:
         return []
-    rows = ["rounds on the quadratic model, step size tuned:"]
+    what = drawn(diagnosis.S < diagnosis.N, diagnosis.sigma)
+    once = f", one draw of {what}" if what else ""
+    rows = [f"rounds on the quadratic model, step size tuned{once}:"]
     for algorithm in dict.fromkeys(predicted.algorithm for predicted in diagnosis.predicted):
         mine = [predicted for predicted in diagnosis.predicted if predicted.algorithm == algorithm]
         shown = ", ".join(f"{_rounds(predicted)} (K = {predicted.K})" for predicted in mine)
         rows.append(f"  {named(algorithm)}: {shown}")
     return rows
+
+
+def drawn(sampled: bool, sigma: float) -> str:
+    """Return what is drawn at random in a round, in words; empty if nothing is.
+
+    >>> drawn(True, 0.3), drawn(False, 0.0)
+    ('cohorts and mini-batches', '')
+    """
+    return " and ".join(["cohorts"] * sampled + ["mini-batches"] * (sigma > 0))
 
 
 def _count(K: float) -> str:

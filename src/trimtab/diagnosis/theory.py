@@ -2,7 +2,8 @@
 
 Karimireddy et al., "SCAFFOLD", 2020: Table 2, with L kept and numerical constants dropped.
 Mangold et al., 2025: FedAvg's bias and the stationary law; all derivatives at x*, p the weights,
-C the mean over clients of the covariance of ONE mini-batch gradient, drawn i.i.d.
+C the mean over clients of the covariance of ONE mini-batch gradient, drawn i.i.d. (with unequal
+weights N sum p_i^2 C_i, so that C/N is still what the mean of all clients has).
 """
 
 from collections.abc import Mapping
@@ -202,8 +203,9 @@ def stationary_covariance(H: Tensor, C: Tensor, eta_l: float, N: int, eta_g: flo
 def sampled_noise(C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: int) -> Tensor:
     """Return what takes the place of C/N when S of N clients are sampled.
 
-    `spread` is the mean of grad f_c grad f_c'. SCAFFOLD: (2/S - 1/N) C. FedAvg: C/S and, since
-    clients that differ come and go, K (N-S)/(S (N-1)) of the spread. (Ours, measured.)
+    `spread` is the mean of grad f_c grad f_c', weighed as in C. SCAFFOLD: (2/S - 1/N) C. FedAvg:
+    C/S and, since clients that differ come and go, K (N-S)/(S (N-1)) of the spread. (Ours,
+    measured; with unequal weights the mean of a cohort is a ratio, and this its first order.)
     """
     if algorithm == SCAFFOLD:
         return (2 / S - 1 / N) * C

@@ -225,7 +225,8 @@ def _theory(diagnosis: Diagnosis) -> str:
         [escape(named(name)), escape(str(diagnosis.intervals[f"rounds {name}"])), dominating(rate)]
         for name, rate in diagnosis.rates.items()
     ]
-    said = f"Rounds to f - f* = {diagnosis.eps:.3g} up to constants ({diagnosis.convexity})."
+    aim = f"with K = {diagnosis.K or 1} to f - f* = {diagnosis.eps:.3g}"
+    said = f"Rounds {aim}, up to constants ({diagnosis.convexity})."
     rates = html_table(["algorithm", "rounds, relative", "most for"], rows, "Rates") if rows else ""
     lines: Sequence[str] = text.stationary(diagnosis)
     more = "".join(f"<li>{escape(line)}</li>" for line in lines)

@@ -57,6 +57,10 @@ class ClientData:
         """Return the number of samples of client i, those held out for validation as well."""
         return self.size(i) if self._part is None else self._part.whole_size(i)
 
+    def targets(self) -> list[Any] | None:
+        """Return the targets of each client; None where clients would have to be read for them."""
+        return [self[i].y for i in range(len(self))] if self.in_memory else None
+
     def __getitem__(self, i: int) -> Data:
         if self.in_memory and i in self._read:
             return self._read[i]  # It is never dropped.

@@ -1,6 +1,6 @@
 """f and the f_i on all data, without dropout: values, gradients, and Hessians times vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +42,13 @@ class Objective:
         rows = V.expand(len(clients), *V.shape[-2:])
         products = self.curvature.products(x, [self.oracles.clients[i] for i in clients], rows)
         return products.add_(rows, alpha=self.oracles.l2)
+
+    def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
+        """Return (i, x) -> the Hessian of f_i at x; None where it has no closed form."""
+        whole, l2 = self.curvature.whole(self.oracles.clients), self.oracles.l2
+        if whole is None:
+            return None
+        return lambda i, x: whole(i, x) + l2 * torch.eye(len(x)).to(x)
 
     def in_one_pass(self) -> Pooled | None:
         """Return f and its gradient on the samples of all clients together, where that is so."""

@@ -39,9 +39,8 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.frames import Columns, from_frame
+from trimtab.problems.supervised.from_tables import FromTables
 from trimtab.problems.supervised.holdout import Part, check_fraction
-from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective
@@ -55,7 +54,7 @@ from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 from trimtab.problems.supervised.vectorised import Vectorised
 
 
-class Supervised:
+class Supervised(FromTables):
     """Supervised learning over clients.
 
     module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
@@ -129,73 +128,8 @@ class Supervised:
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-        self.columns: Columns | Fields | None = None  # what became of the columns of a table
-        self.names: list[Any] | None = None  # of the clients of a table, in the order of their i
         # These are hashed now: what a function captured may be the record of its own calls.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: Any,
-        *,
-        client: str,
-        target: str | Sequence[str],
-        module: nn.Module | Callable[..., nn.Module],
-        loss: Loss,
-        test: Any = None,
-        validation: Any = None,
-        standardise: bool = True,
-        **settings: Any,
-    ) -> "Supervised":
-        """Return the problem of a table of pandas: a client for each value of the column `client`.
-
-        Numbers are standardised by mean and deviation over all rows of `frame`, unless that is
-        declined; text and categories become a column of 0 and 1 for each value. `columns` says so,
-        and `names` who the clients are. module: also a function of the number of inputs.
-        """
-        given, columns, names = from_frame(
-            frame,
-            client=client,
-            target=target,
-            module=module,
-            loss=loss,
-            standardise=standardise,
-            unseen={"test": test, "validation": validation},
-        )
-        return cls(**given, **settings)._of_table(columns, names)
-
-    @classmethod
-    def from_datasets(
-        cls,
-        dataset: Any,
-        *,
-        client: str,
-        target: str | None = None,
-        inputs: str | Sequence[str] | None = None,
-        module: nn.Module | Callable[[], nn.Module],
-        loss: Loss,
-        test: Any = None,
-        validation: Any = None,
-        collate: Collate | None = None,
-        **settings: Any,
-    ) -> "Supervised":
-        """Return the problem of a Hugging Face data set: a client for each value of `client`.
-
-        inputs: one column, a tensor, or several, a dict by name; all others by default. collate
-        gets rows as dicts, and returns a dict with these columns. A loss of module and batch,
-        OnBatch(f), needs no target: its batch is a dict.
-        """
-        given, fields, names = from_datasets(
-            dataset,
-            client=client,
-            inputs=inputs,
-            target=target,
-            loss=loss,
-            collate=collate,
-            unseen={"test": test, "validation": validation},
-        )
-        return cls(module=module, **given, **settings)._of_table(fields, names)
 
     threads = True  # oracles of several clients may be called at once
 
@@ -349,10 +283,7 @@ class Supervised:
     @property
     def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
         """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
-        whole = self._curvature.whole(self.clients)
-        return (
-            None if whole is None else lambda i, x: whole(i, x) + self.l2 * torch.eye(self.d).to(x)
-        )
+        return self._objective.client_hessian()
 
     @property
     def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
@@ -379,16 +310,15 @@ class Supervised:
         """
         if self.has_test:
             return shares_of("test labels", self.loss_function, [self.test.y], [1.0])
-        if not self.clients.in_memory:
+        targets = self.clients.targets()
+        if targets is None:
             return None
-        targets = [self.clients[i].y for i in range(self.N)]
         return shares_of("clients' labels", self.loss_function, targets, self.weights.tolist())
 
     def label_counts(self) -> list[list[int]] | None:
         """Return how many samples of each label each client has; None as for `class_shares`."""
-        if not self.clients.in_memory:
-            return None
-        parts = counts_of(self.loss_function, [self.clients[i].y for i in range(self.N)])
+        targets = self.clients.targets()
+        parts = None if targets is None else counts_of(self.loss_function, targets)
         return None if parts is None else [part.tolist() for part in parts]
 
     @property
@@ -460,10 +390,6 @@ class Supervised:
         return self._identity().old_fingerprint()
 
     # -- inside
-
-    def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> "Supervised":
-        self.columns, self.names = columns, names
-        return self
 
     @property
     def _oracles(self) -> Oracles:
