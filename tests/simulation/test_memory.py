@@ -375,7 +375,8 @@ def test_states_are_found_where_they_were_written():
             assert places[j] == (states.lent(j).data_ptr(),)
         states.stage_lent([5, 9])
         assert states.addresses([5, 9], new) == places
-    assert states[5].tolist() == [1.0] * 3 and 9 not in states
+    assert states[5].tolist() == [1.0] * 3
+    assert 9 not in states
     states.commit([9, 5])
     assert (states[5][0], states[9][0]) == (3.0, 4.0)
     assert states.in_memory == 24  # those that were replaced are given back
