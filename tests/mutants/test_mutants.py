@@ -89,7 +89,7 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     tests = tmp_path / "tests" / "mutants"
     tests.mkdir(parents=True)
     (tests.parent / "__init__.py").touch()
-    for name in ("__init__.py", "run.py", "operators.py"):
+    for name in ("__init__.py", "run.py", "operators.py", "children.py", "ways.py"):
         (tests / name).write_text((HERE / name).read_text())
     (tests / "equivalent.json").write_text("[]")
     (tests / "test_survivors_of_algorithms.py").write_text(
