@@ -394,3 +394,9 @@ def test_what_is_missing_is_named(refused):
 def test_a_description_with_an_unknown_word_is_refused(refused):
     with refused("fedavg cannot be built from {'eta_l': 0.1, 'K': 2, 'steps': 3}"):
         decode({"kind": "fedavg", "eta_l": 0.1, "K": 2, "steps": 3})
+
+
+def test_others_are_compared_with_the_well_known_alone():
+    known = [name for name in registry.NAMES if kind(name).well_known]
+    assert known == ["sgd", "fedavg", "scaffold"]
+    assert not registry.Kind("mine", FedAvg, "Mine", "#000000", "Mine").well_known

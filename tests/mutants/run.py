@@ -48,6 +48,8 @@ PROTOCOL = (
     "tests/federation/test_parity.py",
     "tests/federation/test_writes.py",
     "tests/federation/test_own.py",
+    "tests/federation/test_policy.py",
+    "tests/federation/test_roster.py",
     "tests/mutants/test_survivors_of_protocol.py",
 )
 
