@@ -237,6 +237,11 @@ def test_a_state_of_an_old_epoch_or_a_foreign_experiment_is_not_taken(make):
         ({"clock": "now"}, ("now",)),
         ({"index": 7}, ("client 7", "N=3")),
         ({"x": "7"}, ("a request came without x.",)),
+        ({"clock": (1 << 63) + 1}, ("which is no number",)),
+        ({"index": (1 << 63) + 1}, ("which is no number",)),
+        ({"exchange": 17}, ("which is no number",)),
+        ({"r": (1 << 53) + 1}, ("which is no number",)),
+        ({"seed": (1 << 64) + 1}, ("which is no number",)),
     ],
 )
 def test_a_site_refuses_what_it_should_not_do(make, change, words):
@@ -851,7 +856,8 @@ def test_sites_that_come_late_are_waited_for(make, caplog):
     assert "0 of 1 sites are there; missing: ['site0', 'site1', 'site2']" in caplog.text
 
 
-def test_who_measures_the_last_x_unsoundly_is_left_out_of_its_metrics(make, caplog):
+@pytest.mark.parametrize("wrong", [{"tested": -1}, {"tested": 10**6}])
+def test_who_measures_the_last_x_unsoundly_is_left_out_of_its_metrics(make, caplog, wrong):
     federation = make(R=1, min_sites=2)
     told = {}
 
@@ -859,7 +865,7 @@ def test_who_measures_the_last_x_unsoundly_is_left_out_of_its_metrics(make, capl
         for name, reply in federation.ask(requests, timeout):
             if reply["kind"] == "evaluate":
                 told[name] = reply["metrics"]["loss"]
-                reply = Message(reply.header | ({"tested": -1} if name == "site1" else {}))
+                reply = Message(reply.header | (wrong if name == "site1" else {}))
             yield name, reply
 
     federation.run(ask)

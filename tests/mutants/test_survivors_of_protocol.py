@@ -5,16 +5,19 @@ import json
 import os
 
 import pytest
+import torch
 
 from trimtab import FedAvg
 from trimtab.federation.log import LOGGER
 from trimtab.federation.message import Message
+from trimtab.federation.protocol import controls, coordinator
 from trimtab.federation.protocol.claims import NotBelieved, read_report
 from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.inquiry import Inquiry
 from trimtab.federation.protocol.outliers import outliers
-from trimtab.federation.storage import journal
+from trimtab.federation.storage import files, journal, ledger
 from trimtab.federation.storage.journal import JOURNAL, append, read_all, read_lines
-from trimtab.federation.storage.ledger import Standing
+from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.seal import Damaged
 from trimtab.problems.metric import ACCURACY
 
@@ -199,3 +202,24 @@ def test_the_defaults_of_an_experiment_are_those_that_the_documentation_says():
 def test_a_standing_begins_with_nothing():
     first = Standing("e", FedAvg(eta_l=0.1, K=1), 0, "uniform", None, ())
     assert (first.commit, first.r, first.epoch, first.clock, first.numbers) == (0, 0, 0, 0, 0)
+
+
+def test_bounds_that_take_long_to_reach_are_those_that_their_comments_say():
+    assert controls._ABSURD == 1e6
+    assert (coordinator._LATELY, coordinator._OFTEN) == (20, 4)
+
+
+def test_who_is_turned_away_is_told_unless_it_need_not_be():
+    assert inspect.signature(Inquiry.turn_away).parameters["tell"].default is True
+
+
+def test_a_checkpoint_that_lacks_something_is_no_checkpoint(tmp_path, refused):
+    server = FedAvg(eta_l=0.1, K=1).init_server(torch.zeros(2))
+    standing = Standing("e", FedAvg(eta_l=0.1, K=1), 0, "uniform", server, (Member("a", 0, 1.0),))
+    Ledger(tmp_path).commit(standing, "begin")
+    path = tmp_path / ledger.CHECKPOINT
+    whole = files.read(path)
+    header = {name: value for name, value in whole.header.items() if name != "experiment"}
+    files.write(path, Message(header, whole.arrays), "server:checkpoint")
+    with refused("is no checkpoint of this trimtab"):
+        ledger.read_standing(tmp_path)

@@ -520,7 +520,7 @@ BAD = {
     "sgd --eta 1 --slow 2": "slow=2.0; pass a share of clients",
     "sgd --eta 1 --available nosuch": "nosuch: there is no such file; pass another --available.",
     "sgd --eta 1 --init nosuch": "nosuch: there is no such file; pass a saved model.",
-    "sgd --eta 1 --save none": "'none' is not one of 'best', 'last', 'both'.",
+    "sgd --eta 1 --save none": "'none' is not one of 'best', 'last', 'both'; `trimtab run ",
 }
 
 

@@ -217,7 +217,13 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
     for option, value in own.items():
         name = option.removeprefix("--").replace("-", "_")
         if name not in parameters:
-            raise click.NoSuchOption(option)
+            raise BadArgument(
+                "algorithm",
+                "{_kind} takes no {_option}; it has {_names}.",
+                _kind=kind.name,
+                _option=option,
+                _names=", ".join(parameters),
+            )
         wanted = parameters[name].type
         known = click.types.convert_type(wanted if wanted in (int, float, bool) else str)
         words[name] = known.convert(value, None, None)
