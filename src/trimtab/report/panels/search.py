@@ -65,12 +65,13 @@ def _tried(entry: Entry) -> Sequence[Candidate]:
 def _charts(source: Source, entry: Entry, title: str) -> list[str]:
     """Return a chart for each setting of which more than one was tried."""
     tried, higher = _tried(entry), source.result.goal.metric.higher
+    goes_on = _goes_on(source, entry)
     values = [c.best for c in tried if c.diverged_at is None and c.best is not None]
     y_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     charts = []
     for name, setting in _AXES.items():
         dots = [
-            Dot(at, c.best if c.diverged_at is None else None, _kind(source, entry, c), _says(c))
+            Dot(at, c.best if c.diverged_at is None else None, _kind(entry, c, goes_on), _says(c))
             for c in tried
             if (at := setting(c)) is not None
         ]
@@ -99,7 +100,7 @@ def _range(values: list[float], log: bool, higher: bool) -> tuple[float, float]:
     return extent(usual if far and not log else order, log)
 
 
-def _kind(source: Source, entry: Entry, candidate: Candidate) -> Kind:
+def _kind(entry: Entry, candidate: Candidate, goes_on: bool) -> Kind:
     if candidate.diverged_at is not None or candidate.best is None:
         return "diverged"
     settings = entry.settings
@@ -111,7 +112,7 @@ def _kind(source: Source, entry: Entry, candidate: Candidate) -> Kind:
     beta = candidate.beta is None or base.get("beta") == candidate.beta
     if not (same and beta):
         return "run"
-    if _goes_on(source, entry):
+    if goes_on:
         return "leader"
     return "fragile" if entry.fragile else "winner"
 
