@@ -11,7 +11,7 @@ from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
 from tests.mutants.run import EQUIVALENT, ROOT, record_of, selections
 from tests.mutants.ways import patch
-from trimtab.core.human import human_time
+from trimtab.core import human
 
 HERE = Path(__file__).parent
 
@@ -130,7 +130,7 @@ def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():
             raise FutureWarning("do not look")
 
     kept = Odd()
-    file = "src/trimtab/core/human.py"
+    file = str(Path(human.__file__).relative_to(ROOT))
     mutant = next(m for m in mutants((ROOT / file).read_text()) if m.change == "None returned")
-    assert in_child(lambda: patch(file, mutant) and human_time(1.0) is None) is not None
+    assert in_child(lambda: patch(file, mutant)) is True
     assert type(kept) is Odd
