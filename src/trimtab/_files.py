@@ -56,7 +56,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent} holds no run (there is no {path.name}).") from None
+        raise ValueError(
+            f"{path.parent} holds no run (there is no {path.name}); pass the folder of one."
+        ) from None
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
     return content

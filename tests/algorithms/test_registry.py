@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, EntryPoints
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import trimtab
-from trimtab import FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
+from trimtab import Adam, FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode, kind
 from trimtab.cli import main
@@ -242,7 +242,7 @@ def test_an_algorithm_of_ones_own_is_run_with_its_own_options(mine, capsys):
     for wrong, sentence in (
         (("--clip", "-1"), "Mine: --clip -1.0; pass a number that is positive."),
         (("--clip", "x"), "'x' is not a valid float"),
-        (("--clap", "1"), "No such option '--clap'."),
+        (("--clap", "1"), "mine takes no --clap; it has eta_l, K, clip"),
         (("--mu", "1"), "mine takes no --mu; it has eta_l, K, clip."),
     ):
         code, _, err = trimtab_command(capsys, *command, *wrong)
@@ -367,3 +367,36 @@ def test_names_need_no_torch():
         "assert 'torch' not in sys.modules and len(NAMES) > 8"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_base_optimiser_is_given_by_its_name_or_as_itself(refused):
+    words = {"eta": 0.1, "K": 2}
+    assert build("mime", **words).base == Momentum()
+    assert build("mime", **words, base="adam", eps=0.5).base == Adam(eps=0.5)
+    assert build("mime", **words, base=Adam(eps=0.5)) == Mime(**words, base=Adam(eps=0.5))
+    with refused("'nadam' is no base optimiser; pass one of momentum, adam, yogi, adagrad"):
+        build("mime", **words, base="nadam")
+
+
+def test_what_is_missing_is_named(refused):
+    @dataclass(frozen=True, kw_only=True)
+    class Damped(FedAvg):
+        damping: float
+
+    with refused("fedavg needs a step size; pass eta_l, or let `trimtab compare` find one."):
+        build("fedavg", K=2)
+    with refused("fedavg needs a number of local steps; pass K."):
+        build("fedavg", eta_l=0.1)
+    with refused("damped needs damping; pass it."):
+        build(Damped, eta_l=0.1, K=2)
+
+
+def test_a_description_with_an_unknown_word_is_refused(refused):
+    with refused("fedavg cannot be built from {'eta_l': 0.1, 'K': 2, 'steps': 3}"):
+        decode({"kind": "fedavg", "eta_l": 0.1, "K": 2, "steps": 3})
+
+
+def test_others_are_compared_with_the_well_known_alone():
+    known = [name for name in registry.NAMES if kind(name).well_known]
+    assert known == ["sgd", "fedavg", "scaffold"]
+    assert not registry.Kind("mine", FedAvg, "Mine", "#000000", "Mine").well_known

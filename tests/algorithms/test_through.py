@@ -200,3 +200,27 @@ def test_it_is_described_by_names_alone():
 def test_stages_are_a_tuple_of_stages(refused, stages):
     with refused("Through", "pass a tuple of them"):
         Through(FedAvg(eta_l=0.1, K=3), stages)
+
+
+def test_a_program_sends_once_in_an_exchange(refused):
+    @dataclass(frozen=True)
+    class Twice(FedAvg):
+        def local(self, g, _, x):
+            return g.sent(g.sent(-self.eta_l * g(x, 0))), ()
+
+    with refused("called g.sent twice"):
+        next(simulate(Through(Twice(eta_l=0.1, K=1), (Rounding(0.1),)), quadratic_problem()))
+
+
+def test_an_algorithm_behind_stages_draws_what_it_draws_without():
+    @dataclass(frozen=True)
+    class Noisy(FedAvg):
+        def round(self, server, clients):
+            x = super().round(server, clients).x
+            return server._replace(x=x + clients.normal(x) + clients.uniform(x))
+
+    noisy = Noisy(eta_l=0.1, K=1)
+    _, plain = last(noisy, R=2)
+    _, through = last(Through(noisy, (Rounding(1e-12),)), R=2)
+    torch.testing.assert_close(through.x, plain.x, rtol=0, atol=1e-6)
+    assert float((plain.x - last(FedAvg(eta_l=0.1, K=1), R=2)[1].x).norm()) > 0.1

@@ -134,7 +134,7 @@ BAD = {
     "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
     "compare digits --S 0": "S=0: pass a whole number S >= 1",
     "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
-    "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20.",
+    "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
     "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
     "compare digits --algorithms scafold": "'scafold' is no algorithm; pass one of sgd, fedavg",
@@ -170,7 +170,8 @@ BAD = {
     "run fedavg --eta-l 1 --K 5 --mu 3": "fedavg takes no --mu; it has eta_l, K, eta_g.",
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
-    "report nosuch": "nosuch holds no run",
+    "report nosuch": "nosuch holds no run (there is no compare.json); pass the folder of one.",
+    "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or mend",
     "diagnose digist": "'digist' is no problem; pass one of digits, quadratic, emnist,",
     "diagnose quadratic --S 99": "S=99 clients asked for, but the problem has N=10; pass S <= 10.",
     "diagnose quadratic --eps 0": "eps=0.0; pass the f(x) - f(x*) that is wanted",
@@ -179,8 +180,12 @@ BAD = {
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
     "bench W12": "'W12' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6, W7,",
     "bench --resume": "--resume goes on with a record; pass its file as --out.",
-    "frobnicate": "No such command 'frobnicate'.",
-    "compare --nosuch": "No such option '--nosuch'.",
+    "frobnicate": "No such command 'frobnicate'; `trimtab --help` says what there is.",
+    "compare --nosuch": "No such option '--nosuch'; ",
+    "compare --seed1": "No such option '--seed1'; close are --seed",
+    "run": "Missing argument 'ALGORITHM'; `trimtab run --help` says what there is.",
+    "export runs": "Missing option '--to', one of csv, tensorboard, mlflow; `trimtab export ",
+    "compare --target high": "'--target': 'high' is not a valid float; `trimtab compare --help`",
 }
 
 

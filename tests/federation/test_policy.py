@@ -1,5 +1,6 @@
 """A site's policy: what is outside of it is refused with its line, before anything is computed."""
 
+import resource
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +17,12 @@ from trimtab import Epochs, FedAvg, Rounding, Scaffnew, Scaffold, Supervised, Th
 from trimtab.federation.message import Message, ReplyStatus
 from trimtab.federation.protocol import policy as checks
 from trimtab.federation.protocol.inquiry import Terms
-from trimtab.federation.protocol.policy import OutsidePolicy, check_algorithm, check_request
+from trimtab.federation.protocol.policy import (
+    OutsidePolicy,
+    check_algorithm,
+    check_request,
+    limit_memory,
+)
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.policy import (
     FEWEST,
@@ -279,6 +285,24 @@ def test_memory_that_is_not_enough_is_a_refusal(tmp_path):
     (*_, last) = made.run()
     assert "policy.toml, line 2: memory = 1; it was not enough" in last.absent["site1"]
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("memory", "hard", "asked"),
+    [
+        (1.0, resource.RLIM_INFINITY, [(1 << 30, resource.RLIM_INFINITY)]),
+        (1.0, 2 << 30, [(1 << 30, 2 << 30)]),
+        (2.0, 2 << 30, []),  # the system allows no more anyway
+        (3.0, 2 << 30, []),
+        (0.0, resource.RLIM_INFINITY, []),  # as much as there is
+    ],
+)
+def test_a_process_may_have_as_much_memory_as_the_policy_says(monkeypatch, memory, hard, asked):
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append((which, limit)))
+    limit_memory(replace(policy(), memory=memory))
+    assert limits == [(resource.RLIMIT_DATA, limit) for limit in asked]
 
 
 JSON = st.recursive(

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
-from trimtab import Diverged, FedAvg, Scaffold, Supervised, simulate
+from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Supervised, simulate
 from trimtab._version import RESULTS, __version__
 from trimtab.algorithms import registry
 from trimtab.federation.message import Message, check_arrays, decode, encode, this_trimtab
@@ -236,6 +236,12 @@ def test_a_state_of_an_old_epoch_or_a_foreign_experiment_is_not_taken(make):
         ({"accepted": ".."}, ("..",)),
         ({"clock": "now"}, ("now",)),
         ({"index": 7}, ("client 7", "N=3")),
+        ({"x": "7"}, ("a request came without x.",)),
+        ({"clock": (1 << 63) + 1}, ("which is no number",)),
+        ({"index": (1 << 63) + 1}, ("which is no number",)),
+        ({"exchange": 17}, ("which is no number",)),
+        ({"r": (1 << 53) + 1}, ("which is no number",)),
+        ({"seed": (1 << 64) + 1}, ("which is no number",)),
     ],
 )
 def test_a_site_refuses_what_it_should_not_do(make, change, words):
@@ -333,6 +339,16 @@ def test_a_run_that_diverges_says_so_and_keeps_the_last_finite_x(make):
     federation = make(FedAvg(eta_l=1e200, K=3), R=50)
     with pytest.raises(Diverged, match="eta_l"):
         federation.run()
+    assert torch.isfinite(federation.server.standing.server.x).all()
+
+
+def test_a_round_whose_sum_is_not_finite_is_not_committed(make):
+    far = quadratic()
+    far = Quadratic(A=far.A, b=1e3 * far.b)
+    federation = make(FedAvg(eta_l=0.1, K=3, eta_g=1e307), far, R=5)
+    with pytest.raises(Diverged, match="round 1"):
+        federation.run()
+    assert federation.server.standing.r == 0
     assert torch.isfinite(federation.server.standing.server.x).all()
 
 
@@ -676,9 +692,29 @@ def test_who_cannot_join_or_leave_is_told_why(make, refused):
     audited(federation)
 
 
-def test_algorithms_without_controls_join_and_leave_too(make, refused):
-    federation = make(FedAvg(eta_l=0.1, K=2), R=4)
+def test_who_computes_otherwise_cannot_join(make, refused):
+    federation = make(N=2, R=9)
     advance(federation, 1)
+    other = quadratic(dtype=torch.float32)
+    federation.sites["new"] = Site(federation.folder / "new", "new", other)
+    with refused("site 'new' computes in torch.float32, not in torch.float64"):
+        federation.server.join(federation.ask, "new")
+    assert advance(federation, 1)[0].cohort == ("site0", "site1")
+
+
+def test_the_only_site_cannot_leave(make, refused):
+    federation = make(N=1, R=9)
+    advance(federation, 1)
+    with refused("'site0' is the only site; end the experiment instead."):
+        federation.server.leave(federation.ask, "site0")
+
+
+def test_algorithms_without_controls_join_and_leave_too(make, refused):
+    federation = make(FedAvg(eta_l=0.1, K=2), N=2, R=4)
+    advance(federation, 1)
+    federation.sites["site2"] = federation.site("site2")
+    federation.server.join(federation.ask, "site2")
+    assert advance(federation, 1)[0].cohort == ("site0", "site1", "site2")
     federation.server.leave(federation.ask, "site1")
     assert advance(federation, 1)[0].cohort == ("site0", "site2")
     with refused("no control variates"):
@@ -802,6 +838,40 @@ def test_sites_of_another_model_sit_out_from_the_start(make, refused, caplog):
     federation.sites["site1"]._dtype = torch.float32
     assert [done.cohort for done in federation.run()] == [("site0", "site2")] * 2
     assert "site1 sits out: it computes in torch.float32, not in torch.float64" in caplog.text
+
+
+def test_an_experiment_that_has_not_begun_has_no_standing(make, refused):
+    with refused("the experiment has not begun; run it first."):
+        make().server.standing  # noqa: B018
+
+
+def test_sites_that_come_late_are_waited_for(make, caplog):
+    federation, asked = make(R=1), []
+
+    def ask(requests, timeout):
+        asked.append(requests)
+        return federation.ask(requests if len(asked) > 1 else {}, timeout)
+
+    assert [done.cohort for done in federation.run(ask)] == [("site0", "site1", "site2")]
+    assert "0 of 1 sites are there; missing: ['site0', 'site1', 'site2']" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"tested": -1}, {"tested": 10**6}])
+def test_who_measures_the_last_x_unsoundly_is_left_out_of_its_metrics(make, caplog, wrong):
+    federation = make(R=1, min_sites=2)
+    told = {}
+
+    def ask(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            if reply["kind"] == "evaluate":
+                told[name] = reply["metrics"]["loss"]
+                reply = Message(reply.header | (wrong if name == "site1" else {}))
+            yield name, reply
+
+    federation.run(ask)
+    mean = (told["site0"] + told["site2"]) / 2
+    assert federation.server.outcome.metrics["loss"] == pytest.approx(mean)
+    assert "the last metrics are without some sites (site1: " in caplog.text
 
 
 def test_the_journal_tells_what_happened(make):

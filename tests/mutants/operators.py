@@ -85,6 +85,31 @@ def mutated(source: str, mutant: Mutant) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
+def function_of(source: str, mutant: Mutant) -> str:
+    """Return the outermost function or method whose body holds a mutant; "" if it is in none.
+
+    >>> source = "class A:\\n    def f(self, a=1):\\n        return a + 2"
+    >>> [(mutant.was, function_of(source, mutant)) for mutant in mutants(source)]
+    [('1', ''), ('return a + 2', 'A.f'), ('a + 2', 'A.f'), ('2', 'A.f')]
+    """
+    tree = ast.parse(source)
+    node = list(_places(tree))[mutant.spot][0]
+    for name, function in _functions(tree):
+        if any(node is inner for line in function.body for inner in ast.walk(line)):
+            return name
+    return ""
+
+
+def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Go through the functions of a module and the methods of its classes."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            yield within + child.name, child
+        else:
+            inside = f"{within}{child.name}." if isinstance(child, ast.ClassDef) else within
+            yield from _functions(child, inside)
+
+
 Place = tuple[ast.stmt | ast.expr, ast.AST, ast.stmt]  # a node, its parent, its statement
 
 

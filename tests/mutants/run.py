@@ -1,36 +1,29 @@
 """Run the tests against every mutant of the algorithms and of the protocol: `make mutants`.
 
 The tests of a selection run once, to learn which of them reach which line; then each mutant gets
-those of its lines, the quickest first, until one fails. A process is forked for each mutant after
-torch is loaded, and the mutant is what `import` then gives it: no file is changed. The record in
-results/mutants says of each mutant which test rejected it. An interrupted run goes on where it
-stopped: what was rejected is tried again when its source changes, a survivor also when tests do.
+those of its lines, the quickest first, until one fails, in a process forked for it after all else
+is loaded (ways.py). The record in results/mutants says of each mutant which test rejected it. An
+interrupted run goes on where it stopped: what was rejected is tried again when its source changes,
+a survivor also when tests do.
 
 A survivor is either rejected by a new test, or listed in equivalent.json with the reason why nobody
 could tell it from the original.
 """
 
 import argparse
-import ast
 import hashlib
-import importlib.abc
-import importlib.util
 import json
-import os
 import signal
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.mutants.operators import Mutant, mutants, mutated
-
-ROOT = Path(__file__).parents[2]
+from tests.mutants.children import in_child
+from tests.mutants.operators import Mutant, function_of, mutants
+from tests.mutants.ways import ROOT, Way, imported, run_tests, with_tests_loaded
 
 RECORDS = ROOT / "results" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -42,8 +35,6 @@ ALGORITHMS = (
     "tests/algorithms",
     "tests/core",
     "tests/testing/test_contract.py",
-    "tests/algorithms/test_registry.py",
-    "tests/core/test_hyperparameters.py",
     "tests/mutants/test_survivors_of_algorithms.py",
 )
 REPLIES = (
@@ -57,6 +48,8 @@ PROTOCOL = (
     "tests/federation/test_parity.py",
     "tests/federation/test_writes.py",
     "tests/federation/test_own.py",
+    "tests/federation/test_policy.py",
+    "tests/federation/test_roster.py",
     "tests/mutants/test_survivors_of_protocol.py",
 )
 
@@ -102,78 +95,6 @@ class Reach:
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
 
-# -- in a child process
-
-
-def in_child(work: Any, seconds: float | None = None) -> Any:
-    """Fork, and return what `work()` returns there, as JSON; None if it took too long or died."""
-    with TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        child = os.fork()
-        if not child:
-            os.setsid()
-            silence()
-            try:
-                answer.write_text(json.dumps(work()))
-            finally:
-                os._exit(0)
-        try:
-            wait(child, seconds)
-        finally:
-            end(child)
-        return json.loads(answer.read_text()) if answer.exists() else None
-
-
-def silence() -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-
-
-def wait(child: int, seconds: float | None) -> None:
-    """Wait until a child has ended, at most so long."""
-    until = None if seconds is None else time.monotonic() + seconds
-    while until is None or time.monotonic() < until:
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return
-        time.sleep(0.02)
-
-
-def end(child: int) -> None:
-    """End a child with all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-class Notes:
-    """A plugin of pytest: how long each test took, and which failed first."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.failed = ""
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] += report.duration
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
-
-    def pytest_collectreport(self, report: Any) -> None:
-        if report.failed and not self.failed:
-            self.failed = f"{report.nodeid} (collecting)"
-
-
-def run_tests(tests: Sequence[str], *options: str, plugins: Sequence[Any] = ()) -> Notes:
-    import pytest
-
-    os.chdir(ROOT)
-    notes = Notes()
-    quiet = ("-p", "no:cacheprovider", "-p", "no:terminal", "--override-ini=addopts=")
-    code = pytest.main([*quiet, *options, *tests], plugins=[notes, *plugins])
-    notes.failed = notes.failed or (f"pytest ended with {code!r}" if code else "")
-    return notes
-
-
 def look(files: Sequence[str], tests: Sequence[str]) -> dict[str, Any]:
     """Run all tests once under coverage; return who reaches which line, and the seconds."""
     import coverage
@@ -191,30 +112,6 @@ def look(files: Sequence[str], tests: Sequence[str]) -> dict[str, Any]:
     data = watch.get_data()
     lines = {file: data.contexts_by_lineno(str(ROOT / file)) for file in files}
     return {"lines": lines, "seconds": notes.seconds, "failed": notes.failed}
-
-
-class Given(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """What `import` gives for one module instead of its file."""
-
-    def __init__(self, file: str, tree: ast.Module) -> None:
-        self.name = ".".join(Path(file).with_suffix("").parts[1:])
-        self.path, self.tree = str(ROOT / file), tree
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name == self.name:
-            return importlib.util.spec_from_file_location(name, self.path, loader=self)
-        return None
-
-    def create_module(self, spec: Any) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        exec(compile(self.tree, self.path, "exec"), module.__dict__)
-
-
-def try_mutant(file: str, source: str, mutant: Mutant, tests: Sequence[str]) -> dict[str, str]:
-    sys.meta_path.insert(0, Given(file, mutated(source, mutant)))
-    return {"by": run_tests(tests, "-x").failed}
 
 
 # -- the record
@@ -243,7 +140,7 @@ class Bench:
     whole: bool = True  # False: these are some of the tests, and a survivor is not written down
 
     def run(self, until: float) -> None:
-        """Try what is not on record yet."""
+        """Try what is not on record yet, the quick way first; its survivors meet the exact one."""
         tests = digest(files_of(self.tests))
         open_files = [file for file in self.files if self.todo(file, tests)[1]]
         if not open_files:
@@ -251,9 +148,17 @@ class Bench:
         looked = in_child(lambda: look(open_files, self.tests))
         if looked is None or looked["failed"]:
             sys.exit(f"{self.tests}: they fail without a mutant ({looked and looked['failed']}).")
-        for file in open_files:
-            lines = {int(line): names for line, names in looked["lines"][file].items()}
-            self.judge(file, tests, Reach(lines, looked["seconds"]), until)
+        reach = {
+            file: Reach({int(line): by for line, by in lines.items()}, looked["seconds"])
+            for file, lines in looked["lines"].items()
+        }
+
+        def try_all(way: Way) -> None:
+            for file in open_files:
+                self.judge(file, tests, reach[file], way, until)
+
+        in_child(lambda: with_tests_loaded(self.tests, try_all), silent=False)
+        try_all(imported)
 
     def todo(self, file: str, tests: str) -> tuple[dict[str, Any], list[Mutant]]:
         """Return what the record says already, and the mutants of which it says nothing."""
@@ -265,17 +170,19 @@ class Bench:
         wanted = mutants((ROOT / file).read_text())
         return known, [mutant for mutant in wanted if mutant.key not in known]
 
-    def judge(self, file: str, tests: str, reach: Reach, until: float) -> None:
+    def judge(self, file: str, tests: str, reach: Reach, way: Way, until: float) -> None:
         """Try the mutants of one file, and write each verdict down."""
         source = (ROOT / file).read_text()
         known, todo = self.todo(file, tests)
         order = [mutant.key for mutant in mutants(source)]
+        if way is not imported:
+            todo = [mutant for mutant in todo if function_of(source, mutant)]
         for mutant in todo:
             if time.monotonic() > until:
                 return
             if mutant.key not in known:
-                entry = verdict(file, source, mutant, reach)
-                if not entry["by"] and not self.whole:
+                entry = verdict(file, mutant, reach, way)
+                if not entry["by"] and not (self.whole and way is imported):
                     continue
                 known[mutant.key] = entry
             write(
@@ -288,14 +195,12 @@ class Bench:
             )
 
 
-def verdict(file: str, source: str, mutant: Mutant, reach: Reach) -> dict[str, Any]:
+def verdict(file: str, mutant: Mutant, reach: Reach, way: Way) -> dict[str, Any]:
     tests, by = reach.tests_of(mutant), ""
     for part in (tests[:MOST], tests[MOST:]):
         if part and not by:
             usual = sum(reach.seconds.get(test, 0.0) for test in part)
-            allowed = max(AT_LEAST, PATIENCE * usual)
-            found = in_child(lambda part=part: try_mutant(file, source, mutant, part), allowed)
-            by = "it hangs or dies" if found is None else found["by"]
+            by = way(file, mutant, part, max(AT_LEAST, PATIENCE * usual))
     entry = {"line": mutant.line, "key": mutant.key, "by": by or None, "reached_by": len(tests)}
     print(f"{file}:{mutant.line} {'rejected' if by else 'SURVIVES'}: {mutant.key}", flush=True)
     return entry
@@ -326,6 +231,7 @@ def main() -> None:
     words.add_argument("--tests", nargs="+", help="these alone; survivors meet the others later")
     words.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
     given = words.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped; the next run goes on here."))
     until = time.monotonic() + 60 * given.minutes
     chosen = selections()
     if given.tests:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
 from tests.mutants.run import EQUIVALENT, ROOT, record_of, selections
+from tests.mutants.ways import patch
+from trimtab.core import human
 
 HERE = Path(__file__).parent
 
@@ -89,7 +92,7 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     tests = tmp_path / "tests" / "mutants"
     tests.mkdir(parents=True)
     (tests.parent / "__init__.py").touch()
-    for name in ("__init__.py", "run.py", "operators.py"):
+    for name in ("__init__.py", "run.py", "operators.py", "children.py", "ways.py"):
         (tests / name).write_text((HERE / name).read_text())
     (tests / "equivalent.json").write_text("[]")
     (tests / "test_survivors_of_algorithms.py").write_text(
@@ -116,3 +119,18 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     assert [entry["reached_by"] for entry in record["mutants"]] == [1] * 4
     assert "3 of 4 mutants are rejected; 1 survive without a reason." in done.stdout
     assert done.returncode == 1, done.stderr
+
+
+def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():
+    """Warnings are errors here, and some objects warn when they are asked for their class."""
+
+    class Odd:
+        @property
+        def __class__(self):
+            raise FutureWarning("do not look")
+
+    kept = Odd()
+    file = str(Path(human.__file__).relative_to(ROOT))
+    mutant = next(m for m in mutants((ROOT / file).read_text()) if m.change == "None returned")
+    assert in_child(lambda: patch(file, mutant)) is True
+    assert type(kept) is Odd

@@ -1,13 +1,25 @@
-"""The journal and the ledger to the letter: what rejects mutants of them."""
+"""The protocol's bounds, the journal and the ledger to the letter: what rejects mutants of them."""
 
+import inspect
 import json
 import os
 
 import pytest
+import torch
 
-from trimtab.federation.storage import journal
+from trimtab import FedAvg
+from trimtab.federation.log import LOGGER
+from trimtab.federation.message import Message
+from trimtab.federation.protocol import controls, coordinator
+from trimtab.federation.protocol.claims import NotBelieved, read_report
+from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.inquiry import Inquiry
+from trimtab.federation.protocol.outliers import outliers
+from trimtab.federation.storage import files, journal, ledger
 from trimtab.federation.storage.journal import JOURNAL, append, read_all, read_lines
+from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.seal import Damaged
+from trimtab.problems.metric import ACCURACY
 
 
 def line(commit, **facts):
@@ -136,3 +148,78 @@ def test_a_torn_line_alone_and_a_first_line_of_any_number_are_no_damage(tmp_path
     other.mkdir()
     append(other, line(5))
     assert numbers(read_all(other)) == [5]
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("tested", 1 << 48), ("n", 1 << 48), ("d", 1 << 48), ("seconds", 1e8)]
+)
+def test_a_claim_is_believed_up_to_its_bound(name, most):
+    assert getattr(read_report(Message({name: most})), name) == most
+    for value in (most + 1, -0.5 if name == "seconds" else -1):
+        with pytest.raises(NotBelieved, match=f"its {name} is .*, outside 0 … "):
+            read_report(Message({name: value}))
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
+    end = 1.0 if way > 0 else 0.0
+    near, beyond = end + way * 0.9e-6, end + way * 1.5e-6
+    ranges = {"accuracy": ACCURACY}
+    assert read_report(Message({"metrics": {"accuracy": near}}), ranges).metrics["accuracy"] == near
+    with pytest.raises(NotBelieved, match="outside 0 … 1"):
+        read_report(Message({"metrics": {"accuracy": beyond}}), ranges)
+
+
+@pytest.mark.parametrize(
+    ("norm", "refused", "logged"),
+    [(9.0, False, False), (15.0, False, True), (99.0, False, True), (150.0, True, False)],
+)
+def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
+    caplog, monkeypatch, norm, refused, logged
+):
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    found = outliers({"a": [1.0], "b": [1.0], "c": [norm]}, 1.0, ())
+    assert (set(found) == {"c"}) is refused
+    assert ("site c: array 0 has norm" in caplog.text) is logged
+
+
+def test_norms_are_compared_from_three_sites_on_and_above_rounding():
+    assert outliers({"a": [1.0], "c": [1e9]}, 1.0, ()) == {}
+    still = {"a": [0.0], "b": [0.0]}
+    assert outliers(still | {"c": [0.9e-4]}, 1.0, ()) == {}
+    assert set(outliers(still | {"c": [1.5e-4]}, 1.0, ())) == {"c"}
+
+
+def test_the_defaults_of_an_experiment_are_those_that_the_documentation_says():
+    parameters = inspect.signature(Coordinator).parameters
+    wanted = {"seed": 0, "min_sites": 1, "round_timeout": 3600.0, "norm_limit": 1e6, "pause": 5.0}
+    assert {name: parameters[name].default for name in wanted} == wanted
+
+
+def test_a_standing_begins_with_nothing():
+    first = Standing("e", FedAvg(eta_l=0.1, K=1), 0, "uniform", None, ())
+    assert (first.commit, first.r, first.epoch, first.clock, first.numbers) == (0, 0, 0, 0, 0)
+
+
+def test_bounds_that_take_long_to_reach_are_those_that_their_comments_say():
+    assert controls._ABSURD == 1e6
+    assert (coordinator._LATELY, coordinator._OFTEN) == (20, 4)
+
+
+def test_who_is_turned_away_is_told_unless_it_need_not_be():
+    assert inspect.signature(Inquiry.turn_away).parameters["tell"].default is True
+
+
+def test_a_checkpoint_that_lacks_something_is_no_checkpoint(tmp_path, refused):
+    server = FedAvg(eta_l=0.1, K=1).init_server(torch.zeros(2))
+    standing = Standing("e", FedAvg(eta_l=0.1, K=1), 0, "uniform", server, (Member("a", 0, 1.0),))
+    Ledger(tmp_path).commit(standing, "begin")
+    path = tmp_path / ledger.CHECKPOINT
+    whole = files.read(path)
+    header = {name: value for name, value in whole.header.items() if name != "experiment"}
+    files.write(path, Message(header, whole.arrays), "server:checkpoint")
+    with refused("is no checkpoint of this trimtab"):
+        ledger.read_standing(tmp_path)

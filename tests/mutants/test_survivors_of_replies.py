@@ -8,7 +8,7 @@ import torch
 
 from trimtab.algorithms.scaffold import Upload
 from trimtab.core.replies import Tally
-from trimtab.core.tree import nbytes
+from trimtab.core.tree import map_leaves, nbytes
 
 W = [0.1, 0.25, 0.3, 0.05]
 
@@ -205,3 +205,12 @@ def test_neither_the_size_of_weights_nor_of_vectors_matters(weight, length):
     assert tally.cosine == pytest.approx(usual.cosine)
     assert tally.spread == pytest.approx(length * usual.spread)
     assert tally.drift == pytest.approx(length * usual.drift)
+
+
+def test_a_copy_that_travels_has_its_sums_elsewhere_and_all_else_as_it_is():
+    tally = one_by_one()
+    other = tally.mapped(lambda tree: map_leaves(lambda leaf: 3 * leaf, tree))
+    assert other.mean().dx.tolist() == pytest.approx((3 * tally.mean().dx).tolist())
+    assert other.spread != pytest.approx(tally.spread)  # the sum of the states is three times it
+    assert (len(other), other.share, other.drift) == (4, tally.share, tally.drift)
+    assert tally.mean().dx.tolist() == one_by_one().mean().dx.tolist()

@@ -246,7 +246,23 @@ def test_names_run_no_script_in_what_the_browser_draws(opened):
 def test_a_print_is_light_and_has_no_controls(opened):
     tab = opened("comparison", color_scheme="dark", media="print")
     assert tab.locator(".controls").first.is_hidden()
+    assert tab.locator(".hint").is_hidden()
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+LINES = """[...document.querySelectorAll("td")]
+.filter(cell => cell.offsetParent && !cell.closest(".facts"))
+.map(cell => {
+    const words = document.createRange();
+    words.selectNodeContents(cell);
+    return new Set([...words.getClientRects()].map(box => Math.round(box.top))).size;
+})"""
+
+
+def test_a_number_is_not_broken_over_lines_in_a_print(opened):
+    lines = opened("comparison", width=700, media="print").evaluate(LINES)
+    assert len(lines) > 40
+    assert set(lines) == {1}
 
 
 def test_without_script_the_charts_are_there(browser, pages):

@@ -158,8 +158,15 @@ def test_a_comparison_at_work_is_shown_as_far_as_it_is(tmp_path):
     html = page_of([source_of(so_far, underway=True)])
     assert "How sure: not at all yet" in html
     assert "<h2>Search</h2>" in html
+    assert ">ahead so far<" in html
+    assert "a ring is who is ahead so far" in html
+    assert "winner" not in html
     result = work.result()
     done = there.look()
+    for underway in (True, False):  # what repeats it with other seeds has begun, or is over
+        html = page_of([source_of(done, underway=underway)])
+        assert ">winner<" in html
+        assert "ahead so far" not in html
     assert [e.label for e in done.entries] == [e.label for e in result.entries]
     for mine, entry in zip(done.entries, read_comparison(tmp_path / "c").entries, strict=True):
         assert (mine.rounds, mine.best, mine.shown) == (entry.rounds, entry.best, entry.shown)

@@ -430,4 +430,5 @@ def test_a_momentum_whose_number_begins_like_the_winners_is_no_winner():
     settings = {"eta": 0.1, "K": 5, "base": "Momentum(beta=0.9)"}
     entry = Entry("mime", "mime", settings, step="eta")
     tried = [Candidate(0.1, 8, None, 0.5, None, K=5, beta=beta) for beta in (0.0, 0.9)]
-    assert [_kind(entry, one) for one in tried] == ["run", "winner"]
+    assert [_kind(entry, one, goes_on=False) for one in tried] == ["run", "winner"]
+    assert [_kind(entry, one, goes_on=True) for one in tried] == ["run", "leader"]

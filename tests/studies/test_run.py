@@ -508,19 +508,19 @@ def test_nothing_is_moved_for_a_command_that_is_wrong(capsys):
 
 BAD = {
     "sgd --eta 1 --force --resume --out .": "--force starts anew, and --resume goes on; pass one",
-    "fedavg --eta-l 1 --K 5 --epochs 5": "--K and --epochs both say how much clients compute; pass",
+    "fedavg --eta-l 1 --K 5 --epochs 5": "--epochs and --K both say how many steps; pass",
     "sgd --eta 1 --epochs 5": "sgd makes no local steps; drop --epochs.",
     "scaffoldm --eta-l 1 --epochs 5": "ScaffoldM: --K Epochs(5), but it counts local steps;",
     "fedavg --eta-l 1 --epochs 0": "Epochs(0); pass a number that is positive.",
     "sgd --eta 1 --weights samples": "this problem weighs its clients itself; drop --weights.",
     "sgd --eta 1 --patience 0": "--patience 0; pass a number of rounds that is at least 1.",
     "sgd --eta 1 --split 2": "--split 2.0; pass a share of the rows between 0 and 1, or none.",
-    "sgd --eta 1 --split some": "'some' is neither a share such as 0.1 nor none.",
+    "sgd --eta 1 --split some": "'some' is neither a share such as 0.1 nor none; `trimtab run ",
     "sgd --eta 1 --lost 1": "lost=1.0; pass a share of replies",
     "sgd --eta 1 --slow 2": "slow=2.0; pass a share of clients",
     "sgd --eta 1 --available nosuch": "nosuch: there is no such file; pass another --available.",
     "sgd --eta 1 --init nosuch": "nosuch: there is no such file; pass a saved model.",
-    "sgd --eta 1 --save none": "'none' is not one of 'best', 'last', 'both'.",
+    "sgd --eta 1 --save none": "'none' is not one of 'best', 'last', 'both'; `trimtab run ",
 }
 
 

@@ -12,7 +12,7 @@ import click
 
 from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
-from trimtab.errors import BadArgument
+from trimtab.cli.sentences import of_error, of_usage
 
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
@@ -84,13 +84,13 @@ def _main(words: list[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:
-        _end(error.format_message(), 2)
+        _end(of_usage(error), 2)
     except click.ClickException as error:
         _end(error.format_message(), 130)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        _end(_sentence(error), 2)
+        _end(of_error(error), 2)
 
 
 @contextmanager
@@ -112,33 +112,6 @@ def _debugging(when: bool) -> Iterator[None]:
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Show a warning as one sentence."""
     click.echo(f"trimtab: note: {' '.join(str(message).split())}", err=True)
-
-
-def _sentence(error: Exception) -> str:
-    """Return an error of ours as it is; one that comes from elsewhere with its place."""
-    from trimtab._importing import place_of
-
-    if isinstance(error, BadArgument):
-        return error.spelled(option_of)
-    place = place_of(error)
-    if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
-        text = str(error)
-        mend = text.endswith("; mend it.") and error.__cause__ is not None
-        return f"{text[:-1]}, or pass --debug for the whole traceback." if mend else text
-    what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
-    if place is None:
-        return f"{what}; this should not happen: please report it with what --debug shows."
-    return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
-
-
-def option_of(name: str, value: str = "") -> str:
-    """Return how the command line spells an argument.
-
-    >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
-    ('--round-timeout', '-R', '--resume')
-    """
-    option = "-R" if name == "R" else f"--{name.replace('_', '-')}"
-    return option if value in ("", "True") else f"{option} {value}"
 
 
 def _end(sentence: str, code: int) -> NoReturn:

@@ -8,7 +8,14 @@ import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
-from trimtab.cli.options import Numbers, RunOptions, cluster_of, cluster_option, run_options
+from trimtab.cli.options import (
+    Numbers,
+    RunOptions,
+    cluster_of,
+    cluster_option,
+    run_options,
+    twice_told,
+)
 from trimtab.cli.output import output_folder, short_name, show, users_output
 from trimtab.cli.starting import needs
 from trimtab.cli.study import follow_study
@@ -67,7 +74,7 @@ def compare(
     from trimtab.studies.start import read_model
 
     if options.epochs is not None and K is not None:
-        raise BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
+        raise twice_told()
     steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     with users_output():

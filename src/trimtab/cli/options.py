@@ -199,12 +199,15 @@ def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[
     from trimtab.core import Epochs
 
     if words.get("K") is not None:
-        raise BadArgument(
-            "epochs", "{K} and {epochs} both say how much clients compute; pass one of them."
-        )
+        raise twice_told()
     if not registry.kind(name).has_K:
         raise BadArgument("epochs", "{_name} makes no local steps; drop {epochs}.", _name=name)
     return words | {"K": Epochs(epochs)}
+
+
+def twice_told() -> BadArgument:
+    """Return the refusal of a number of local steps beside a number of epochs."""
+    return BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
 
 
 def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
@@ -214,7 +217,13 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
     for option, value in own.items():
         name = option.removeprefix("--").replace("-", "_")
         if name not in parameters:
-            raise click.NoSuchOption(option)
+            raise BadArgument(
+                "algorithm",
+                "{_kind} takes no {_option}; it has {_names}.",
+                _kind=kind.name,
+                _option=option,
+                _names=", ".join(parameters),
+            )
         wanted = parameters[name].type
         known = click.types.convert_type(wanted if wanted in (int, float, bool) else str)
         words[name] = known.convert(value, None, None)

@@ -26,6 +26,7 @@ from trimtab.errors import BadArgument
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
     from trimtab.simulation import Executor
+    from trimtab.studies.comparison import Comparison
 
 
 @click.command(cls=WithOwnOptions)
@@ -103,20 +104,30 @@ def run(
             executor=executor,
         )
         result = follow_study(work, folder, problem, made, options)
-    assert result.chosen is not None
-    last, best = (folder / name for name in ("model.safetensors", "best.safetensors"))
+    models = {
+        "last": None if save == "best" else folder / "model.safetensors",
+        "best": None if save == "last" else folder / "best.safetensors",
+    }
     if options.as_json:
-        only = {"problem": result.problem, "target": options.target, **result.entries[0].to_json()}
-        only |= {"page": str(result.page), "model": None if save == "best" else str(last)}
-        only |= {"best_model": None if save == "last" else str(best)}
-        only |= result.chosen.to_json()
-        click.echo(json.dumps(only, indent=2))
-    else:
-        show(result)
-        if save != "best":
-            click.echo(f"Model after the last round: {last}")
-        if save != "last":
-            click.echo(f"Model after the best round: {best}")
+        click.echo(json.dumps(_as_json(result, options.target, models), indent=2))
+        return
+    show(result)
+    for which, path in models.items():
+        if path is not None:
+            click.echo(f"Model after the {which} round: {path}")
+
+
+def _as_json(
+    result: "Comparison", target: float | None, models: dict[str, Path | None]
+) -> dict[str, Any]:
+    """Return what came of a run, and where its models are."""
+    assert result.chosen is not None
+    last, best = (None if models[name] is None else str(models[name]) for name in ("last", "best"))
+    return {
+        **{"problem": result.problem, "target": target, **result.entries[0].to_json()},
+        **{"page": str(result.page), "model": last, "best_model": best},
+        **result.chosen.to_json(),
+    }
 
 
 def _executor(cluster: str | None, shards: int | None, snapshots: Path | None) -> "Executor | None":

@@ -97,8 +97,7 @@ class Tally:
     def mapped(self, f: Callable[[Any], Any]) -> "Tally":
         """Return a copy whose sums went through f, so that it can travel."""
         other = copy(self)
-        other._uploads = f(self._uploads)
-        other._states = None if self._states is None else f(self._states)
+        other._uploads, other._states = f(self._uploads), f(self._states)
         return other
 
     def bytes_sent(self, program: Any) -> int:

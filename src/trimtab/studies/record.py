@@ -167,16 +167,9 @@ def open_folder(
     Return whether it was there already. Nothing is ever overwritten.
     """
     folder, plainly = path.parent, plain(settings)
-    if problem is not None:
-        plainly["fingerprint"] = fingerprint(problem)
     if not path.exists():
-        ours = (LOCK, f"{path.name}.part")  # the second one if it was killed while it wrote this
-        if folder.is_dir() and any(file.name not in ours for file in folder.iterdir()):
-            raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"format": FORMAT, "results": RESULTS, "kind": kind, "started": started}
-        write_json(path, about | {"versions": environment(), "settings": plainly})
+        marked = {} if problem is None else {"fingerprint": fingerprint(problem)}
+        _start_folder(path, kind, plainly | marked)
         return False
     if not resume:
         raise BadArgument(
@@ -186,6 +179,26 @@ def open_folder(
             what=kind,
         )
     saved = read_json(path)
+    _check_version(folder, saved)
+    if problem is not None:
+        _check_problem(folder, problem, saved["settings"].get("fingerprint", ""))
+    _check_settings(folder, plainly, saved["settings"])
+    return True
+
+
+def _start_folder(path: Path, kind: str, settings: dict[str, Any]) -> None:
+    folder = path.parent
+    ours = (LOCK, f"{path.name}.part")  # the second one if it was killed while it wrote this
+    if folder.is_dir() and any(file.name not in ours for file in folder.iterdir()):
+        raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"format": FORMAT, "results": RESULTS, "kind": kind, "started": started}
+    write_json(path, about | {"versions": environment(), "settings": settings})
+
+
+def _check_version(folder: Path, saved: dict[str, Any]) -> None:
+    """Refuse to go on with numbers of another kind."""
     if saved.get("results", 1) != RESULTS or saved.get("format") != FORMAT:
         raise BadArgument(
             "out",
@@ -195,13 +208,13 @@ def open_folder(
             theirs=saved.get("versions", {}).get("trimtab", "?"),
             ours=__version__,
         )
-    if problem is not None:
-        _check_problem(folder, problem, saved["settings"].get("fingerprint", ""))
-        del plainly["fingerprint"]
-    theirs = {n: value for n, value in saved["settings"].items() if n != "fingerprint"}
-    for name in plainly | theirs:  # What is at its default now may have been something else.
-        value = plainly.get(name)
-        if theirs.get(name) != value:
+
+
+def _check_settings(folder: Path, ours: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Refuse to go on with other settings; `_check_problem` looks at the fingerprint."""
+    theirs = {name: value for name, value in saved.items() if name != "fingerprint"}
+    for name in ours | theirs:  # What is at its default now may have been something else.
+        if theirs.get(name) != ours.get(name):
             raise BadArgument(
                 name,
                 "{folder} was made with {setting}={theirs!r}, not {ours!r}; repeat its settings to "
@@ -209,9 +222,8 @@ def open_folder(
                 folder=folder,
                 setting=name,
                 theirs=theirs.get(name),
-                ours=value,
+                ours=ours.get(name),
             )
-    return True
 
 
 def make_way(folder: Path, resume: bool = False) -> None:

@@ -72,9 +72,7 @@ def run(
     validate = None if held_out == "none" else capabilities(problem).validate
     goal = goal_of(problem, target)
     start = None if init is None else read_model(init, problem)
-    settings: dict[str, Any] = {"problem": name, "seed": seed}
-    settings |= {"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)}
-    besides = {
+    besides = {  # settings of which most runs have none
         "metric": metric,
         "init": None if init is None else digest(init),
         "split": None if held_out == "none" else held_out,
@@ -83,7 +81,11 @@ def run(
         "available": known_by(available, problem.N),
         "shards": None if executor is None else executor.facts().get("shards"),
     }
-    settings |= {what: value for what, value in besides.items() if value is not None}
+    settings = {
+        **{"problem": name, "seed": seed},
+        **{"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)},
+        **{what: value for what, value in besides.items() if value is not None},
+    }
     options: dict[str, Any] = {"S": S, "seed": seed, "x": start}
     options |= {"slow": slow, "lost": lost, "available": available}
     options |= {} if executor is None else {"executor": executor}
@@ -106,10 +108,7 @@ def run(
         trial.save()
         if trial.diverged:
             raise trial.diverged
-        if save != "best":
-            trial.write_last(out / "model.safetensors")
-        if save != "last":
-            trial.write_best(record.best, goal)
+        _write_models(trial, goal, save, out)
         chosen = _chosen(trial, goal, patience, save, held_out)
         told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
         result = _outcome(name, trial, goal, chosen, told)
@@ -118,6 +117,13 @@ def run(
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
         used.close()
         return result
+
+
+def _write_models(trial: Trial, goal: Goal, save: str, out: Path) -> None:
+    if save != "best":
+        trial.write_last(out / "model.safetensors")
+    if save != "last":
+        trial.write_best(trial.record.best, goal)
 
 
 def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) -> Comparison:

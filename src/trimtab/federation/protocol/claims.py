@@ -5,7 +5,7 @@ it sits out; nothing else comes of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from sys import float_info
 from types import MappingProxyType
@@ -35,13 +35,13 @@ class Report:
     """What a sound reply says besides its arrays; what a kind of reply does not have is 0."""
 
     arrays: dict[str, Tensor]
-    metrics: dict[str, float] = field(default_factory=dict)
-    tested: int = 0  # samples that the metrics are of
-    n: int = 0  # samples to learn from
-    d: int = 0
-    dtype: str = ""
-    seconds: float = 0.0
-    start: bool = False  # whether the state is that of a client that was never accepted
+    metrics: dict[str, float]
+    tested: int  # samples that the metrics are of
+    n: int  # samples to learn from
+    d: int
+    dtype: str
+    seconds: float
+    start: bool  # whether the state is that of a client that was never accepted
 
 
 def read_report(reply: Message, ranges: Ranges = MappingProxyType({})) -> Report:

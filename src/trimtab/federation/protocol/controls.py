@@ -4,7 +4,7 @@ All sums are in float64, whatever the model is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import nan
 
 import torch
@@ -27,9 +27,9 @@ class Audit:
 
     deviation: float  # |c - sum p_i c_i|; NaN if a site did not show its c_i
     largest: float  # max |c_i|
-    missing: dict[str, str] = field(default_factory=dict)  # who did not, and why
-    tolerance: float = 0.0  # what rounding explains
-    suspects: dict[str, str] = field(default_factory=dict)  # whose c_i is out of proportion
+    missing: dict[str, str]  # who did not, and why
+    tolerance: float  # what rounding explains
+    suspects: dict[str, str]  # whose c_i is out of proportion
 
     @property
     def ok(self) -> bool:
@@ -56,7 +56,7 @@ def has_controls(standing: Standing) -> bool:
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
-def audit(standing: Standing, inquiry: Inquiry, peak: float = 0.0) -> Audit:
+def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
     """Ask every site for the c_i that the server counts on; peak is the largest |c| there was.
 
     Rounding leaves a deviation of some units in the last place of what the controls once were: half

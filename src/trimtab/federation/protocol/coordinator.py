@@ -253,7 +253,7 @@ class Coordinator:
 
     def leave(self, ask: Ask, name: str) -> None:
         """Let a site go; it does not count from the next round on."""
-        if len(self.standing.members) <= self.min_sites:
+        if 1 < len(self.standing.members) <= self.min_sites:
             raise ValueError(
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )

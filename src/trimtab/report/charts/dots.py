@@ -12,7 +12,12 @@ from trimtab.report.charts.svg import axes, ink, svg, text
 WIDTH, HEIGHT = 330.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 14.0, 30.0, 44.0
 
-Kind = Literal["run", "winner", "fragile", "diverged"]
+Kind = Literal["run", "leader", "winner", "fragile", "diverged"]
+_WORDS: dict[Kind, str] = {  # what is written beside the one that is marked
+    "leader": "ahead so far",
+    "winner": "winner",
+    "fragile": "fragile winner",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ def dot_chart(
 ) -> str:
     """Return the candidates as an <svg>: a line joins the best at each setting.
 
-    The winner has a ring, one that is fragile a diamond; those that diverged are crosses.
+    The winner, or who is ahead while a search goes on, has a ring, a winner that is fragile a
+    diamond; those that diverged are crosses.
     """
     xs = [dot.x for dot in dots]
     x = Scale(*extent(xs, x_log), LEFT, WIDTH - RIGHT, x_log)
@@ -49,12 +55,11 @@ def dot_chart(
     body.append(f'<path class="line" d="{path(_profile(dots, x, y, higher))}"/>')
     worse = y.start if higher else y.end
     body += [_mark(dot, x(dot.x), y, worse) for dot in dots]
-    winner = next((dot for dot in dots if dot.kind in ("winner", "fragile")), None)
-    if winner is not None and winner.y is not None:
-        word = "fragile winner" if winner.kind == "fragile" else "winner"
-        right = x(winner.x) > WIDTH - 110
-        at = x(winner.x) + (-11 if right else 11), max(y(winner.y) - 9, TOP + 4)
-        body.append(text(*at, word, "end" if right else "start", "over"))
+    marked = next((dot for dot in dots if dot.kind in _WORDS), None)
+    if marked is not None and marked.y is not None:
+        right = x(marked.x) > WIDTH - 110
+        at = x(marked.x) + (-11 if right else 11), max(y(marked.y) - 9, TOP + 4)
+        body.append(text(*at, _WORDS[marked.kind], "end" if right else "start", "over"))
     label = f"{title}: {y_name} against {x_name} for {len(dots)} candidates; "
     label += "the numbers are in the table below."
     group = f'<g class="series" style="{ink(colour)}">{"".join(body)}</g>'
@@ -81,5 +86,6 @@ def _mark(dot: Dot, x: float, scale: Scale, worse: float) -> str:
         return f'<path class="cross" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8">{title}</path>'
     if dot.kind == "fragile":
         return f'<path class="ring" d="M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8 -8Z">{title}</path>'
-    ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7"/>' if dot.kind == "winner" else ""
+    is_marked = dot.kind in ("leader", "winner")
+    ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7"/>' if is_marked else ""
     return f'{ring}<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3">{title}</circle>'

@@ -24,18 +24,23 @@ def curves(page: Page) -> str:
     if not page.curves:
         return ""
     body = _controls(page) + _legend(page) + "".join(_figure(page, m) for m in _metrics(page))
-    seeds = any(curve.low for curve in page.curves)
-    band = (
-        " The band is the least and the greatest over the seeds, as far as all of them ran; the "
-        "line is the first of them."
-        if seeds
-        else ""
-    )
+    return section("Curves", f'{body}<p class="small">{_note(page)}</p>')
+
+
+def _note(page: Page) -> str:
+    """Say what one can do with the charts, which is no use on paper, and what they show."""
     note = (
-        "Hover for numbers, drag to zoom, double-click for everything; with the keyboard: arrows, "
-        f"+, - and 0. A dashed grey line is the target.{band}"
+        '<span class="hint">Hover for numbers, drag to zoom, double-click for everything; with the '
+        "keyboard: arrows, +, - and 0.</span>"
     )
-    return section("Curves", f'{body}<p class="small">{note}</p>')
+    if any(source.result.target is not None for source in page.sources):
+        note += " A dashed grey line is the target."
+    if any(curve.low for curve in page.curves):
+        note += (
+            " The band is the least and the greatest over the seeds, as far as all of them ran; "
+            "the line is the first of them."
+        )
+    return note
 
 
 def telemetry(page: Page) -> str:

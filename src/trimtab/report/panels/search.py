@@ -1,4 +1,4 @@
-"""What was searched: the metric against step size, K and eta_g, and where the winner lies."""
+"""What was searched: the metric against step size, K and eta_g, and where the best lies."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -40,12 +40,22 @@ def search(page: Page) -> str:
         behind(_table(_tried(entry), title), f"{title}: {len(_tried(entry))} candidates")
         for _, entry, title in found
     )
-    note = (
+    searching = any(_goes_on(source, entry) for source, entry, _ in found)
+    return section("Search", grids + _note(searching) + tables)
+
+
+def _note(searching: bool) -> str:
+    ring = "a ring is who is ahead so far" if searching else "a ring or diamond is the winner"
+    return (
         '<p class="small">Each dot is a candidate, at the best value that it saw; the worse ones '
-        "were stopped early. The line joins the best at each setting, a ring or diamond is the "
-        "winner, a cross a run that diverged, a hollow dot at the edge one that is far worse.</p>"
+        f"were stopped early. The line joins the best at each setting, {ring}, a cross a run that "
+        "diverged, a hollow dot at the edge one that is far worse.</p>"
     )
-    return section("Search", grids + note + tables)
+
+
+def _goes_on(source: Source, entry: Entry) -> bool:
+    """Tell whether another candidate may still win: until then no run has another seed."""
+    return source.underway and not entry.runs
 
 
 def _tried(entry: Entry) -> Sequence[Candidate]:
@@ -55,12 +65,13 @@ def _tried(entry: Entry) -> Sequence[Candidate]:
 def _charts(source: Source, entry: Entry, title: str) -> list[str]:
     """Return a chart for each setting of which more than one was tried."""
     tried, higher = _tried(entry), source.result.goal.metric.higher
+    goes_on = _goes_on(source, entry)
     values = [c.best for c in tried if c.diverged_at is None and c.best is not None]
     y_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     charts = []
     for name, setting in _AXES.items():
         dots = [
-            Dot(at, c.best if c.diverged_at is None else None, _kind(entry, c), _says(c))
+            Dot(at, c.best if c.diverged_at is None else None, _kind(entry, c, goes_on), _says(c))
             for c in tried
             if (at := setting(c)) is not None
         ]
@@ -89,7 +100,7 @@ def _range(values: list[float], log: bool, higher: bool) -> tuple[float, float]:
     return extent(usual if far and not log else order, log)
 
 
-def _kind(entry: Entry, candidate: Candidate) -> Kind:
+def _kind(entry: Entry, candidate: Candidate, goes_on: bool) -> Kind:
     if candidate.diverged_at is not None or candidate.best is None:
         return "diverged"
     settings = entry.settings
@@ -101,6 +112,8 @@ def _kind(entry: Entry, candidate: Candidate) -> Kind:
     beta = candidate.beta is None or base.get("beta") == candidate.beta
     if not (same and beta):
         return "run"
+    if goes_on:
+        return "leader"
     return "fragile" if entry.fragile else "winner"
 
 

@@ -29,7 +29,7 @@ def _of(source: Source, several: bool) -> str:
     ]
     head = f"<h3>{escape(source.name)}</h3>" if several else ""
     said = "The metrics are those of the model that each site was sent last."
-    table = html_table(heads, rows, f"Sites of {source.name}")
+    table = html_table(heads, rows, f"Sites of {source.name}", "remarks")
     return f'{head}{table}<p class="small">{said}</p>'
 
 

@@ -66,14 +66,18 @@ class Table:
 
     def numbers(self, algorithms: Sequence[str], similarities: Sequence[float]) -> str:
         """Return the rounds of some cells, a question mark where there is no record."""
+        return "; ".join(self._numbers_of(name, similarities) for name in algorithms)
+
+    def _numbers_of(self, name: str, similarities: Sequence[float]) -> str:
+        if not any(record.setting.algorithm == name for record in self.raced):
+            return f"{TITLES[name]}: not run"
         parts = []
-        for name in algorithms:
-            for s in similarities:
-                cells = [
-                    told(self.raced, algorithm=name, epochs=e, similarity=s)
-                    for e in (self.epochs if takes_local_steps(name) else [1])
-                ]
-                parts.append(f"{TITLES[name]} at {s:g} %: {', '.join(cells)}")
+        for s in similarities:
+            cells = [
+                told(self.raced, algorithm=name, epochs=e, similarity=s)
+                for e in (self.epochs if takes_local_steps(name) else [1])
+            ]
+            parts.append(f"{TITLES[name]} at {s:g} %: {', '.join(cells)}")
         return "; ".join(parts)
 
 
