@@ -306,6 +306,12 @@ def page(recorded: dict[str, Any]) -> str:
     silent = [name for name in recorded if name not in with_advice]
     missed = [name for name, record in with_advice.items() if not near(record)]
     sentences = [f"Missed: {', '.join(missed)}." if missed else "None was missed."]
+    lost = [name for name in missed if judge(recorded[name])["best"] is None]
+    if lost:
+        sentences += [
+            f"(In {' and '.join(lost)} nobody arrived in {R_MOST} rounds, with any of the "
+            "algorithms; advice that does not say so counts as missed.)"
+        ]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
     of_now = set(recorded) <= set(CASES)
     if of_now and len(recorded) < len(CASES):
