@@ -4,6 +4,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
+from threading import Lock
 from typing import Any
 
 import torch
@@ -57,8 +58,8 @@ class Chosen:
     def __init__(self, samples: Sequence[Samples]) -> None:
         self.lengths = [each.n for each in samples]
         self._arrays = (
-            array("l", [each.X_at for each in samples]),
-            array("l", [each.y_at for each in samples]),
+            array("Q", [each.X_at for each in samples]),
+            array("Q", [each.y_at for each in samples]),
             array("l", self.lengths),
         )
         self.at = [column.buffer_info()[0] for column in self._arrays]  # of X, y and the lengths
@@ -80,25 +81,28 @@ class Cohorts:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Any, tuple[list[Tensor], list[int], Chosen]] = OrderedDict()
+        self._lock = Lock()  # Several simulations may share a problem.
 
     def get(self, what: Any) -> Chosen | None:
         """Return the samples of a cohort; None if they are not known, or not what they were."""
-        if what not in self._kept:
-            return None
-        tensors, marks, chosen = self._kept[what]
-        if _marks(tensors) != marks:
-            del self._kept[what]
-            return None
-        self._kept.move_to_end(what)
-        return chosen
+        with self._lock:
+            if what not in self._kept:
+                return None
+            tensors, marks, chosen = self._kept[what]
+            if _marks(tensors) != marks:
+                del self._kept[what]
+                return None
+            self._kept.move_to_end(what)
+            return chosen
 
     def keep(self, what: Any, tensors: list[Tensor], chosen: Chosen) -> None:
         """Keep the samples of a cohort, of which these are the tensors."""
         if any(tensor.is_inference() for tensor in tensors):  # These have no version.
             return
-        self._kept[what] = tensors, _marks(tensors), chosen
-        while len(self._kept) > self.MOST:
-            self._kept.popitem(last=False)
+        with self._lock:
+            self._kept[what] = tensors, _marks(tensors), chosen
+            while len(self._kept) > self.MOST:
+                self._kept.popitem(last=False)
 
 
 _version = attrgetter("_version")

@@ -118,7 +118,7 @@ def _given(
     if store is None or own is None:
         return [[*leaves(state), *sent] for state in e.states(clients)]
     of_sent = [leaf.data_ptr() for leaf in sent]
-    at = array("l", [place for row in own for place in (*row, *of_sent)])
+    at = array("Q", [place for row in own for place in (*row, *of_sent)])
 
     def row(j: int) -> list[Vector]:
         state = store.latest(clients[j])
@@ -138,11 +138,11 @@ def _rooms(
     nowhere: list[Vector | None] = [None for _ in tape.uploads]
     zeros = [0 for _ in nowhere]
     if not tape.states:
-        return kernel.Placed(array("l", zeros * s), s, d, dtype, lambda j: nowhere), lambda: None
+        return kernel.Placed(array("Q", zeros * s), s, d, dtype, lambda j: nowhere), lambda: None
     like = filled(tape.state, [vector for _ in tape.code.outputs])
     own = None if store is None else store.lend(like, s)
     if store is not None and own is not None:
-        at = array("l", [place for row in own for place in (*zeros, *row)])
+        at = array("Q", [place for row in own for place in (*zeros, *row)])
         lent = kernel.Placed(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
         return lent, partial(store.stage_lent, clients)
     rooms = e.rooms(like, s)
