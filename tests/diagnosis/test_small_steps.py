@@ -5,9 +5,12 @@ import torch
 
 from tests.helpers.losses import quadratics, random
 from trimtab import diagnose
+from trimtab.diagnosis import reasons
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
+from trimtab.diagnosis.choice import Choice, Reach
 from trimtab.diagnosis.panel import choose_panel
+from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.trial import Lane, Trial
 from trimtab.diagnosis.winner import winner
 
@@ -82,3 +85,18 @@ def test_a_lane_below_the_least_f_known_has_arrived(trial):
     (lane,) = lanes((8, 2.0))
     lane.losses += [1.5] * 15 + [-0.5] * 5
     assert trial._may_arrive(30, [lane], 47)
+
+
+@pytest.mark.parametrize(
+    ("eta", "reached", "doubted"),
+    [(1 / 16, None, True), (1 / 4, None, True), (1 / 2, None, False), (1 / 16, 40, False)],
+)
+def test_a_step_far_below_the_models_that_did_not_arrive_is_doubted(eta, reached, doubted):
+    """What the model counted with a step that the problem cannot bear says nothing of another."""
+    lane = Lane("scaffold", 4, eta, losses=[1.0] * 60)
+    models, own = (Choice("scaffold", 4, step, 74) for step in (1.0, eta))
+    plan = Plan(own, "", models, [lane], lane, reached, f_start=2.0)
+    reach = Reach(eps=1e-3, beyond=None)
+    doubts = reasons._doubts_about_choice(plan, agrees=True, reach=reach, modelled=True)
+    assert any("60 rounds did not reach eps" in doubt for doubt in doubts) == doubted
+    assert reasons._is_shorter(plan) == doubted

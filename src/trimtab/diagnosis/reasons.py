@@ -15,6 +15,7 @@ from trimtab.diagnosis.theory import Constants, knee
 from trimtab.diagnosis.trial import LONG, Lane
 
 APART = 2.0  # the K advised and theory's knee need a word if they differ by a factor >= 2
+SHORTER = 4.0  # a step is much smaller than the model's if that is >= 4 times as large
 CLOSE = 0.2  # Hessians are close if delta/L < 0.2
 
 
@@ -167,7 +168,8 @@ def confidence(
     if case.optimum and case.panel.problem is case.problem:
         if plan.reached is not None:
             return Confidence(f"fairly sure{only}; tried on the problem, it got there.", doubts)
-        if agrees and reach is not None and change <= CHANGES:
+        held = agrees and not _is_shorter(plan)
+        if held and reach is not None and change <= CHANGES:
             return Confidence(f"fairly sure{only}; the quadratic model holds on the way.", doubts)
     return Confidence("not very sure; let `trimtab compare` decide between the best.", doubts)
 
@@ -177,6 +179,13 @@ def _agrees(favourite: Choice | None, choice: Choice) -> bool:
     if favourite is None:
         return False
     return (favourite.algorithm, favourite.K) == (choice.algorithm, choice.K)
+
+
+def _is_shorter(plan: Plan) -> bool:
+    """Tell whether the step is much smaller than the model's, and did not get to eps when tried."""
+    steps = [None if each is None else each.eta for each in (plan.choice, plan.favourite)]
+    own, models = (step or inf for step in steps)
+    return plan.reached is None and models < inf and SHORTER * own <= models
 
 
 def _doubts_about_numbers(case: Case, change: float, hessians: Hessians) -> list[str]:
@@ -215,4 +224,9 @@ def _doubts_about_choice(
         doubts.append(f"The model preferred {preferred}; the rounds on the problem decided.")
     if favourite is not None and reach is None:
         doubts.append("On the model it does not reach eps.")
+    if agrees and _is_shorter(plan):
+        doubts.append(
+            "With the step size of the model f rose on the problem; with the one advised, which is "
+            f"much smaller, {rounds} rounds did not reach eps."
+        )
     return doubts
