@@ -126,10 +126,16 @@ static int is_program(const Program *program, long batches) {
   return code == end && numbers == program->count;
 }
 
+// How many threads so many pieces are worth; at least one, which is the caller.
+static int threads_for(int threads, long pieces) {
+  const long most = threads < MOST_THREADS ? threads : MOST_THREADS, wanted = pieces < most ? pieces : most;
+  return wanted < 1 ? 1 : (int)wanted;
+}
+
 static void on_threads(int threads, void *(*work)(void *), void *job, long pieces) {
   pthread_t others[MOST_THREADS];
-  int started = 0, wanted = threads < pieces ? threads : (int)pieces;
-  if (wanted > MOST_THREADS) wanted = MOST_THREADS;
+  int started = 0;
+  const int wanted = threads_for(threads, pieces);
   while (started < wanted - 1 && pthread_create(&others[started], 0, work, job) == 0) started++;
   work(job);
   while (started > 0) pthread_join(others[--started], 0);

@@ -122,6 +122,8 @@ typedef struct {
   const Program *program;
   const Clients *clients;
   long d, most;       // most samples in a batch
+  WORKSPACE *spaces;  // one for each thread
+  long taken;         // how many of them have an owner in this turn
   long before, slot;  // how many blocks ran in earlier turns, and the slot of the first one of this turn
   REAL *sums;         // (slots, outputs, d)
   double *squares;
@@ -131,17 +133,15 @@ typedef struct {
 static void *NAME(some_blocks)(void *job) {
   NAME(Run) *r = job;
   const long s = r->clients->count, outputs = r->program->outputs;
-  WORKSPACE w = NAME(workspace)(r->model, r->most, r->program->registers, r->d);
+  WORKSPACE *w = &r->spaces[__atomic_fetch_add(&r->taken, 1, __ATOMIC_RELAXED)];
   Trouble trouble = {0};
-  if (w.failed) fail(&r->blocks, r->trouble, (Trouble){.what = NO_MEMORY});
-  for (long p; !w.failed && (p = next_piece(&r->blocks)) >= 0;) {
+  for (long p; (p = next_piece(&r->blocks)) >= 0;) {
     const long from = (r->before + p) * r->clients->block, to = from + r->clients->block;
     REAL *sums = r->sums ? r->sums + (r->slot + p) * outputs * r->d : 0;
     trouble.what =
-        NAME(run_block)(r->model, r->program, r->clients, r->d, from, to < s ? to : s, sums, r->squares, &w, &trouble);
+        NAME(run_block)(r->model, r->program, r->clients, r->d, from, to < s ? to : s, sums, r->squares, w, &trouble);
     if (trouble.what) fail(&r->blocks, r->trouble, trouble);
   }
-  NAME(release)(&w);
   return 0;
 }
 
@@ -169,7 +169,17 @@ void NAME(run)(const Model *model, const Program *program, const Clients *client
   job.sums = sums, job.squares = squares;
   for (long j = 0; j < clients->count * clients->batches; j++)
     if (clients->sizes[j] > job.most) job.most = clients->sizes[j];
+  // The memory of all threads is taken by this one: what a thread takes for itself lies in a part of the heap that
+  // stays large when it ends, and threads are new in every call.
+  const int wanted = threads_for(threads, blocks);
+  job.spaces = calloc(wanted, sizeof(WORKSPACE));
+  if (!job.spaces) trouble->what = NO_MEMORY;
+  for (int j = 0; j < wanted && !trouble->what; j++) {
+    job.spaces[j] = NAME(workspace)(model, job.most, program->registers, d);
+    if (job.spaces[j].failed) trouble->what = NO_MEMORY;
+  }
   while (job.before < blocks && !trouble->what) {
+    job.taken = 0;
     const long left = blocks - job.before, room = slots - job.slot;
     job.blocks = (Pieces){.pieces = left < room ? left : room};
     job.parts = (Pieces){.pieces = sums ? (program->outputs * d + PART - 1) / PART : 0};
@@ -178,5 +188,7 @@ void NAME(run)(const Model *model, const Program *program, const Clients *client
     job.before += job.blocks.pieces;
     job.slot = 1;
   }
+  for (int j = 0; job.spaces && j < wanted; j++) NAME(release)(&job.spaces[j]);
+  free(job.spaces);
 }
 #undef LONG_PART
