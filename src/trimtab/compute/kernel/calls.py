@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from threading import local
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +85,7 @@ def run(
     places = (part.buffer_info()[0] for part in (read, written, given))
     clients = Clients(s, drawn.batches, block, slots, *samples.at, *drawn.at, *places)
     trouble = Trouble()
-    sums = torch.empty((slots, m, d) if weights else 0, dtype=dtype)
+    sums = _room(slots if weights else 0, m, d, dtype)
     squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
         ctypes.byref(model),
@@ -99,8 +100,26 @@ def run(
     raise_trouble(trouble, layers, samples.lengths)
     if not weights:
         return Ran(sums, [], work)
-    total = sums[0].clone() if slots > 1 else sums[0]  # the other slots are given back
+    total = sums[0].clone() if slots > 1 else sums[0]  # The room of several is used again.
     return Ran(total, squares.tolist(), work)
+
+
+_ROOMS = local()
+
+
+def _room(slots: int, m: int, d: int, dtype: torch.dtype) -> Tensor:
+    """Return room for the sums of blocks, (slots, m, d).
+
+    That of several slots is used again by the next call of this thread: given back, it would leave
+    a hole in the heap that something small makes useless.
+    """
+    count = slots * m * d
+    if slots < 2 or count * dtype.itemsize > _SUMS:
+        return torch.empty((slots, m, d), dtype=dtype)
+    kept: Tensor | None = getattr(_ROOMS, "kept", None)
+    if kept is None or kept.dtype != dtype or len(kept) < count:
+        kept = _ROOMS.kept = torch.empty(count, dtype=dtype)
+    return kept[:count].view(slots, m, d)
 
 
 def _dtype(vectors: Sequence[Sequence[Tensor | None]]) -> torch.dtype:
