@@ -147,9 +147,18 @@ def _peers(results: list[dict[str, Any]]) -> Iterable[list[str]]:
         if not any(row):
             continue
         ours = min((r["ours"] for r in row if "ours" in r), default=None)
-        cells = [f"{r['ms']:.3g} ({r['ratio']:.2g} ×)" if "ms" in r else "–" for r in row]
+        cells = [f"{_ms(r['ms'])} ({r['ratio']:.2g} ×)" if "ms" in r else "–" for r in row]
         title = f"{work} {ALGORITHMS[algorithm]}"
-        yield [title, "–" if ours is None else f"{ours:.3g}", *cells]
+        yield [title, "–" if ours is None else _ms(ours), *cells]
+
+
+def _ms(milliseconds: float) -> str:
+    """Return milliseconds with three digits, or all that stand before the point.
+
+    >>> _ms(0.2431), _ms(1013.6)
+    ('0.243', '1,014')
+    """
+    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
 
 def _cannot(results: list[dict[str, Any]]) -> Iterable[str]:
@@ -158,8 +167,10 @@ def _cannot(results: list[dict[str, Any]]) -> Iterable[str]:
         if "cannot" in r:
             work = f"{r['workload']} {ALGORITHMS[r['algorithm']]}"
             reasons.setdefault((r["peer"], r["cannot"]), []).append(work)
+    every = {f"{r['workload']} {ALGORITHMS['scaffold']}" for r in results}
     for (peer, why), works in reasons.items():
-        yield f"- {NAMES[peer]}, {', '.join(works)}: {why}"
+        those = "SCAFFOLD" if set(works) == every else ", ".join(works)
+        yield f"- {NAMES[peer]}, {those}: {why}"
 
 
 def _not_measured(results: list[dict[str, Any]]) -> Iterable[str]:
@@ -192,7 +203,9 @@ def _profile(parts: dict[str, float]) -> Iterable[list[str]]:
     whole = parts["whole round"]
     for name, ms in parts.items():
         if not name.startswith("bare"):
-            yield [name, f"{ms:.2f}", f"{100 * ms / whole:.0f} %"]
+            lost = ms < 0  # It is a difference of two times, less than their noise.
+            shown = ("about 0", "–") if lost else (f"{ms:.2f}", f"{100 * ms / whole:.0f} %")
+            yield [name, *shown]
 
 
 def _floor(microseconds: dict[str, float] | None) -> str:
