@@ -1,5 +1,10 @@
 """Defaults are those that the papers and the documentation say: what rejects mutants of them."""
 
+import hashlib
+import inspect
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -130,3 +135,70 @@ def test_lean_is_for_option_II_and_a_whole_K(refused):
             trimtab.Scaffold(**{"eta_l": 0.1, "K": 5, "lean": True} | words)
         trimtab.Scaffold(**{"eta_l": 0.1, "K": 5, "lean": False} | words)
     assert trimtab.Scaffold(eta_l=0.1, K=5, lean=True).lean
+
+
+def test_the_rounds_of_a_cosine_are_counted():
+    with pytest.raises(ValueError, match="R"):
+        Cosine(R=0)
+
+
+# -- clients that make unequal numbers of steps
+
+
+@pytest.mark.parametrize(
+    "algorithm", [trimtab.Scallion(eta_l=0.1, K=5), trimtab.Scaffnew(eta_l=0.1, p=0.5)], ids=repr
+)
+def test_who_divides_by_a_common_number_of_steps_refuses_slow_clients(algorithm):
+    problem = trimtab.Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))
+    with pytest.raises(ValueError, match="steps"):
+        next(trimtab.simulate(algorithm, problem, slow=0.5))
+
+
+# -- algorithms of one's own
+
+
+@dataclass(frozen=True)
+class Wandering:
+    """An algorithm that goes nowhere; a field of it happens to be called `algorithm`."""
+
+    algorithm: str = "none"
+
+    def init_server(self, x):
+        return (x,)
+
+    def init_client(self, x):
+        return ()
+
+    def round(self, server, clients):
+        return server
+
+
+@pytest.fixture
+def registered():
+    yield
+    registry._own.pop("wandering", None)
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_is_known_by_its_title_and_where_it_comes_from():
+    assert registry.kind(Wandering).title == "Wandering"
+    assert registry.kind(Wandering()).origin == f"{__name__}:Wandering"
+    assert registry.register(Wandering, title="To and fro") is Wandering
+    assert registry.kind("wandering").title == "To and fro"
+    source = inspect.getsource(Wandering).encode()
+    assert registry.encode(Wandering())["code"] == hashlib.sha256(source).hexdigest()[:16]
+
+
+def test_what_an_entry_point_names_is_held_to_the_contract(monkeypatch):
+    point = SimpleNamespace(name="lost", value="lost:Lost", load=lambda: object)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(ValueError, match="lost:Lost is no algorithm"):
+        registry.kind("lost")
+
+
+def test_a_message_of_an_unknown_algorithm_is_told_the_known_ones_and_no_parts():
+    with pytest.raises(ValueError, match="use one of") as error:
+        registry.decode({"kind": "nothing"})
+    said = str(error.value).partition("use one of ")[2].rstrip(".").split(", ")
+    assert set(registry.NAMES) <= set(said)
+    assert not set(said) & set(registry._parts())
