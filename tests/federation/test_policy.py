@@ -252,7 +252,7 @@ def test_a_server_without_terms_is_not_served_by_a_site_with_a_policy(tmp_path):
 
 
 def test_work_that_takes_too_long_is_given_up_and_the_site_stays(tmp_path):
-    made = Governed(tmp_path, {"site1": policy("seconds = 0.2")})
+    made = Governed(tmp_path, {"site1": policy("seconds = 2")})
     slow = made.sites["site1"]
     real = slow.problem.oracle
 
@@ -262,7 +262,7 @@ def test_work_that_takes_too_long_is_given_up_and_the_site_stays(tmp_path):
 
         def oracle(self, i, seed, r):
             g = real(i, seed, r)
-            return lambda y, k=None: (time.sleep(0.3 if r == 2 else 0.0), g(y, k))[1]
+            return lambda y, k=None: (time.sleep(2.5 if r == 2 and not k else 0.0), g(y, k))[1]
 
     slow.problem = Slow()
     cohorts = [done.cohort for done in made.run()]
