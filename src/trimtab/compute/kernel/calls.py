@@ -59,8 +59,8 @@ def run(
 ) -> Ran:
     """Run a program for each client, on all cores where that pays.
 
-    rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by
-    `draw`. Outputs are written where outputs[i] says (None: nowhere). Clients are added up in
+    rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by a
+    `Cut`. Outputs are written where outputs[i] says (None: nowhere). Clients are added up in
     blocks of `block`, and blocks in their order, so that the number of threads changes no bit; nor
     does that of `slots`, in which the sums of blocks wait.
     """
