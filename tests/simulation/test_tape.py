@@ -340,7 +340,15 @@ def test_few_tapes_are_kept(traced):
     tapes = Tapes()
     for scale in range(3 * Tapes.MOST):
         tapes.trace(Scaled(float(scale)).local, (), (X,), 3)
-    assert len(tapes._traced) == Tapes.MOST
+    assert len(tapes._traced) == len(tapes._programs) == Tapes.MOST
+
+
+def test_a_tape_that_is_dropped_takes_no_other_with_it(traced):
+    tapes, program = Tapes(), Scaffold(eta_l=0.1, K=Epochs(1)).local
+    numbers = range(1, Tapes.MOST + 2)
+    for steps in (*numbers, *numbers[1:]):
+        tapes.trace(program, X, (X, X), 3, Pace(lambda steps=steps: steps))
+    assert len(traced) == len(numbers)
 
 
 def test_a_program_has_a_tape_for_each_number_of_steps(traced):

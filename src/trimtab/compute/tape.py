@@ -131,8 +131,11 @@ class Tapes:
     MOST = 64  # <= 64 tapes are kept; a round has fewer exchanges and numbers of steps
 
     def __init__(self) -> None:
-        self._traced: OrderedDict[Any, Traced] = OrderedDict()
-        self._asked: dict[Any, tuple[int | Epochs, ...]] = {}  # by programs, when last traced
+        # A number for each program, and the K it asked for when last traced.
+        self._programs: dict[Any, tuple[int, tuple[int | Epochs, ...]]] = {}
+        # By the number of a program and by its steps.
+        self._traced: OrderedDict[tuple[int, tuple[int, ...]], Traced] = OrderedDict()
+        self._numbers = 0  # so many were given
 
     def trace(
         self,
@@ -148,17 +151,20 @@ class Tapes:
         if known is None:
             return trace(program, state, broadcast, d, count, unequal)
         known += (unequal,)
-        asked = self._asked.get(known)
-        key = None if asked is None else (known, asked, tuple(map(count, asked)))
-        if key is None or key not in self._traced:
+        number, asked = self._programs.get(known, (-1, ()))
+        key = number, tuple(map(count, asked))
+        if key not in self._traced:
             traced = trace(program, state, broadcast, d, count, unequal)
-            self._asked[known] = traced.asked
-            key = known, traced.asked, tuple(map(count, traced.asked))
+            if number < 0 or traced.asked != asked:
+                number, self._numbers = self._numbers, self._numbers + 1
+                self._programs[known] = number, traced.asked
+            key = number, tuple(map(count, traced.asked))
             self._traced[key] = traced
+            if len(self._traced) > self.MOST:
+                self._traced.popitem(last=False)
+            if len(self._programs) > self.MOST:
+                del self._programs[next(iter(self._programs))]
         self._traced.move_to_end(key)
-        while len(self._traced) > self.MOST:
-            (dropped, *_), _ = self._traced.popitem(last=False)
-            self._asked.pop(dropped, None)
         return self._traced[key]
 
 

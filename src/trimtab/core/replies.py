@@ -195,9 +195,8 @@ def _square(tree: Any) -> float:
 class _Norms:
     """Sums over clients of w, w^2, w |v|, w |v|^2 and w^2 |v|^2."""
 
-    def __init__(self) -> None:
-        self.weight = self.weight2 = self.norm = self.square = self.own = 0.0
-        self.seen = False
+    weight = weight2 = norm = square = own = 0.0
+    seen = False
 
     def add(self, weight: float, v: Any) -> None:
         if not leaves(v):

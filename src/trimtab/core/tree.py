@@ -77,4 +77,4 @@ def with_control(state: State, c_i: Tensor) -> State:
 
 def nbytes(tree: State) -> int:
     """Return how many bytes the tensors of a message take."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+    return sum([leaf.nbytes for leaf in leaves(tree)])

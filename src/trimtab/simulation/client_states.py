@@ -190,6 +190,8 @@ class ClientStates:
 
     def commit(self, clients: Iterable[int]) -> None:
         """Let the staged states of these clients replace those in the mapping; forget others."""
+        if not self._staged:
+            return self.discard()
         keep = set(clients)
         new = {client: place for client, place in self._staged.items() if client in keep}
         old = [self._committed[client] for client in new if client in self._committed]
@@ -201,6 +203,8 @@ class ClientStates:
 
     def discard(self) -> None:
         """Forget the staged states."""
+        if not (self._staged or self._lent or self._lent_together):
+            return
         places = [*self._staged.values(), *self._lent.values(), *self._lent_together]
         self._staged, self._lent, self._lent_together = {}, {}, []
         self._free(places)

@@ -41,7 +41,9 @@ class Cohort:
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""
-        sim, broadcast = self.sim, eager(broadcast)
+        sim = self.sim
+        if self.vector is not None:
+            broadcast = eager(broadcast)
         self.bytes_down += len(self.alive) * nbytes(broadcast)
         self.exchanges += 1
         self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)

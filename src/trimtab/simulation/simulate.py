@@ -137,11 +137,10 @@ class Simulation(Iterator[Round]):
         self._algorithm = new
         self.changes.append((self.r, repr(new)))
 
-    @torch.no_grad()
     def __next__(self) -> Round:
         if self.cohorts is not None and self.r >= len(self.cohorts):
             raise StopIteration
-        with one_thread(when=self.runs_on.threads == "one"):
+        with torch.no_grad(), one_thread(when=self.runs_on.threads == "one"):
             return self._round()
 
     def _round(self) -> Round:
@@ -197,7 +196,7 @@ class Simulation(Iterator[Round]):
                 return eager(algorithm.round(lazy(self.server), clients))
             self.states.discard()
             clients.start_again()
-        return eager(algorithm.round(self.server, clients))
+        return algorithm.round(self.server, clients)
 
     def _why(self, cohort: list[int]) -> str:
         def worst() -> int:

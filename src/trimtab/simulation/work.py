@@ -21,7 +21,7 @@ class Work:
     """
 
     def __init__(self, can: Capabilities) -> None:
-        self._samples, self._reshuffles = can.samples, can.reshuffles
+        self._can = can
         self._done: dict[int, int] = {}
         self._elsewhere = 0
 
@@ -59,10 +59,11 @@ class Work:
         return g
 
     def _size(self, i: int) -> Size:
-        if self._samples is None:
+        samples = self._can.samples
+        if samples is None:
             return lambda k: 1
-        n, b = self._samples(i)
-        if not self._reshuffles or n <= b:
+        n, b = samples(i)
+        if not self._can.reshuffles or n <= b:
             return lambda k: n if k is None else b
         in_a_pass = ceil(n / b)
         return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))

@@ -82,39 +82,42 @@ def run(
         fit = _SUMS // max(1, m * d * dtype.itemsize)
         slots = min(blocks, max(fit, threads + 1)) if weights else blocks
     given = array("d", weights or ())
-    places = (part.buffer_info()[0] for part in (read, written, given))
-    clients = Clients(s, drawn.batches, block, slots, *samples.at, *drawn.at, *places)
+    squares = array("d", bytes(8 * s * m))
+    places = [part.buffer_info()[0] for part in (read, written, given, squares)]
+    clients = Clients(s, drawn.batches, block, slots, *samples.at, *drawn.at, *places[:3])
     trouble = Trouble()
     sums = _room(slots if weights else 0, m, d, dtype)
-    squares = torch.empty((s, m), dtype=torch.float64)
     library.function("run", dtype, library.level())(
         ctypes.byref(model),
         ctypes.byref(code.program),
         ctypes.byref(clients),
         d,
         sums.data_ptr() if weights else None,
-        squares.data_ptr(),
+        places[3],
         threads,
         ctypes.byref(trouble),
     )
-    raise_trouble(trouble, layers, samples.lengths)
+    if trouble.what:
+        raise_trouble(trouble, layers, samples.lengths)
     if not weights:
         return Ran(sums, [], work)
-    total = sums[0].clone() if slots > 1 else sums[0]  # The room of several is used again.
-    return Ran(total, squares.tolist(), work)
+    total = sums[0].clone() if slots > 1 else sums  # The room of several is used again.
+    return Ran(total, [squares[j : j + m].tolist() for j in range(0, s * m, m)], work)
 
 
 _ROOMS = local()
 
 
 def _room(slots: int, m: int, d: int, dtype: torch.dtype) -> Tensor:
-    """Return room for the sums of blocks, (slots, m, d).
+    """Return room for the sums of blocks, (slots, m, d), or (m, d) for a single slot.
 
     That of several slots is used again by the next call of this thread: given back, it would leave
     a hole in the heap that something small makes useless.
     """
     count = slots * m * d
-    if slots < 2 or count * dtype.itemsize > _SUMS:
+    if slots == 1:
+        return torch.empty((m, d), dtype=dtype)
+    if not slots or count * dtype.itemsize > _SUMS:
         return torch.empty((slots, m, d), dtype=dtype)
     kept: Tensor | None = getattr(_ROOMS, "kept", None)
     if kept is None or kept.dtype != dtype or len(kept) < count:

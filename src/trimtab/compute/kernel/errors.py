@@ -27,7 +27,7 @@ class BadDataError(ValueError):
 
 
 def raise_trouble(trouble: Trouble, layers: Layers, lengths: Sequence[int]) -> None:
-    """Raise what a kernel complains of, if it does; `lengths`: how many samples clients have."""
+    """Raise what a kernel complains of; `lengths`: how many samples clients have."""
     if trouble.what == _NO_MEMORY:
         raise MemoryError("there is no memory left for the clients' vectors.")
     if trouble.what == _BAD_CODE:

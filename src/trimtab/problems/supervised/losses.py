@@ -89,7 +89,7 @@ class TorchLoss:
             and self.reduction == "mean"
         )
 
-    @property
+    @cached_property
     def bend(self) -> float:
         """How far an output is from its target where a Huber or smooth L1 loss becomes linear."""
         bend = self.arguments.get(_BENDS.get(self.name, ""), 1.0)

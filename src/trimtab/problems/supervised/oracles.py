@@ -22,7 +22,7 @@ from trimtab.problems.supervised.why_no_kernel import why_no_kernel
 _BLOCKS = 24  # threads share out a cohort in <= 24 blocks
 
 
-@dataclass(frozen=True)
+@dataclass
 class Oracles:
     """What is differentiated, on which data, and how those are cut into mini-batches."""
 

@@ -82,7 +82,7 @@ def _played(
     vectors = [*leaves(new), *sent]
     if not vectors:
         return False
-    given = _given(e, clients, new, sent)
+    given = _given(e, clients, new, sent, vectors)
     places, keep = _rooms(e, tape, vectors[0], clients)
     weights = e.weights(clients)
     try:
@@ -92,11 +92,12 @@ def _played(
     if played is None:
         return False
     sums, squares, work = played
+    of_output = sums.unbind(0)
     e.work.add(work)
     tally.add_sums(
         weights,
-        filled(tape.upload, sums),
-        filled(tape.state, sums),
+        filled(tape.upload, of_output),
+        filled(tape.state, of_output),
         _squares_of(tape.moves, squares),
         _squares_of(tape.states, squares),
     )
@@ -105,14 +106,13 @@ def _played(
 
 
 def _given(
-    e: Exchange, clients: Sequence[int], new: State, sent: list[Vector]
+    e: Exchange, clients: Sequence[int], new: State, sent: list[Vector], vectors: list[Vector]
 ) -> Sequence[Sequence[Vector | None]]:
     """Return the vectors from which clients start: of their states, then of the broadcast.
 
-    Known by where they lie, if the store knows where states do.
+    Known by where they lie, if the store knows where states do. `vectors` are those of a new one.
     """
-    store, d, vectors = e.store, e.problem.d, [*leaves(new), *sent]
-    dtype = vectors[0].dtype
+    store, d, dtype = e.store, e.problem.d, vectors[0].dtype
     readable = all(leaf.shape == (d,) and kernel.readable(leaf, dtype) for leaf in vectors)
     own = store.addresses(clients, new) if store is not None and readable else None
     if store is None or own is None:
