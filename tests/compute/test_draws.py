@@ -58,7 +58,7 @@ def test_mini_batches_are_those_drawn_one_by_one(sizes, batch, sampling, seed, f
 
 @pytest.mark.parametrize("n", [622, 623, 624, 625, 1247, 1248, 1249, 5000, 65_535, 65_537, 300_000])
 def test_long_orders_are_torchs(n):
-    found = kernel.draw((7, BATCH, 3), [2], [n], [n - 1], [0, 1, 2], independent=False)
+    found = kernel.Cut([2], [n], [n - 1], [0, 1, 2], independent=False).drawn((7, BATCH, 3))
     first, second = (torch.randperm(n, generator=stream(7, BATCH, 2, 3, k)) for k in (0, 1))
     assert torch.equal(found.of(0, 0), first[: n - 1])
     assert torch.equal(found.of(0, 1), first[n - 1 :])
@@ -67,7 +67,7 @@ def test_long_orders_are_torchs(n):
 
 @pytest.mark.parametrize("n", [1, 2, (1 << 20) + 3, 1 << 27])
 def test_independent_draws_of_many_are_torchs(n):
-    found = kernel.draw((7, BATCH, 3), [2], [n], [900], [4], independent=True)
+    found = kernel.Cut([2], [n], [900], [4], independent=True).drawn((7, BATCH, 3))
     assert torch.equal(
         found.of(0, 0), torch.randint(n, (900,), generator=stream(7, BATCH, 2, 3, 4))
     )
@@ -76,7 +76,8 @@ def test_independent_draws_of_many_are_torchs(n):
 def test_no_numbers_are_written_beyond_what_is_needed_for_them():
     """Each pass is drawn once, in whatever order its mini-batches are asked for."""
     for numbers in ([0, 1, 2, 3], [3, 2, 1, 0], [0, 7, 0, 7], [9], [1, 1, 1]):
-        found = kernel.draw((0, BATCH, 1), [0, 1], [10, 7], [5, 2], numbers, independent=False)
+        cut = kernel.Cut([0, 1], [10, 7], [5, 2], numbers, independent=False)
+        found = cut.drawn((0, BATCH, 1))
         passes = [{k // steps for k in numbers} for steps in (2, 4)]
         needed = 10 * len(passes[0]) + 7 * len(passes[1])
         starts = {int(address) for address in found.rows.flatten()}
@@ -86,7 +87,7 @@ def test_no_numbers_are_written_beyond_what_is_needed_for_them():
 
 
 def test_beyond_what_was_compared_torch_draws():
-    assert kernel.draw((0, BATCH, 1), [0], [(1 << 27) + 1], [5], [0], independent=True) is None
+    assert not kernel.Cut([0], [(1 << 27) + 1], [5], [0], independent=True).works
 
 
 def test_numbers_that_are_not_torchs_are_not_used(monkeypatch):

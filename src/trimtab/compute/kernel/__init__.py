@@ -12,7 +12,7 @@ Imports core.streams and core.threads alone.
 """
 
 from trimtab.compute.kernel.calls import Ran, combine, gradients, outputs, outputs_of_each, run
-from trimtab.compute.kernel.draws import Cut, Drawn, draw
+from trimtab.compute.kernel.draws import Cut, Drawn
 from trimtab.compute.kernel.errors import BadDataError, readable
 from trimtab.compute.kernel.library import LEVELS, cores, level
 from trimtab.compute.kernel.placed import Placed
@@ -38,7 +38,6 @@ __all__ = [
     "Terms",
     "combine",
     "cores",
-    "draw",
     "gradients",
     "level",
     "outputs",

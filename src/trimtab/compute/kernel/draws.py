@@ -160,19 +160,6 @@ class Cut:
         return library.common(function)(ctypes.byref(draws), *places)
 
 
-def draw(
-    key: tuple[int, int, int],
-    clients: Sequence[int],
-    lengths: Sequence[int],
-    sizes: Sequence[int],
-    batches: Sequence[int | None],
-    independent: bool,
-) -> Drawn | None:
-    """Return the mini-batches that `Cut` draws; None where a kernel cannot draw them."""
-    cut = Cut(clients, lengths, sizes, batches, independent)
-    return cut.drawn(key) if cut.works else None
-
-
 @cache
 def draws_work() -> bool:
     """Tell whether there are kernels, and what they draw are the numbers that PyTorch draws."""
