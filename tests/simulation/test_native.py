@@ -138,7 +138,8 @@ def test_a_program_does_what_it_says(level, dtype):
             close(outputs[i][1], full)
             total += weights[i] * torch.stack([y, full])
             torch.testing.assert_close(
-                torch.tensor(squares[i]), torch.stack([y, full]).square().sum(1).float()
+                torch.tensor([each[i] for each in squares]),
+                torch.stack([y, full]).square().sum(1).float(),
             )
         close(sums, total)
 

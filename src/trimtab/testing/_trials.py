@@ -43,7 +43,7 @@ class Taped(Quadratic):
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
     ) -> Ran:
-        """Return the weighted sum of each output, (outputs, d), and each client's |output|^2."""
+        """Return the weighted sum of each output, (outputs, d), and the clients' |output|^2."""
         oracles = (self.oracle(i, seed, r) for i in clients)
         results = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
         for places, vectors in zip(outputs, results, strict=True):
@@ -52,7 +52,7 @@ class Taped(Quadratic):
                     place.copy_(vector)
         stacked = torch.stack([torch.stack(vectors) for vectors in results])
         p = torch.tensor(weights, dtype=stacked.dtype)
-        squares = stacked.square().sum(-1).tolist()
+        squares = stacked.square().sum(-1).T.tolist()
         return Ran(
             torch.tensordot(p, stacked, dims=1), squares, len(clients) * len(tape.code.batches)
         )

@@ -40,7 +40,7 @@ class Ran(NamedTuple):
     """What came of a program."""
 
     sums: Tensor  # over the clients, of weight times output, (outputs, d); empty without weights
-    squares: list[list[float]]  # |output|^2 of each client, for each output
+    squares: list[list[float]]  # for each output, its |.|^2 of each client
     work: int  # how many gradients of one sample that took
 
 
@@ -86,7 +86,8 @@ def run(
     places = [part.buffer_info()[0] for part in (read, written, given, squares)]
     clients = Clients(s, drawn.batches, block, slots, *samples.at, *drawn.at, *places[:3])
     trouble = Trouble()
-    sums = _room(slots if weights else 0, m, d, dtype)
+    total = torch.empty((m if weights else 0, d), dtype=dtype)
+    sums = _room(slots * m * d, dtype) if weights and slots > 1 else total
     library.function("run", dtype, library.level())(
         ctypes.byref(model),
         ctypes.byref(code.program),
@@ -100,29 +101,27 @@ def run(
     if trouble.what:
         raise_trouble(trouble, layers, samples.lengths)
     if not weights:
-        return Ran(sums, [], work)
-    total = sums[0].clone() if slots > 1 else sums  # The room of several is used again.
-    return Ran(total, [squares[j : j + m].tolist() for j in range(0, s * m, m)], work)
+        return Ran(total, [], work)
+    if sums is not total:
+        ctypes.memmove(total.data_ptr(), sums.data_ptr(), total.nbytes)
+    return Ran(total, [squares[j::m].tolist() for j in range(m)], work)
 
 
 _ROOMS = local()
 
 
-def _room(slots: int, m: int, d: int, dtype: torch.dtype) -> Tensor:
-    """Return room for the sums of blocks, (slots, m, d), or (m, d) for a single slot.
+def _room(count: int, dtype: torch.dtype) -> Tensor:
+    """Return room for the sums of several blocks, of at least so many numbers.
 
-    That of several slots is used again by the next call of this thread: given back, it would leave
-    a hole in the heap that something small makes useless.
+    It is used again by the next call of this thread: given back, it would leave a hole in the heap
+    that something small makes useless.
     """
-    count = slots * m * d
-    if slots == 1:
-        return torch.empty((m, d), dtype=dtype)
-    if not slots or count * dtype.itemsize > _SUMS:
-        return torch.empty((slots, m, d), dtype=dtype)
+    if count * dtype.itemsize > _SUMS:
+        return torch.empty(count, dtype=dtype)
     kept: Tensor | None = getattr(_ROOMS, "kept", None)
     if kept is None or kept.dtype != dtype or len(kept) < count:
         kept = _ROOMS.kept = torch.empty(count, dtype=dtype)
-    return kept[:count].view(slots, m, d)
+    return kept
 
 
 def _dtype(vectors: Sequence[Sequence[Tensor | None]]) -> torch.dtype:

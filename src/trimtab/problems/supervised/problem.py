@@ -245,8 +245,8 @@ class Supervised(FromTables):
         """Run a tape for some clients through the kernel, if their data suit it.
 
         `layers` are what `kernel` says in this round. Returns the sum of the clients' weights times
-        each output, (outputs, d), their |.|^2 for each client, and how many sample gradients that
-        took.
+        each output, (outputs, d), for each output the clients' |.|^2, and how many sample gradients
+        that took.
         """
         return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 

@@ -158,8 +158,8 @@ def _rooms(
 def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> list[float]:
     """Return the squared norm of some outputs together, of each client."""
     if len(outputs) == 1:
-        return [row[outputs[0]] for row in squares]
-    return [sum(row[j] for j in outputs) for row in squares] if outputs else []
+        return list(squares[outputs[0]])
+    return [sum(each) for each in zip(*(squares[j] for j in outputs), strict=True)]
 
 
 @torch.no_grad()
