@@ -43,6 +43,10 @@ class Layers:
     flattens: bool = False  # whether samples may have any shape of sizes[0] numbers
     single: bool = False  # whether outputs and targets have shape (n,) instead of (n, 1)
 
+    def __hash__(self) -> int:
+        """Tell networks apart by their sizes: this is asked for several times in every round."""
+        return hash(self.sizes)
+
     def output_shape(self, n: int) -> tuple[int, ...]:
         """Return the shape of what it says of n samples."""
         return (n,) if self.single else (n, self.sizes[-1])

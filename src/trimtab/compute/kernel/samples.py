@@ -86,9 +86,10 @@ class Cohorts:
     def get(self, what: Any) -> Chosen | None:
         """Return the samples of a cohort; None if they are not known, or not what they were."""
         with self._lock:
-            if what not in self._kept:
+            found = self._kept.get(what)
+            if found is None:
                 return None
-            tensors, marks, chosen = self._kept[what]
+            tensors, marks, chosen = found
             if _marks(tensors) != marks:
                 del self._kept[what]
                 return None
