@@ -10,6 +10,7 @@ from trimtab.bench import WORKLOADS
 from trimtab.report.style import PLOTS
 
 PEERS = {
+    "compiled": ("trimtab compiled", "#6fb7c1"),
     "jax": ("JAX", "#30638e"),
     "pfl": ("pfl", "#d1495b"),
     "fedjax": ("FedJAX", "#edae49"),

@@ -15,6 +15,7 @@ from trimtab.bench.measurement import met
 FRAMEWORKS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
 JAX = ("jax",)
 EVERYBODY = (*JAX, *FRAMEWORKS)
+COMPILED = ("compiled",)
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,13 @@ def _own(workload: str, ratio: str, goal: float, times: dict[str, float]) -> Ver
 
 def _beside_peers(wanted: PeerGoal, results: list[dict[str, Any]]) -> Verdict:
     found = {}
-    for algorithm, title in () if wanted.compiled else ALGORITHMS.items():
+    for algorithm, title in ALGORITHMS.items():
         best = fastest(results, wanted.workload, algorithm, wanted.against)
-        if best is not None:
-            value = 1 / best["ratio"]
+        ours: dict[str, Any] | None = {"ratio": 1.0}
+        if wanted.compiled:
+            ours = fastest(results, wanted.workload, algorithm, COMPILED)
+        if best is not None and ours is not None:
+            value = ours["ratio"] / best["ratio"]
             found[f"{title} {value:.2f} ({PEERS[best['peer']][0]})"] = value
     return Verdict(
         wanted.workload,

@@ -39,10 +39,12 @@ from trimtab.bench.modules import CharLSTM, Transformer
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"
 OURS = "trimtab"
+COMPILED = "compiled"  # ours too, with steps by torch.compile
 CLASSIFIERS = ("W1", "W1x10", "W2", "W4", "W4x5")
 OTHERS = ("W5", "W6", "W7", "W8", "W9", "W10a", "W10b", "W10c")
 NAMES = (*CLASSIFIERS, *OTHERS)  # W3 is one step of one client: nothing is federated
 ASKED = {  # which workloads a peer is asked for; "cannot" is for what it could not do
+    COMPILED: tuple(name for name in OTHERS if WORKLOADS[name].compiled),
     "jax": NAMES,
     "pfl": NAMES,
     "fedjax": NAMES,
@@ -67,6 +69,8 @@ def command(peer: str) -> list[str]:
     what it needs, not what it asks for. Only torch, installed first, brings its own requirements.
     """
     python = sys.executable
+    if peer == COMPILED:
+        return [*command(OURS), "--compile"]
     if peer != OURS:
         folder, wanted = ENVIRONMENTS / peer, HERE / "peers" / f"{peer}.txt"
         built, python = folder / "built.txt", str(folder / "bin" / "python")

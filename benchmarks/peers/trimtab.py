@@ -1,4 +1,6 @@
-"""trimtab: ours, with the executor it chooses by itself."""
+"""trimtab: ours, with the executor it chooses by itself; `--compile`: with torch.compile."""
+
+import sys
 
 from protocol import Array, Turns, torch_clients, torch_loss, torch_model
 
@@ -7,7 +9,13 @@ from trimtab import FedAvg, Scaffold, Supervised, simulate
 turns = Turns()
 work = turns.work
 model = torch_model(work)
-problem = Supervised(model, torch_loss(work), torch_clients(turns.clients), batch=work.b)
+problem = Supervised(
+    model,
+    torch_loss(work),
+    torch_clients(turns.clients),
+    batch=work.b,
+    compile="--compile" in sys.argv,
+)
 for i in range(problem.N):
     problem.clients[i]  # read and checked before the clock runs
 kind = {"fedavg": FedAvg, "scaffold": Scaffold}[work.algorithm]

@@ -180,11 +180,16 @@ def test_a_record_of_another_machine_is_not_continued(peers, tmp_path, refused):
 
 
 def test_every_peer_has_its_script_and_its_versions(peers):
-    for peer in peers.PEERS:
+    for peer in set(peers.PEERS) - {peers.COMPILED}:  # That is ours.
         assert (BENCHMARKS / "peers" / f"{peer}.py").exists()
         pins = (BENCHMARKS / "peers" / f"{peer}.txt").read_text().split()
         assert all("==" in pin for pin in pins)
         assert not any(pin.startswith("torchvision") for pin in pins)
+
+
+def test_ours_compiled_is_ours_with_an_option():
+    assert driver.command("compiled") == [*driver.command("trimtab"), "--compile"]
+    assert set(driver.ASKED["compiled"]) == {n for n, w in WORKLOADS.items() if w.compiled}
 
 
 def test_check_compares_models_and_leaves_no_record(peers, tmp_path):

@@ -56,7 +56,16 @@ def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms
 
 def test_every_goal_is_of_a_workload_that_is_measured():
     assert {wanted.workload for wanted in goals.PEER_GOALS} <= set(WORKLOADS)
-    assert set(goals.EVERYBODY) == set(maker.PEERS)
+    assert {*goals.COMPILED, *goals.EVERYBODY} == set(maker.PEERS)
+
+
+def test_our_compiled_steps_have_a_goal_of_their_own():
+    results = [result("W10c", "scaffold", "jax", 0.5), result("W10c", "fedavg", "jax", 0.5)]
+    compiled = result("W10c", "scaffold", "compiled", 0.8)
+    verdicts = goals.verdicts([], [*results, compiled])
+    found = {v.ratio: v.measured for v in verdicts if v.workload == "W10c"}
+    assert found["ours compiled / JAX"] == "SCAFFOLD 1.60 (JAX)"
+    assert found["ours / JAX"] == "FedAvg 2.00 (JAX), SCAFFOLD 2.00 (JAX)"
 
 
 def test_every_workload_has_its_line_measured_or_not():
