@@ -171,7 +171,7 @@ def shown(seeds: Sequence[RacedRecord], reading: Reading) -> str:
     return f"{fmean(met):.0f} ± {pstdev(met):.0f}" if len(met) > 1 else "".join(map(str, met))
 
 
-def on_small_clients(
+def small_clients(
     raced: Sequence[RacedRecord], rows: Sequence[tuple[str, dict[str, Any]]]
 ) -> list[str]:
     """Return a table of the rounds on small clients: so many rows, a column for each similarity."""

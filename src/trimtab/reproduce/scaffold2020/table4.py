@@ -5,11 +5,10 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce import raced_cells
 from trimtab.reproduce.drawing import listed, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.published import TABLE4
-from trimtab.reproduce.raced_cells import cell
+from trimtab.reproduce.raced_cells import cell, near_full_size
 from trimtab.reproduce.raced_record import RacedRecord, Setting, read_raced
 from trimtab.reproduce.records import Records
 from trimtab.reproduce.reproduction import Cell, Reproduction
@@ -20,8 +19,8 @@ from trimtab.reproduce.rounds_to_target import (
     each_seed,
     fragile_note,
     lines,
-    on_small_clients,
     rounds,
+    small_clients,
     step_sizes,
     told,
     told_by_size,
@@ -180,7 +179,7 @@ def table(records: Records) -> str:
         for name in ALGORITHMS
         for S in reversed(values(raced, "S"))
     ]
-    return "\n\n".join([lines(rows), *on_small_clients(raced, few), fragile_note(raced)])
+    return "\n\n".join([lines(rows), *small_clients(raced, few), fragile_note(raced)])
 
 
 def figure(records: Records) -> "Figure":
@@ -222,7 +221,7 @@ TABLE_4 = Reproduction(
     sentences=(slow_down_is_sublinear, scaffold_is_faster, similarity_makes_resilient),
     table=table,
     figure=figure,
-    repeats=raced_cells.on_small_clients,
+    repeats=near_full_size,
     discussion="Step sizes are tuned in every cell, as in table3, so rounds are fewer than "
     "published, but for one client at 10 %: there the clients drawn decide, not the algorithm, "
     "and both arrive in the same round, 56, with three step sizes each. The first sentence holds "

@@ -26,18 +26,19 @@ SIMILARITIES = (0, 10)
 WHERE = "section 7.3, Table 5"
 
 
+_FULL = Setting("", 5, 0, network=True, target=0.75, until=1.0)
+_SMALL = replace(_FULL, target=0.5, limit=300, every=SMALL)
+_QUICK = replace(_FULL, N=20, S=4, target=0.4, limit=20, every=24)
+
+
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return the three algorithms at both similarities, 1,000 rounds each."""
-    usual = Setting("", 5, 0, network=True, target=0.75, until=1.0)
-    if quick:
-        usual = replace(usual, N=20, S=4, target=0.4, limit=20, every=24)
-    return [cell(setting) for setting in _table(usual)]
+    return [cell(setting) for setting in _table(_QUICK if quick else _FULL)]
 
 
 def small(seed: int) -> list[Setting]:
     """Return the table on a twelfth of the data and in 300 rounds, for what seeds change."""
-    usual = Setting("", 5, 0, network=True, target=0.5, until=1.0, limit=300)
-    return _table(replace(usual, every=SMALL, seed=seed))
+    return _table(replace(_SMALL, seed=seed))
 
 
 def _table(usual: Setting) -> list[Setting]:
@@ -62,9 +63,14 @@ def kin() -> list[Setting]:
 
 
 def repeats(records: Records, seeds: int) -> list[Cell]:
-    """Return the small tables of all seeds, if more than one is wanted, and what might help."""
+    """Return the small tables of all seeds, if more than one is wanted, and what might help.
+
+    The quick version is small anyway: its further seeds are as the first.
+    """
     if seeds == 1:
         return []
+    if any(record.setting.N == _QUICK.N for record in read_raced(records)):
+        return [cell(s) for seed in range(1, seeds) for s in _table(replace(_QUICK, seed=seed))]
     return [*(cell(s) for seed in range(seeds) for s in small(seed)), *map(cell, kin())]
 
 

@@ -5,7 +5,7 @@ were tried and whether for each cell or once, and whether reaching 0.5 means tou
 there: each is a reading, and all are shown.
 """
 
-from trimtab.reproduce.raced_cells import on_small_clients
+from trimtab.reproduce.raced_cells import near_full_size
 from trimtab.reproduce.reproduction import Reproduction
 from trimtab.reproduce.scaffold2020.table3.cells import cells, more
 from trimtab.reproduce.scaffold2020.table3.figure import figure
@@ -61,5 +61,5 @@ TABLE_3 = Reproduction(
     figure=figure,
     discussion=_DISCUSSION,
     more=more,
-    repeats=on_small_clients,
+    repeats=near_full_size,
 )

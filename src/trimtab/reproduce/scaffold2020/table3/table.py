@@ -20,9 +20,9 @@ from trimtab.reproduce.rounds_to_target import (
     chosen,
     fragile_note,
     lines,
-    on_small_clients,
     rounds,
     shown,
+    small_clients,
     step_sizes,
     values,
 )
@@ -38,7 +38,7 @@ def table(records: Records) -> str:
     """Return a table for each similarity, then the other readings."""
     raced, common = read_raced(records), best_common(records)
     parts = [_tuned(raced, s) for s in values(raced, "similarity")]
-    parts += [fragile_note(raced), *on_small_clients(raced, _ROWS)]
+    parts += [fragile_note(raced), *small_clients(raced, _ROWS)]
     parts += [*_one_step_size(raced, common), *_for_all(raced), *_pixels_and_start(raced)]
     return "\n\n".join([*parts, *_closeness(raced, common)])
 
