@@ -44,3 +44,10 @@ def test_while_others_compute_all_cells_there_is_a_page_that_says_so(capsys, nam
         cli.main(["reproduce", name, "--quick", "--out", "here"])
     assert "No record yet: others compute its cells." in capsys.readouterr().out
     assert "No record yet." in Path("here", name, "report.html").read_text("utf-8")
+
+
+def test_the_page_of_a_small_version_says_so(capsys):
+    cli.main(["reproduce", "figure3", "--quick", "--cells", "G1-K2", "--out", "here"])
+    page = Path("here/figure3/report.html").read_text("utf-8")
+    assert "A small version, not the paper&#x27;s size." in page
+    assert "<pre>trimtab reproduce figure3 --quick</pre>" in page

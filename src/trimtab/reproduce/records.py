@@ -42,3 +42,9 @@ def write(path: Path, record: Record) -> None:
     """Write a record whole; equal records are equal files."""
     content = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
     write_whole(path, gzip.compress(content.encode(), mtime=0))
+
+
+def of_kind(records: Records, kind: str) -> dict[int, Record]:
+    """Return the records of cells whose settings name this kind, by seed."""
+    found = {r["settings"]["seed"]: r for r in records.values() if r["settings"]["kind"] == kind}
+    return dict(sorted(found.items()))

@@ -37,6 +37,8 @@ def _body(reproduction: Reproduction, records: Records) -> str:
     papers = [claim for claim in claims if not claim.own]
     ours = [claim for claim in claims if claim.own]
     said = f"Of the paper's sentences {counted(claim.verdict for claim in papers) or 'none'}"
+    if _quick(records):
+        said = f"A small version, not the paper's size. {said}"
     if ours:
         said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
     parts = [
@@ -72,7 +74,12 @@ def _settings(reproduction: Reproduction, records: Records) -> str:
     made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
     if not records:
         made = "No record yet."
-    return f"<p>{escape(made)}</p><pre>trimtab reproduce {escape(reproduction.name)}</pre>"
+    command = f"trimtab reproduce {reproduction.name}{' --quick' if _quick(records) else ''}"
+    return f"<p>{escape(made)}</p><pre>{escape(command)}</pre>"
+
+
+def _quick(records: Records) -> bool:
+    return any(record.get("quick") for record in records.values())
 
 
 def _judged(claims: list[Claim]) -> str:
