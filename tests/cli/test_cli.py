@@ -198,6 +198,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
     assert out == ""
 
 
+@pytest.mark.parametrize("group", ["", "picture", "federate"])
+def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
+    code, out, err = trimtab(capsys, *group.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: trimtab")
+    assert err.count("\n") > 8
+    _, helped, _ = trimtab(capsys, *group.split(), "--help")
+    assert err == helped
+
+
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))

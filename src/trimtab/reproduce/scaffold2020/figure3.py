@@ -15,7 +15,7 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
-from trimtab.reproduce.numbers import first
+from trimtab.reproduce.numbers import first_below
 from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
 from trimtab.reproduce.verdicts import MissingRecordError, Verdict, sentence
@@ -59,7 +59,7 @@ class Panel:
 
     def rounds(self, name: str) -> int | None:
         """Return the rounds of an algorithm to f <= 1e-8."""
-        return first(self.curves[name], NEAR)
+        return first_below(self.curves[name], NEAR)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
