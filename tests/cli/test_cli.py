@@ -563,6 +563,21 @@ def outcome(text):
     return [{k: entry[k] for k in keep} for entry in json.loads(text)["algorithms"]]
 
 
+def test_a_diagnosis_that_is_refused_leaves_no_folder(capsys):
+    code, _, _ = trimtab(capsys, "diagnose", "quadratic", "--eps", "0")
+    assert code == 2
+    assert not Path("runs/diagnose-quadratic-1").exists()
+
+
+def test_a_damaged_diagnosis_is_named(capsys):
+    Path("dir").mkdir()
+    Path("dir/diagnosis.json").write_text("{")
+    code, _, err = trimtab(capsys, "report", "dir")
+    assert code == 2
+    assert "dir/diagnosis.json cannot be read (" in err
+    assert err.endswith("; restore or remove it.\n")
+
+
 def test_diagnose_prints_advice_and_page(capsys):
     code, out, err = trimtab(capsys, "diagnose", "quadratic")
     assert (code, err) == (0, "")
