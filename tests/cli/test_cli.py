@@ -563,10 +563,14 @@ def outcome(text):
     return [{k: entry[k] for k in keep} for entry in json.loads(text)["algorithms"]]
 
 
-def test_a_diagnosis_that_is_refused_leaves_no_folder(capsys):
-    code, _, _ = trimtab(capsys, "diagnose", "quadratic", "--eps", "0")
+@pytest.mark.parametrize(
+    "command",
+    ["diagnose quadratic --eps 0", "compare quadratic --K 0", "compare quadratic --eta-g nan"],
+)
+def test_what_is_refused_leaves_no_folder(capsys, command):
+    code, _, _ = trimtab(capsys, *command.split())
     assert code == 2
-    assert not Path("runs/diagnose-quadratic-1").exists()
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
 def test_a_damaged_diagnosis_is_named(capsys):
