@@ -51,3 +51,10 @@ def test_the_page_of_a_small_version_says_so(capsys):
     page = Path("here/figure3/report.html").read_text("utf-8")
     assert "A small version, not the paper&#x27;s size." in page
     assert "<pre>trimtab reproduce figure3 --quick</pre>" in page
+
+
+def test_numbers_stand_in_brackets_behind_the_sentence_that_they_decide(capsys):
+    cli.main(["reproduce", "figure3", "--quick", "--out", "here"])
+    out = capsys.readouterr().out
+    assert "held: K = 2 is twice as fast as SGD (1.9 to 2.1). (SGD 70, K = 2: 35 rounds, " in out
+    assert not [line for line in out.splitlines() if line.endswith(" ")]

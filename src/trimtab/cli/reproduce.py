@@ -98,7 +98,8 @@ def _show(names: Sequence[str], home: Path) -> None:
         click.echo(found.table(records) if records else "No record yet: others compute its cells.")
         for claim in found.claims(records):
             ours = "our own check, " if claim.own else ""
-            click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
+            numbers = f" ({claim.numbers})" if claim.numbers else ""
+            click.echo(f"\n{ours}{claim.verdict}: {claim.sentence}{numbers}")
     for name in names:
         click.echo(f"Page: {home / name / PAGE}")
 
