@@ -198,6 +198,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
     assert out == ""
 
 
+@pytest.mark.parametrize("group", ["", "picture", "federate"])
+def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
+    code, out, err = trimtab(capsys, *group.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: trimtab")
+    assert err.count("\n") > 8
+    _, helped, _ = trimtab(capsys, *group.split(), "--help")
+    assert err == helped
+
+
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
@@ -551,6 +561,25 @@ def test_a_killed_comparison_resumes_to_the_same_end(capsys, kill, code):
 def outcome(text):
     keep = ("name", "settings", "rounds", "bytes", "best")
     return [{k: entry[k] for k in keep} for entry in json.loads(text)["algorithms"]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["diagnose quadratic --eps 0", "compare quadratic --K 0", "compare quadratic --eta-g nan"],
+)
+def test_what_is_refused_leaves_no_folder(capsys, command):
+    code, _, _ = trimtab(capsys, *command.split())
+    assert code == 2
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_a_damaged_diagnosis_is_named(capsys):
+    Path("dir").mkdir()
+    Path("dir/diagnosis.json").write_text("{")
+    code, _, err = trimtab(capsys, "report", "dir")
+    assert code == 2
+    assert "dir/diagnosis.json cannot be read (" in err
+    assert err.endswith("; restore or remove it.\n")
 
 
 def test_diagnose_prints_advice_and_page(capsys):

@@ -311,7 +311,7 @@ def test_the_band_is_what_the_seeds_span_as_far_as_all_ran(folder, tmp_path):
     source = read_source(folder)
     page = Page([source], tmp_path / "page.html")
     for entry, curve in zip(source.result.entries, page.curves, strict=True):
-        runs = source.seeds(entry)
+        runs = list(source.seeds(entry).values())
         assert len(runs) == 3
         low, high = curve.low["accuracy"], curve.high["accuracy"]
         assert len(low) == min(map(len, runs))

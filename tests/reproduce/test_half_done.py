@@ -42,3 +42,17 @@ def test_a_sweep_that_did_not_arrive_leaves_its_sentences_open_and_is_not_shown(
     assert {v for s, v in verdicts.items() if s.startswith("Weakly convex")} == {"open"}
     assert reproduction.table(records)
     assert reproduction.figure(records)
+
+
+def test_the_figure_of_lsa_is_drawn_of_what_the_second_seed_has_alone():
+    some = {n: r for n, r in read(RESULTS / "lsa").items() if n in ("exact", "N64-seed1")}
+    assert len(some) == 2
+    *_, against_N = REPRODUCTIONS["lsa"].figure(some).axes
+    named = [text.get_text() for text in against_N.get_legend().get_texts()]
+    assert named == ["FedLSA", "SCAFFLSA", "predicted variance"]
+
+
+def test_figure_3_is_shown_by_G_and_then_K():
+    rows = REPRODUCTIONS["figure3"].table(read(RESULTS / "figure3")).splitlines()[2:]
+    shown = [tuple(int(word) for word in row.split(" | ")[:2]) for row in (r[2:] for r in rows)]
+    assert shown == [(G, K) for G in (1, 10, 100) for K in (2, 10)]

@@ -1,5 +1,6 @@
 """Which cells are computed, what is told meanwhile, and what a sentence says without a record."""
 
+import gzip
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from trimtab.core.task import Progress
+from trimtab.errors import BadArgument
 from trimtab.reproduce import REPRODUCTIONS
+from trimtab.reproduce.records import write
 from trimtab.reproduce.reproduction import Cell, Reproduction, reproduce
 from trimtab.reproduce.verdicts import (
     Claim,
@@ -200,3 +203,49 @@ def test_every_sentence_says_once_what_and_where():
 def test_the_list_needs_no_plotting_library():
     code = "import sys, trimtab.reproduce; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_fewer_than_one_seed_is_refused(tmp_path):
+    with pytest.raises(BadArgument, match=r"seeds=0 is none; pass 1 or more\."):
+        names(tmp_path, "*", seeds=0)
+    with pytest.raises(BadArgument, match=r"seeds are counted from 0; pass seed=0 or more\."):
+        names(tmp_path, "*", seed=-1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_folder_holds_records_of_one_size(tmp_path, quick):
+    assert names(tmp_path, "a-1", quick=quick) == ["a-1"]
+    said = "was made with" if quick else "was not made with"
+    with pytest.raises(BadArgument, match=rf"a-1\.json\.gz {said} quick=True; pass another out"):
+        names(tmp_path, "*", quick=not quick)
+    assert names(tmp_path, "b-1", quick=quick) == ["b-1"]
+
+
+def test_what_a_killed_process_left_behind_its_record_is_cleared_away(tmp_path):
+    assert names(tmp_path, "a-1") == ["a-1"]
+    left = tmp_path / ".unfinished" / "a-1" / "half"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert names(tmp_path, "a-1") == []
+    assert not left.parent.exists()
+
+
+def test_a_cell_that_another_process_ends_as_it_is_asked_for_is_left_to_it(tmp_path, monkeypatch):
+    def too_late(folder):
+        """Do as if the other process wrote the record and cleared the folder away just now."""
+        write(tmp_path / "a-1.json.gz", {"value": 1.0})
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr("trimtab.reproduce.reproduction.Lock", too_late)
+    assert names(tmp_path, "a-1") == []
+
+
+@pytest.mark.parametrize("damage", [b"no gzip", b"", b"flipped", b"a list"])
+def test_a_damaged_record_is_named(tmp_path, damage):
+    path = tmp_path / "a-1.json.gz"
+    whole = bytearray(gzip.compress(b'{"value": 1.0}' * 1000, mtime=0))
+    whole[20] ^= 255
+    path.write_bytes({b"flipped": whole, b"a list": gzip.compress(b"[]")}.get(damage, damage))
+    with pytest.raises(ValueError, match=r"a-1\.json\.gz cannot be read \(.*\); remove it"):
+        names(tmp_path, "*")

@@ -505,3 +505,19 @@ def test_the_two_criteria():
     assert (first([0.4, 0.5], 0.5), first([0.4], 0.5)) == (2, None)
     assert stays([0.6, *[0.4] * 20], 0.5) is None
     assert stays([0.3] * 5 + [0.6] * 9, 0.5) == 3
+
+
+def test_further_seeds_of_the_quick_table_5_are_quick_too():
+    quick = {cell.name for cell in TABLE_5.cells(True, 1)}
+    setting = Setting("sgd", 1, 0, S=4, N=20, network=True, every=24)
+    assert setting.name in quick
+    names = {cell.name for cell in TABLE_5.repeats({setting.name: record(setting, 9)}, 3)}
+    assert names == {f"{name}-seed{seed}" for name in quick for seed in (1, 2)}
+
+
+def test_what_another_version_has_begun_is_named(real_data, tmp_path):
+    setting = Setting("fedavg", 1, 100, S=4, N=20, limit=3, every=12, eta=0.3)
+    next(compute(setting, real_data, tmp_path / "cell"))
+    other = replace(setting, limit=4)
+    with pytest.raises(ValueError, match=r"cell was begun by another version .* remove it, and"):
+        next(compute(other, real_data, tmp_path / "cell"))

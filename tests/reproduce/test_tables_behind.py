@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.report.plots import POINTS, tables_behind
 from trimtab.reproduce import REPRODUCTIONS, read
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.report import reproduction_page
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -56,12 +56,12 @@ def test_seeds_levels_bars_bands_and_errors_are_told():
         lines, words = made.subplots(1, 2)
         for seed in range(2):
             values = [seed + r / 100 for r in range(100)]
-            lines.plot(range(100), values, label=listed("ours", seed == 0))
-        lines.axhline(0.5, label=listed("target", False))
-        lines.axvline(7, label=listed("knee", False))
-        lines.fill_between([0, 99], [-1, -2], [1, 2], label=listed("ours", False))
+            lines.plot(range(100), values, label=label_of("ours", seed == 0))
+        lines.axhline(0.5, label=label_of("target"))
+        lines.axvline(7, label=label_of("knee"))
+        lines.fill_between([0, 99], [-1, -2], [1, 2], label=label_of("ours"))
         lines.set(xlabel="rounds", ylabel="loss", title="some")
-        words.bar([0, 1], [3, 4], label=listed("bars", False))
+        words.bar([0, 1], [3, 4], label=label_of("bars"))
         words.errorbar([0.1, 1.1], [5, 6], yerr=[0.25, 0.5], fmt="o", label="points")
         words.set_xticks([0, 1], ["here", "there"])
     first, second = tables_behind(made).split("</details>")[:2]

@@ -167,3 +167,8 @@ def test_who_is_left_behind_is_measured_by_what_is_preferred():
     assert said.startswith("Use FedAvg")
     assert "where Scaffold needs 3 (192 bytes)" in said
     assert "FedAvg needs 5." in advice.advise([frugal, quick], Goal(ACCURACY, 0.9))
+    large = [
+        entry("fedavg", [5, 5, 5], [5, 5, 5], size=32_000),
+        entry("scaffold", [3, 3, 3], [3, 3, 3], size=64_000),
+    ]
+    assert "needs 3 (192,000 bytes)" in advice.advise(large, Goal(ACCURACY, 0.9, "bytes"))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import warnings
 
 import pytest
@@ -46,6 +47,16 @@ def test_csv_has_every_round_of_every_seed_in_full(home, tmp_path, capsys):
     written = rounds_of(home / "alone")
     assert [float(row["loss"]) for row in mine] == [line["loss"] for line in written]
     assert [row["bytes_up"] for row in mine] == [str(line["bytes_up"]) for line in written]
+
+
+def test_a_seed_whose_folder_is_gone_does_not_give_its_number_to_the_next(home, tmp_path, capsys):
+    shutil.copytree(home / "compared", tmp_path / "compared")
+    (gone,) = (tmp_path / "compared" / "sgd").glob("*seed=1")
+    shutil.rmtree(gone)
+    rounds, _ = exported(capsys, tmp_path / "compared", "--to", "csv")
+    with open(rounds, newline="") as file:
+        runs = {(row["run"], row["seed"]) for row in csv.DictReader(file)}
+    assert {run for run in runs if run[0].startswith("sgd")} == {("sgd/seed=2", "2")}
 
 
 def test_one_folder_is_exported_into_itself(home, capsys):

@@ -67,6 +67,13 @@ def test_afterwards_it_is_said_whether_the_diagnosis_was_right(prior, entries, w
     assert words in prior.judged(entries)
 
 
+def test_the_best_of_what_was_looked_at_is_not_called_the_best_of_all():
+    said = PRIOR.judged([entry("fedavg", 9), entry("scaffold", 7), entry("mime", 5)])
+    assert said.endswith(
+        "7 rounds; of FedAvg and Scaffold, which it had looked at, it is the best."
+    )
+
+
 def test_a_comparison_with_a_prior_is_judged_in_its_notes():
     prior = Prior.from_diagnosis(diagnose(PAIR).to_json())
     assert prior.algorithm == "scaffold"

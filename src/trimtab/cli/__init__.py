@@ -79,8 +79,6 @@ def _main(words: list[str]) -> None:
     try:
         given = [word for word in words if word != "--debug"]
         cli.main(given, prog_name="trimtab", standalone_mode=False, obj=given)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:

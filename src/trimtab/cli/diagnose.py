@@ -1,6 +1,7 @@
 """`trimtab diagnose`."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -117,8 +118,15 @@ class _FirstPage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Say on the page that nothing more comes, if the diagnosis did not end."""
+        """Say on the page that nothing more comes, if the diagnosis did not end.
+
+        A folder in which nothing is, since the diagnosis was refused, goes.
+        """
         from trimtab.report.diagnosis import STOPPED, write_first_facts
 
-        if kind is not None and self.facts is not None:
+        if kind is None:
+            return
+        if self.facts is not None:
             write_first_facts(self.facts, self.name, self.path, STOPPED)
+        with suppress(OSError):
+            self.path.parent.rmdir()

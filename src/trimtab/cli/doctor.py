@@ -149,7 +149,9 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 
 _EXTRAS = {  # what is imported, what it is for, and how it is installed
     "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
-    "pandas": ("pandas, for Comparison.to_pandas", "pip install pandas"),
+    "ray": ("Ray, for --cluster", "pip install 'trimtab[cluster]'"),
+    "pandas": ("pandas, for Comparison.to_pandas", "pip install 'trimtab[pandas]'"),
+    "datasets": ("Hugging Face's datasets, for clients", "pip install 'trimtab[datasets]'"),
     "tensorboard": ("TensorBoard, for --log and export", "pip install 'trimtab[tensorboard]'"),
     "mlflow": ("MLflow, for export", "pip install 'trimtab[mlflow]'"),
 }

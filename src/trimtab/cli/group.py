@@ -1,5 +1,6 @@
-"""A group of commands that holds their one-line helps itself, and loads one when it is used."""
+"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -10,7 +11,18 @@ from click.shell_completion import CompletionItem
 from trimtab.cli.starting import uninterrupted
 
 
-class LazyGroup(click.Group):
+class HelpfulGroup(click.Group):
+    """Commands of which one must be named: without any word, their help is shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help where no command is named."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            sys.exit(2)
+        return super().parse_args(ctx, args)
+
+
+class LazyGroup(HelpfulGroup):
     """Commands by name: their helps, the module that each is in, and how help orders them."""
 
     def __init__(

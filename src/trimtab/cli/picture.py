@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from trimtab.cli import completion
+from trimtab.cli.group import HelpfulGroup
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import if_stopped
 from trimtab.cli.starting import needs
@@ -18,7 +19,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON for mac
 _seed = click.option("--seed", type=int, default=0, show_default=True)
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def picture() -> None:
     """Draw client drift from a real run, or who has which labels."""
 

@@ -53,8 +53,10 @@ def reproduce(
 
     A cell that has a record is not computed again: an interrupted reproduction goes on.
     """
-    from trimtab.reproduce import REPRODUCTIONS, listing, reproduction
+    from trimtab.reproduce import REPRODUCTIONS, listing
     from trimtab.reproduce.report import write_reproduction
+    from trimtab.reproduce.reproduction import Request
+    from trimtab.reproduce.reproduction import reproduce as computing
 
     if seed is not None and seeds != 1:
         raise BadArgument("seed", "{seed} is one of them, and {seeds} many; pass one of both.")
@@ -65,11 +67,13 @@ def reproduce(
             )
     home = out or Path("runs/quick" if quick else "results")
     pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))
-    options: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "data": data}
-    options |= {"cluster": cluster_of(cluster)} | ({} if seed is None else {"seed": seed})
+    asked: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "seed": seed}
+    for name in names:  # What is refused is refused before hours of others.
+        Request(REPRODUCTIONS[name], home / name, **asked).check()
+    where: dict[str, Any] = {"data": data, "cluster": cluster_of(cluster)}
     for name in names:
         folder, stage = home / name, Stage(name)
-        work = reproduction.reproduce.start(REPRODUCTIONS[name], folder, **options)
+        work = computing.start(REPRODUCTIONS[name], folder, **asked, **where)
         with served(live, live_port, partial(_so_far, name, folder, stage)) as shown:
             watch(work, partial(_STOPPED.format, folder=folder), stage.hear)
             finish(shown, write_reproduction(folder, folder / PAGE))
@@ -86,24 +90,25 @@ def reproduce(
 
 def _show(names: Sequence[str], home: Path) -> None:
     """Print the tables, what became of the sentences, and where the pages are."""
-    from trimtab.reproduce import REPRODUCTIONS, reproduction
+    from trimtab.reproduce import REPRODUCTIONS, read
 
     for name in names:
-        found, records = REPRODUCTIONS[name], reproduction.read(home / name)
+        found, records = REPRODUCTIONS[name], read(home / name)
         click.echo(f"\n{name}: {found.source}\n")
-        click.echo(found.table(records))
+        click.echo(found.table(records) if records else "No record yet: others compute its cells.")
         for claim in found.claims(records):
             ours = "our own check, " if claim.own else ""
-            click.echo(f"\n{ours}{claim.verdict}: {claim.sentence} {claim.numbers}")
+            numbers = f" ({claim.numbers})" if claim.numbers else ""
+            click.echo(f"\n{ours}{claim.verdict}: {claim.sentence}{numbers}")
     for name in names:
         click.echo(f"Page: {home / name / PAGE}")
 
 
 def _so_far(name: str, folder: Path, stage: Stage) -> str:
     """Return the page of the records that there are."""
-    from trimtab.reproduce import REPRODUCTIONS, reproduction
+    from trimtab.reproduce import REPRODUCTIONS, read
     from trimtab.reproduce.report import reproduction_page
 
-    records = reproduction.read(folder)
+    records = read(folder)
     page = reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
     return with_note(page, f"Live: {stage.now}.")

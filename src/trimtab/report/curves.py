@@ -3,7 +3,7 @@
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -59,7 +59,7 @@ def colour_of(entry: Entry) -> str:
 
 def curves_of(
     result: Comparison,
-    seeds: Callable[[Entry], list[list[RoundLine]]],
+    seeds: Callable[[Entry], Mapping[int, list[RoundLine]]],
     number: int = 0,
     folder: str = "",
 ) -> list[Curve]:
@@ -75,7 +75,7 @@ def curves_of(
         if folder and folder.lower() != entry.shown.lower():
             label += f" ({folder})"
         y = _measured(entry.curve)
-        low, high = _band(entry, seeds(entry), y)
+        low, high = _band(entry, list(seeds(entry).values()), y)
         made.append(
             Curve(
                 key=f"s{number}-{j}",

@@ -1,6 +1,5 @@
 """What a page is made of: results, and what their folders say of them besides."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,7 +7,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import read_lines
+from trimtab._files import read_json, read_lines
 from trimtab.report.curves import Curve, curves_of
 from trimtab.studies.comparison import Comparison, read_comparison
 from trimtab.studies.entry import Entry
@@ -55,18 +54,18 @@ class Source:
     underway: bool = False
     sites: tuple[SiteFacts, ...] = ()  # of a federation
 
-    def seeds(self, entry: Entry) -> list[list[RoundLine]]:
-        """Return the rounds of every seed of an entry, as far as the folder has them."""
+    def seeds(self, entry: Entry) -> dict[int, list[RoundLine]]:
+        """Return the rounds of an entry by seed, of those that the folder has."""
         folder = self.result.folder
         if folder is None or len(entry.runs) < 2:
-            return []
+            return {}
         own = folder / entry.label
-        found = [own / (r.folder or f"seed={r.seed}") / "rounds.jsonl" for r in entry.runs]
-        return [
-            [RoundLine.from_json(line) for line in read_lines(path)]
-            for path in found
+        paths = {r.seed: own / (r.folder or f"seed={r.seed}") / "rounds.jsonl" for r in entry.runs}
+        return {
+            seed: [RoundLine.from_json(line) for line in read_lines(path)]
+            for seed, path in paths.items()
             if path.exists()
-        ]
+        }
 
 
 def source_of(result: Comparison, underway: bool = False) -> Source:
@@ -106,10 +105,7 @@ def read_diagnosis(folder: Path) -> dict[str, Any] | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return content
+    return read_json(path) if path.exists() else None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from trimtab.reproduce.mangold2025.speedup import SPEEDUP
 from trimtab.reproduce.mime2020.mime import MIME
 from trimtab.reproduce.mime2020.mvr import MVR
 from trimtab.reproduce.records import read
-from trimtab.reproduce.reproduction import Cell, Reproduction, listed, reproduce
+from trimtab.reproduce.reproduction import Cell, Reproduction, reproduce, summary
 from trimtab.reproduce.scaffold2020.concrete import CONCRETE
 from trimtab.reproduce.scaffold2020.dane import DANE
 from trimtab.reproduce.scaffold2020.emnist400 import CLIENTS, EMNIST400
@@ -54,7 +54,7 @@ REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 
 def listing(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return what is known of some reproductions, for people and machines."""
-    return [listed(REPRODUCTIONS[name], folder) for name in names]
+    return [summary(REPRODUCTIONS[name], folder) for name in names]
 
 
 __all__ = ["REPRODUCTIONS", "Cell", "Claim", "Reproduction", "listing", "read", "reproduce"]

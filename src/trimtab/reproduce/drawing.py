@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def listed(name: str, first: bool) -> str:
-    """Return the label of a line: the legend has the first of a name, the table behind all."""
-    return name if first else f"_{name}"
+def label_of(name: str, in_legend: bool = False) -> str:
+    """Return the label of a line: the table behind a figure has all of them, the legend some."""
+    return name if in_legend else f"_{name}"
 
 
 def add_legend(panels: Iterable[Any], **look: Any) -> None:

@@ -50,10 +50,10 @@ def thinned(values: Sequence[float], most: int = 300) -> Curve:
     return Curve(kept, [_rounded(float(values[r]), 6) for r in kept])
 
 
-def first(values: Sequence[float], target: float) -> int | None:
+def first_below(values: Sequence[float], target: float) -> int | None:
     """Return the first round at or below the target; the curve starts at round 0.
 
-    >>> first([1.0, 0.5, 0.25], 0.3), first([1.0, 0.5], 0.3)
+    >>> first_below([1.0, 0.5, 0.25], 0.3), first_below([1.0, 0.5], 0.3)
     (2, None)
     """
     return next((r for r, value in enumerate(values) if value <= target), None)

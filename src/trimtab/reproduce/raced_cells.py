@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress, Task
+from trimtab.errors import BadArgument
 from trimtab.problems.data.emnist import emnist
 from trimtab.problems.data.split import Scale, Split
 from trimtab.problems.metric import ACCURACY
@@ -30,7 +31,7 @@ from trimtab.studies.trial import Trial
 
 FACTOR = 1.8  # the next step size = 1.8 x the last
 SAVE_EVERY = 60.0  # an interrupted cell loses <= 60 seconds of work
-_CENTRE = {"none": 1.0, "momentum": 0.1, "adam": 0.02}  # centre of a grid / that without a base
+_CENTRE = {"none": 1.0, "momentum": 0.1, "adam": 0.02}  # a grid's centre = this x that of no base
 
 
 def cell(setting: Setting) -> Cell:
@@ -44,12 +45,11 @@ def near_first_seed(records: Records, seeds: int) -> list[Cell]:
     A seed changes the cut of the data, the cohorts and the mini-batches. Such a run ends where it
     stays at the target of the race.
     """
-    first = [r for r in read_raced(records) if r.setting.seed == 0 and r.setting.eta is None]
-    usual = [r for r in first if r.setting.pixels == "unit" and not r.setting.random_start]
-    return [cell(_again_around(r, seed)) for seed in range(1, seeds) for r in usual]
+    winners = _winners_of_first_seed(records)
+    return [cell(_around(record, seed)) for seed in range(1, seeds) for record in winners]
 
 
-def on_small_clients(records: Records, seeds: int) -> list[Cell]:
+def near_full_size(records: Records, seeds: int) -> list[Cell]:
     """Return the cells of all seeds with a twelfth of the data, at the winners of the full size.
 
     Small versions have small clients anyway: their further seeds differ in the seed alone.
@@ -57,16 +57,25 @@ def on_small_clients(records: Records, seeds: int) -> list[Cell]:
     full = {name: r for name, r in records.items() if Setting(**r["setting"]).every == 1}
     if seeds == 1 or not full:
         return near_first_seed(records, seeds)
-    winners = [r for r in read_raced(full) if r.setting.seed == 0 and r.setting.eta is None]
-    usual = [r for r in winners if r.setting.pixels == "unit" and not r.setting.random_start]
     return [
-        cell(replace(_again_around(record, seed), every=SMALL))
+        cell(replace(_around(record, seed), every=SMALL))
         for seed in range(seeds)
-        for record in usual
+        for record in _winners_of_first_seed(full)
     ]
 
 
-def _again_around(record: RacedRecord, seed: int) -> Setting:
+def _winners_of_first_seed(records: Records) -> list[RacedRecord]:
+    """Return what was raced for with the first seed, the usual pixels and the usual start."""
+    return [
+        record
+        for record in read_raced(records)
+        for s in [record.setting]
+        if s.seed == 0 and s.eta is None and s.pixels == "unit" and not s.random_start
+    ]
+
+
+def _around(record: RacedRecord, seed: int) -> Setting:
+    """Return the setting of another seed, at the winner of a record and its neighbours."""
     s = record.setting
     until = s.until if s.target is None else s.target
     return replace(s, seed=seed, around=record.eta, until=until)
@@ -121,8 +130,7 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     K = problem.steps(s.epochs)
 
     def start(eta: float, x: Vector | None = None) -> Trial:
-        folder = scratch / f"eta{eta:.6g}{'' if x is None else '-again'}"
-        record = Record(folder, asdict(s) | {"eta": eta}, resume=True)
+        record = _begun(scratch / f"eta{eta:.6g}{'' if x is None else '-again'}", s, eta)
         algorithm = names.build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g, a=s.a)
         return Trial(algorithm, problem, record, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x)
 
@@ -151,6 +159,17 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     ).to_json()
 
 
+def _begun(folder: Path, s: Setting, eta: float) -> Record:
+    """Return the record of a step size, with what an interrupted cell has done of it."""
+    try:
+        return Record(folder, asdict(s) | {"eta": eta}, resume=True)
+    except BadArgument:
+        raise ValueError(
+            f"{folder.parent} was begun by another version of trimtab, or with other settings; "
+            "remove it, and the cell begins anew."
+        ) from None
+
+
 def grid(s: Setting) -> list[float]:
     """Return where the race for a step size begins; it follows the winner wherever that leads.
 
@@ -174,8 +193,9 @@ def _race(s: Setting, start: Start, goal: Goal) -> Generator[Progress, None, Tri
 
 def _neighbours(s: Setting, start: Start, goal: Goal) -> Generator[Progress, None, Trials]:
     """Run a known step size, then those beside it as long as they could still win."""
+    assert s.around is not None
     trials: Trials = {}
-    known = round(log(s.around or 1.0, FACTOR))
+    known = round(log(s.around, FACTOR))
     for eta in (FACTOR**e for e in (known, known - 1, known + 1)):
         met = [line.r for trial in trials.values() if (line := goal.first(trial.rounds))]
         trials[eta] = start(eta)

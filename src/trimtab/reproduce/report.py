@@ -33,35 +33,53 @@ def reproduction_page(found: Reproduction, records: Records) -> str:
 
 
 def _body(reproduction: Reproduction, records: Records) -> str:
-    from trimtab.report.plots import svg, tables_behind  # They import matplotlib, which is slow.
-
     claims = reproduction.claims(records)
     papers = [claim for claim in claims if not claim.own]
     ours = [claim for claim in claims if claim.own]
     said = f"Of the paper's sentences {counted(claim.verdict for claim in papers) or 'none'}"
+    if _quick(records):
+        said = f"A small version, not the paper's size. {said}"
     if ours:
         said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
-    named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
-    drawn = reproduction.figure(records)
-    shown = svg(drawn).replace("<svg ", named, 1)
-    figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
-    versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
-    took = human_time(sum(record.get("seconds", 0.0) for record in records.values()))
-    made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
     parts = [
         f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
         f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",
         section("Sentences of the paper", _judged(papers)),
         section("Checks of our own", _judged(ours)),
-        section("Figure", figure),
-        section("Table", markdown(reproduction.table(records))),
+        *_shown(reproduction, records),
         section("Discussion", markdown(reproduction.discussion)),
-        section(
-            "Settings",
-            f"<p>{escape(made)}</p><pre>trimtab reproduce {escape(reproduction.name)}</pre>",
-        ),
+        section("Settings", _settings(reproduction, records)),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _shown(reproduction: Reproduction, records: Records) -> list[str]:
+    """Return the figure and the table, once there is a record."""
+    from trimtab.report.plots import svg, tables_behind  # They import matplotlib, which is slow.
+
+    if not records:
+        return []
+    drawn = reproduction.figure(records)
+    named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
+    shown = svg(drawn).replace("<svg ", named, 1)
+    figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
+    table = markdown(reproduction.table(records))
+    return [section("Figure", figure), section("Table", table)]
+
+
+def _settings(reproduction: Reproduction, records: Records) -> str:
+    """Say what the records took, who wrote them, and how to make them."""
+    versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
+    took = human_time(sum(record.get("seconds", 0.0) for record in records.values()))
+    made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
+    if not records:
+        made = "No record yet."
+    command = f"trimtab reproduce {reproduction.name}{' --quick' if _quick(records) else ''}"
+    return f"<p>{escape(made)}</p><pre>{escape(command)}</pre>"
+
+
+def _quick(records: Records) -> bool:
+    return any(record.get("quick") for record in records.values())
 
 
 def _judged(claims: list[Claim]) -> str:

@@ -5,11 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean, pstdev
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_record import RacedRecord, first, stays
-from trimtab.reproduce.verdicts import Held, MissingRecordError, Verdict, over_seeds
+from trimtab.reproduce.verdicts import MissingRecordError, Verdict, over_seeds
+
+T = TypeVar("T")
 
 Aim = Literal["target", "until"]
 """The accuracy that the race is for, or the one that the winner runs on to."""
@@ -131,13 +133,15 @@ def told_by_size(raced: Sequence[RacedRecord], tell: Callable[[Sequence[RacedRec
     )
 
 
-def each_seed(raced: Sequence[RacedRecord], holds: Callable[[list[RacedRecord]], bool]) -> Held:
-    """Judge each seed by itself; one that lacks a record is left out."""
-    held: Held = {}
+def each_seed(
+    raced: Sequence[RacedRecord], look: Callable[[list[RacedRecord]], T]
+) -> dict[int | str, T]:
+    """Look at each seed by itself; one that lacks a record is left out."""
+    found: dict[int | str, T] = {}
     for seed, records in by_seed(raced).items():
         with suppress(MissingRecordError):
-            held[seed] = holds(records)
-    return held
+            found[seed] = look(records)
+    return found
 
 
 def judged(raced: Sequence[RacedRecord], holds: Holds, numbers: str) -> Verdict:
@@ -171,7 +175,7 @@ def shown(seeds: Sequence[RacedRecord], reading: Reading) -> str:
     return f"{fmean(met):.0f} ± {pstdev(met):.0f}" if len(met) > 1 else "".join(map(str, met))
 
 
-def on_small_clients(
+def small_clients(
     raced: Sequence[RacedRecord], rows: Sequence[tuple[str, dict[str, Any]]]
 ) -> list[str]:
     """Return a table of the rounds on small clients: so many rows, a column for each similarity."""

@@ -105,18 +105,26 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     Verdict(held=None, numbers='7 and 12 rounds; seed 0: yes, seed 1: no', mixed=True)
     >>> over_seeds({0: True}, "7 rounds").numbers
     '7 rounds; one seed'
+    >>> over_seeds({"full size": True, "small clients": True}, "7 rounds").numbers
+    '7 rounds; all agree: full size; small clients'
     """
     if not held:
         raise MissingRecordError
     said = set(held.values())
     mixed = len(said) > 1
+    return Verdict(None if mixed else said.pop(), f"{numbers}; {_each_said(held, mixed)}", mixed)
+
+
+def _each_said(held: Held, mixed: bool) -> str:
+    """Tell what each seed says, or that all say the same; runs that are no seeds are named."""
     if mixed:
-        names = (f"seed {seed}" if isinstance(seed, int) else seed for seed in held)
-        answers = ("yes" if yes else "no" for yes in held.values())
-        each = ", ".join(f"{name}: {answer}" for name, answer in zip(names, answers, strict=True))
-    else:
-        each = "one seed" if len(held) == 1 else f"all {len(held)} seeds"
-    return Verdict(None if mixed else said.pop(), f"{numbers}; {each}", mixed)
+        named = {f"seed {run}" if isinstance(run, int) else run: held[run] for run in held}
+        return ", ".join(f"{name}: {'yes' if yes else 'no'}" for name, yes in named.items())
+    if len(held) == 1:
+        return "one seed"
+    if all(isinstance(run, int) for run in held):
+        return f"all {len(held)} seeds"
+    return f"all agree: {'; '.join(map(str, held))}"
 
 
 VERDICTS = ("held", "mixed", "not held", "open", "not judged")

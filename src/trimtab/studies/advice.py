@@ -99,7 +99,7 @@ def _needs(entry: Entry, goal: Goal) -> str:
     if entry.exchanges and entry.exchanges != entry.rounds:
         facts.append(f"{entry.exchanges} exchanges")
     if goal.unit not in ("rounds", "exchanges"):
-        facts.append(f"{_cost(entry, goal):.3g} {WORDS[goal.unit]}")
+        facts.append(f"{_cost(entry, goal):,.0f} {WORDS[goal.unit]}")
     return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
@@ -111,7 +111,7 @@ def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
         if not well_known or entry.name in slower or entry.name == chosen.name:
             continue
         if entry.rounds is not None:
-            cost = f" ({_cost(entry, goal):.3g} {WORDS[goal.unit]})" * (goal.unit != "rounds")
+            cost = f" ({_cost(entry, goal):,.0f} {WORDS[goal.unit]})" * (goal.unit != "rounds")
             slower[entry.name] = f"{entry.shown} needs {entry.rounds}{cost}"
         elif entry.reached and len(entry.runs) > 1:
             slower[entry.name] = (

@@ -58,6 +58,7 @@ def lanes_of(
         else:
             for each in Ks if chosen.has_K else [None]:
                 space = space_of(chosen, problem, each, given, prior)
+                space.build(space.points[0])  # It refuses what was given before a folder is made.
                 lanes.append(Lane(chosen, chosen.name, each, space))
     labels = [lane.label for lane in lanes]
     return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]

@@ -6,7 +6,7 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from trimtab.algorithms.registry import kind
-from trimtab.studies.entry import Entry, rounds_in_words
+from trimtab.studies.entry import Entry, listed, rounds_in_words
 
 if TYPE_CHECKING:
     from trimtab.studies.space import Point
@@ -120,7 +120,9 @@ class Prior:
         best = min(there, key=lambda e: e.rounds or 0)
         own = min((e.rounds for e in mine if e.rounds is not None), default=None)
         if own is not None and best.rounds is not None and own <= RIGHT * best.rounds:
-            than = "it is the best" if best in mine else f"{best.shown} needs {best.rounds}"
+            looked_at = listed(list(dict.fromkeys(e.shown for e in raced)))
+            first = f"of {looked_at}, which it had looked at, it is the best"
+            than = first if best in mine else f"{best.shown} needs {best.rounds}"
             return (
                 f"The diagnosis was right: it advised {advised}, which needs "
                 f"{rounds_in_words(own)}; {than}."

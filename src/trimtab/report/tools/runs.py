@@ -25,9 +25,8 @@ def runs_of(source: Source) -> Iterator[ExportedRun]:
     only = source.record.get("settings", {}).get("seed")
     for entry in source.result.entries:
         seeds = source.seeds(entry)
-        numbers = [run.seed for run in entry.runs] if seeds else [only]
-        for seed, rounds in zip(numbers, seeds or [entry.curve], strict=False):
-            name = f"{entry.label}/seed={seed}" if len(numbers) > 1 else entry.label
+        for seed, rounds in (seeds or {only: entry.curve}).items():
+            name = f"{entry.label}/seed={seed}" if seeds else entry.label
             yield ExportedRun(name, entry.name, seed, entry.settings, rounds)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import colour, takes_local_steps
 from trimtab.reproduce.numbers import spread
 from trimtab.reproduce.raced_cells import cell
@@ -222,7 +222,7 @@ def _curve(axes: Any, some: Sequence[RacedRecord], shade: str, method: str) -> N
     look = {"color": shade, "linestyle": _LINES[method], "linewidth": 1.3}
     axes.plot(rounds, list(map(fmean, at_round)), label=method, **look)
     low, high = list(map(min, at_round)), list(map(max, at_round))
-    band = {"color": shade, "alpha": 0.15, "linewidth": 0, "label": listed(method, False)}
+    band = {"color": shade, "alpha": 0.15, "linewidth": 0, "label": label_of(method)}
     axes.fill_between(rounds, low, high, **band)
 
 

@@ -17,7 +17,7 @@ import torch
 from trimtab.algorithms import Dane
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import colour
 from trimtab.reproduce.numbers import rounded, slope, spread
 from trimtab.reproduce.records import Record, Records
@@ -282,7 +282,7 @@ def figure(records: Records) -> "Figure":
             for ratio, some in found.items():
                 points = [r[method]["rounds"] for r in some]
                 dots = {"color": look["color"], "markersize": 3.5}
-                label = listed(f"{look['label']}, each seed", False)
+                label = label_of(f"{look['label']}, each seed")
                 axes.plot([ratio] * len(points), points, "o", **dots, label=label)
         for power, line in ((2, ":"), (1, "-.")):
             guide = {"color": "#888888", "linewidth": 1.2, "linestyle": line}

@@ -15,7 +15,7 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.drawing import add_legend, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
-from trimtab.reproduce.numbers import first
+from trimtab.reproduce.numbers import first_below
 from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
 from trimtab.reproduce.verdicts import MissingRecordError, Verdict, sentence
@@ -59,7 +59,7 @@ class Panel:
 
     def rounds(self, name: str) -> int | None:
         """Return the rounds of an algorithm to f <= 1e-8."""
-        return first(self.curves[name], NEAR)
+        return first_below(self.curves[name], NEAR)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -190,10 +190,12 @@ def fedavg_can_be_competitive(records: Records) -> Verdict:
 def table(records: Records) -> str:
     """Return the rounds to f <= 1e-8, and where FedAvg stops."""
     rows = [
-        "| G | K | SGD | SCAFFOLD | FedAvg: f after 150 rounds | predicted |",
+        f"| G | K | rounds to {NEAR:g}: SGD | SCAFFOLD | FedAvg: f after {ROUNDS} rounds "
+        "| predicted |",
         "|---|---|---|---|---|---|",
     ]
-    for panel in map(Panel.from_json, records.values()):
+    panels = map(Panel.from_json, records.values())
+    for panel in sorted(panels, key=lambda panel: (panel.G, panel.K)):
         rows.append(
             f"| {panel.G} | {panel.K} | {panel.rounds('sgd')} | {panel.rounds('scaffold')} "
             f"| {panel.curves['fedavg'][-1]:.4g} | {panel.fedavg_stops_at**2 / 2:.4g} |"
@@ -208,7 +210,7 @@ def figure(records: Records) -> "Figure":
         for panel in map(Panel.from_json, records.values()):
             axes = grid[KS.index(panel.K)][GS.index(panel.G)]
             for name, curve in panel.curves.items():
-                drawn = [max(f, 1e-17) for f in curve]  # f > 0 on a log scale
+                drawn = [max(f, 1e-17) for f in curve]  # A log scale has no zero.
                 axes.plot(drawn, color=colour(name), linewidth=1.6, label=TITLES[name])
             axes.set_yscale("log")
             axes.set_title(f"G = {panel.G}, K = {panel.K}", fontsize=10)

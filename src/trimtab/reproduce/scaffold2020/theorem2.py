@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.algorithms import FedAvg
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.numbers import rounded, slope
 from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.reproduction import Cell, Computing, Reproduction
@@ -232,10 +232,10 @@ def figure(records: Records) -> "Figure":
                 markersize=4.5,
                 markerfacecolor="none",
                 color=_REDS[K],
-                label=listed(f"FedAvg, K = {K}, runs", False),
+                label=label_of(f"FedAvg, K = {K}, runs"),
             )
         falls.plot(ROUNDS, [BOUND / r**2 for r in ROUNDS], **_GREY, label=f"{BOUND}/R²")
-        times.axhline(BOUND, **_GREY, label=listed(f"{BOUND}", False))
+        times.axhline(BOUND, **_GREY, label=label_of(f"{BOUND}"))
         guide = [0.5 * BOUND / AT**2 * G**2 for G in GS]
         grows.plot(GS, guide, **_GREY, label="slope 2")
         for axes in panels:

@@ -13,7 +13,7 @@ import torch
 from trimtab.core import Algorithm, Epochs
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import TITLES, build, colour
 from trimtab.reproduce.numbers import Curve, spread, thinned
 from trimtab.reproduce.records import Record, Records
@@ -199,7 +199,7 @@ def figure(records: Records) -> "Figure":
         for run in map(Runs.from_json, records.values()):
             axes = grid[SAMPLED.index(run.S)][list(WORK).index(run.work)]
             for name, curve in run.curves.items():
-                label = listed(TITLES[name], run.seed == 0)
+                label = label_of(TITLES[name], run.seed == 0)
                 axes.plot(
                     curve.rounds, curve.values, color=colour(name), linewidth=1.2, label=label
                 )
@@ -219,7 +219,7 @@ def figure(records: Records) -> "Figure":
 UNEQUAL = Reproduction(
     name="unequal",
     shows="clients that make different numbers of local steps: only SCAFFOLD reaches the optimum",
-    source="ours; FedNova is of Wang et al. 2020, slow clients are of FedProx's experiments",
+    source="ours (FedNova: Wang et al. 2020; slow clients: FedProx's experiments)",
     minutes=1,
     cells=cells,
     sentences=(scaffold_arrives, others_stay_away, fednova_helps, fednova_is_fedavg),

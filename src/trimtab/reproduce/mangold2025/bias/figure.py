@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.mangold2025.bias.cells import (
     ALGORITHMS,
     BATCH,
@@ -45,14 +45,14 @@ def figure(records: Records) -> "Figure":
 
 def _draw_full(axes: Any, full: FullBatches) -> None:
     for name, curve in full.curves.items():
-        axes.plot(curve.rounds, curve.values, **_line(name), label=listed(TITLES[name], False))
-    axes.axhline(full.predicted, **_dashes("fedavg"), label=listed("predicted bias", False))
+        axes.plot(curve.rounds, curve.values, **_line(name), label=label_of(TITLES[name]))
+    axes.axhline(full.predicted, **_dashes("fedavg"), label=label_of("predicted bias"))
 
 
 def _draw_chains(axes: Any, chains: dict[str, Chain]) -> None:
     for name, chain in chains.items():
         one, mean, predicted = (
-            {"label": listed(f"{TITLES[name]}, {what}", False)}
+            {"label": label_of(f"{TITLES[name]}, {what}")}
             for what in ("one chain", "mean of the chains", "predicted bias")
         )
         axes.plot(chain.single.rounds, chain.single.values, **_line(name) | _FAINT, **one)

@@ -22,7 +22,7 @@ from trimtab.reproduce.mangold2025.contraction.gradients import gradients_to_tar
 from trimtab.reproduce.many_runs import Chains, Logistic, Model, Noisy
 from trimtab.reproduce.names import build
 from trimtab.reproduce.numbers import rounded, thinned
-from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.records import Record
 from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import Simulation, simulate
 
@@ -54,12 +54,6 @@ class Coupled:
 def coupled(record: Record) -> dict[str, Coupled]:
     """Read the chains of a record."""
     return {n: Coupled(row["curve"], row["factor"]) for n, row in record["found"].items()}
-
-
-def of_kind(records: Records, kind: str) -> dict[int, Record]:
-    """Return the records of a problem, or of the gradients, by seed."""
-    found = {r["settings"]["seed"]: r for r in records.values() if r["settings"]["kind"] == kind}
-    return dict(sorted(found.items()))
 
 
 # -- how it is computed

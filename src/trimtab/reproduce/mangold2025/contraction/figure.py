@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
-from trimtab.reproduce.mangold2025.contraction.cells import ALGORITHMS, PROBLEMS, coupled, of_kind
+from trimtab.reproduce.drawing import label_of, new_figure
+from trimtab.reproduce.mangold2025.contraction.cells import ALGORITHMS, PROBLEMS, coupled
 from trimtab.reproduce.names import TITLES, colour
-from trimtab.reproduce.records import Records
+from trimtab.reproduce.records import Records, of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,10 +29,10 @@ def _distances(axes: Any, records: Records, problem: str) -> None:
         for name, chains in coupled(record).items():
             rounds = chains.curve["rounds"]
             shares = [value / chains.curve["values"][0] for value in chains.curve["values"]]
-            label = listed(TITLES[name], number == 0)
+            label = label_of(TITLES[name], number == 0)
             axes.plot(rounds, shares, color=colour(name), linewidth=1.4, label=label)
         bound = [settings["contraction"] ** t for t in rounds]
-        axes.plot(rounds, bound, **_DASHED, label=listed("(1 - γμ)^(Ht)", number == 0))
+        axes.plot(rounds, bound, **_DASHED, label=label_of("(1 - γμ)^(Ht)", number == 0))
         axes.set_yscale("log")
         axes.legend(fontsize=9)
     axes.set_xlabel("rounds t")
@@ -51,7 +51,7 @@ def _gradients(axes: Any, records: Records) -> None:
                 markersize=4,
                 linewidth=1,
                 color=colour(name),
-                label=listed(TITLES[name], number == 0),
+                label=label_of(TITLES[name], number == 0),
             )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

@@ -1,9 +1,16 @@
 """The slides' sentences on contraction, the rate and the gradients, each above its judge."""
 
-from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled, of_kind
+from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.records import Record, Records
-from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, over_seeds, sentence
+from trimtab.reproduce.records import Record, Records, of_kind
+from trimtab.reproduce.verdicts import (
+    Held,
+    MissingRecordError,
+    Verdict,
+    check,
+    over_seeds,
+    sentence,
+)
 
 ROUNDING = 1e-6  # a distance may exceed its bound by <= 1e-6 of it
 
@@ -24,7 +31,7 @@ def _contracts(records: Records, name: str) -> Verdict:
         problem: {seed: coupled(record)[name].factor for seed, record in known[problem].items()}
         for problem in PROBLEMS
     }
-    held: dict[int | str, bool] = {
+    held: Held = {
         seed: all(factors[problem][seed] <= 1 + ROUNDING for problem in PROBLEMS)
         for seed in known["gradients"]
     }
@@ -82,9 +89,7 @@ def rate_of_scaffold(records: Records) -> Verdict:
         problem: {s: record["found"]["scaffold"]["rate"] for s, record in known[problem].items()}
         for problem in PROBLEMS
     }
-    held: dict[int | str, bool] = {
-        s: all(shares[p][s] <= 1 for p in PROBLEMS) for s in known["gradients"]
-    }
+    held: Held = {s: all(shares[p][s] <= 1 for p in PROBLEMS) for s in known["gradients"]}
     told = ", ".join(f"{p} {spread(list(shares[p].values()))}" for p in PROBLEMS)
     return over_seeds(held, f"largest share of the bound: {told}")
 
@@ -106,7 +111,7 @@ def _slopes(records: Records, name: str) -> dict[int, float]:
 def gradients_fall(records: Records) -> Verdict:
     """Fit the exponent of N."""
     slopes = _slopes(records, "scaffold")
-    held: dict[int | str, bool] = {seed: -1.15 < s < -0.85 for seed, s in slopes.items()}
+    held: Held = {seed: -1.15 < s < -0.85 for seed, s in slopes.items()}
     return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")
 
 
@@ -126,7 +131,7 @@ def x_alone_does_not(records: Records) -> Verdict:
         )
         for seed in known["gradients"]
     }
-    held: dict[int | str, bool] = {seed: share > 1e-3 for seed, share in shares.items()}
+    held: Held = {seed: share > 1e-3 for seed, share in shares.items()}
     return over_seeds(held, f"|x - x'| grows from 0 to {spread(list(shares.values()))} of it")
 
 

@@ -1,9 +1,9 @@
 """Shares of the bounds, and the gradients by N."""
 
-from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled, of_kind
+from trimtab.reproduce.mangold2025.contraction.cells import PROBLEMS, coupled
 from trimtab.reproduce.mangold2025.contraction.gradients import SIZES
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.records import Records
+from trimtab.reproduce.records import Records, of_kind
 
 
 def table(records: Records) -> str:

@@ -72,12 +72,6 @@ class Stationary:
         )
 
 
-def of_kind(records: Records, kind: str) -> dict[int, Record]:
-    """Return the records of one kind (exact, iid, markov, N8) by seed."""
-    found = {r["settings"]["seed"]: r for r in records.values() if r["settings"]["kind"] == kind}
-    return dict(sorted(found.items()))
-
-
 def by_size(records: Records, seed: int) -> dict[int, Stationary]:
     """Return what was found of one seed by the number of clients."""
     mine = (

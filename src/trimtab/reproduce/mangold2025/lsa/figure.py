@@ -2,16 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.mangold2025.lsa.cells import (
     ALGORITHMS,
     SAMPLINGS,
     Stationary,
     by_size,
-    of_kind,
 )
 from trimtab.reproduce.names import colour
-from trimtab.reproduce.records import Records
+from trimtab.reproduce.records import Records, of_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +33,7 @@ def _rounds(axes: Any, records: Records) -> None:
         for name in ALGORITHMS:
             curve = record["curves"][name]
             look = {"color": colour(name), "linewidth": 1.4}
-            label = listed(ALGORITHMS[name], number == 0)
+            label = label_of(ALGORITHMS[name], number == 0)
             axes.plot(curve["rounds"], curve["values"], **look, label=label)
         axes.set_yscale("log")
         axes.legend(fontsize=9)
@@ -53,11 +52,11 @@ def _bias(axes: Any, records: Records) -> None:
     for number, (place, record) in enumerate(ones):
         one, aside = Stationary.from_json(record), 0.05 * (record["settings"]["seed"] - 1)
         for j, name in enumerate(ALGORITHMS):
-            law, label = one.laws[name], listed(ALGORITHMS[name], number == 0)
+            law, label = one.laws[name], label_of(ALGORITHMS[name], number == 0)
             look: dict[str, Any] = {"fmt": "o", "markersize": 4, "color": colour(name)}
             at = place + 0.25 * (j - 0.5) + aside
             axes.errorbar(at, law.bias, yerr=2 * law.error, **look, label=label)
-        limit = listed("FedLSA's limit", number == 0)
+        limit = label_of("FedLSA's limit", number == 0)
         axes.plot([place - 0.35, place + 0.35], [one.predicted_bias] * 2, **_DOTTED, label=limit)
         axes.legend(fontsize=9)
     axes.set_xticks(range(len(SAMPLINGS)), SAMPLINGS.values())
@@ -68,27 +67,20 @@ def _bias(axes: Any, records: Records) -> None:
 
 def _size(axes: Any, records: Records) -> None:
     seeds = sorted({record["settings"]["seed"] for record in records.values()})
-    for number, seed in enumerate(seeds):
-        of_N = by_size(records, seed)
-        for name in ALGORITHMS if of_N else ():
+    known = [of_N for seed in seeds if (of_N := by_size(records, seed))]
+    for number, of_N in enumerate(known):
+        for name, title in ALGORITHMS.items():
             values = [one.laws[name].mean_square_error for one in of_N.values()]
-            axes.plot(
-                list(of_N),
-                values,
-                marker="o",
-                markersize=4,
-                linewidth=1,
-                color=colour(name),
-                label=listed(ALGORITHMS[name], number == 0),
-            )
-        if of_N:
-            values = [one.predicted_trace["scaffold"] for one in of_N.values()]
-            label = listed("predicted variance", number == 0)
-            axes.plot(list(of_N), values, **_DOTTED, label=label)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.legend(fontsize=9)
+            look = {"marker": "o", "markersize": 4, "linewidth": 1, "color": colour(name)}
+            axes.plot(list(of_N), values, **look, label=label_of(title, number == 0))
+        predicted = [one.predicted_trace["scaffold"] for one in of_N.values()]
+        label = label_of("predicted variance", number == 0)
+        axes.plot(list(of_N), predicted, **_DOTTED, label=label)
+    if known:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.legend(fontsize=9)
     axes.set_xlabel("clients N")
     axes.set_ylabel("E|θ - θ*|²")
     axes.set_title("i.i.d. transitions, K = 50", fontsize=10)

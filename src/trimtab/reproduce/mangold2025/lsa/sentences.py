@@ -7,12 +7,18 @@ from trimtab.reproduce.mangold2025.lsa.cells import (
     SAMPLINGS,
     Stationary,
     by_size,
-    of_kind,
     sizes,
 )
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.records import Record, Records
-from trimtab.reproduce.verdicts import MissingRecordError, Verdict, check, over_seeds, sentence
+from trimtab.reproduce.records import Record, Records, of_kind
+from trimtab.reproduce.verdicts import (
+    Held,
+    MissingRecordError,
+    Verdict,
+    check,
+    over_seeds,
+    sentence,
+)
 
 OURS = "ours, on the mean of Garnet MDPs"
 
@@ -45,7 +51,7 @@ def _laws(records: Records, kind: str) -> dict[int, Stationary]:
 def bias_grows_with_K(records: Records) -> Verdict:
     """Compare each K with the one before."""
     found = {seed: [row["fedavg"] for row in rows] for seed, rows in _exact(records).items()}
-    held: dict[int | str, bool] = {
+    held: Held = {
         seed: all(a < b for a, b in pairwise(e)) and e[0] < 0.01 * e[1] for seed, e in found.items()
     }
     told = ", ".join(f"K = {row['K']}: {row['fedavg']:.2g}" for row in _exact(records)[min(found)])
@@ -63,7 +69,7 @@ def scafflsa_arrives(records: Records) -> Verdict:
         seed: max(row["scaffold"] / row["fedavg"] for row in rows if row["K"] > 1)
         for seed, rows in _exact(records).items()
     }
-    held: dict[int | str, bool] = {seed: ratio < 1e-3 for seed, ratio in worst.items()}
+    held: Held = {seed: ratio < 1e-3 for seed, ratio in worst.items()}
     return over_seeds(held, f"largest ratio {max(worst.values()):.1g}")
 
 
@@ -75,7 +81,7 @@ def scafflsa_arrives(records: Records) -> Verdict:
 def scafflsa_is_not_biased(records: Records) -> Verdict:
     """Compare the means of the chains."""
     found = _laws(records, "iid")
-    held: dict[int | str, bool] = {
+    held: Held = {
         seed: one.laws["scaffold"].bias < one.laws["fedavg"].bias / 3 for seed, one in found.items()
     }
     return over_seeds(held, _biases(found))
@@ -112,7 +118,7 @@ def scafflsa_speeds_up(records: Records) -> Verdict:
     for seed in _complete(records):
         of_N = by_size(records, seed)
         slopes[seed] = slope(list(of_N), [one.laws["scaffold"].trace for one in of_N.values()])
-    held: dict[int | str, bool] = {seed: -1.1 < s < -0.9 for seed, s in slopes.items()}
+    held: Held = {seed: -1.1 < s < -0.9 for seed, s in slopes.items()}
     return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")
 
 
@@ -158,7 +164,7 @@ def closed_form_of_the_covariance(records: Records) -> Verdict:
 )
 def fedlsa_stops_speeding_up(records: Records) -> Verdict:
     """Look at the most clients."""
-    held: dict[int | str, bool] = {}
+    held: Held = {}
     told = ""
     for seed in _complete(records):
         of_N = by_size(records, seed)

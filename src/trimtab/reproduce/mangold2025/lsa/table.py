@@ -5,11 +5,10 @@ from trimtab.reproduce.mangold2025.lsa.cells import (
     LOCAL_STEPS,
     SAMPLINGS,
     Stationary,
-    of_kind,
     sizes,
 )
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.records import Records
+from trimtab.reproduce.records import Record, Records, of_kind
 
 
 def table(records: Records) -> str:
@@ -27,21 +26,16 @@ def table(records: Records) -> str:
         shown = [spread([row[n] for row in mine], ".2g") for n in ("closed form", *ALGORITHMS)]
         rows.append(f"| mean equations | {K} | {' | '.join(shown)} | | | |")
     for kind in (*SAMPLINGS, *(f"N{N}" for N in sizes(quick=False))):
-        found = of_kind(records, kind)
+        found = list(of_kind(records, kind).values())
         if found:
-            rows.append(
-                _row(
-                    kind,
-                    [Stationary.from_json(r) for r in found.values()],
-                    next(iter(found.values()))["settings"]["K"],
-                )
-            )
+            rows.append(_row(kind, found))
     return "\n".join(rows)
 
 
-def _row(kind: str, seeds: list[Stationary], K: int) -> str:
-    """Return the row of chains."""
-    title = SAMPLINGS.get(kind, f"N = {kind[1:]}")
+def _row(kind: str, records: list[Record]) -> str:
+    """Return the row of chains; all seeds have the same K."""
+    title, K = SAMPLINGS.get(kind, f"N = {kind[1:]}"), records[0]["settings"]["K"]
+    seeds = list(map(Stationary.from_json, records))
     biases = [spread([one.predicted_bias for one in seeds], ".2g")]
     biases += [spread([one.laws[name].bias for one in seeds], ".2g") for name in ALGORITHMS]
     traces = [spread([one.predicted_trace["scaffold"] for one in seeds], ".2g")]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.mangold2025.speedup.cells import (
     ALGORITHMS,
     PROBLEMS,
@@ -60,6 +60,6 @@ def _points(axes: Any, sizes: dict[int, list[Stationary]], value: Callable[[Law]
         look = {"color": colour(name), "linestyle": "none", **_MARKERS[name]}
         for number, (N, seeds) in enumerate(sizes.items()):
             values = [value(seed.laws[name]) for seed in seeds]
-            axes.plot([N] * len(values), values, **look, label=listed(TITLES[name], number == 0))
+            axes.plot([N] * len(values), values, **look, label=label_of(TITLES[name], number == 0))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log" if sizes else "linear")

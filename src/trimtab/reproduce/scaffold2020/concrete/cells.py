@@ -15,7 +15,7 @@ from trimtab.problems.data.concrete import concrete
 from trimtab.problems.partition import by_similarity
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.names import build
-from trimtab.reproduce.numbers import Curve, first, rounded, thinned
+from trimtab.reproduce.numbers import Curve, first_below, rounded, thinned
 from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.reproduction import Cell, Computing
 from trimtab.simulation import Diverged, simulate
@@ -148,7 +148,7 @@ def _compute(cut: str, name: str, R: int, data: Path | None) -> Computing:
         gaps = _run(problem, build(name, eta, K), R)
         diverged = gaps[-1] > gaps[0]
         curve = None if diverged else thinned(gaps[:101], 60)
-        tried.append(Tried(eta, first(gaps, TARGET), gaps[-1], diverged, curve))
+        tried.append(Tried(eta, first_below(gaps, TARGET), gaps[-1], diverged, curve))
     record: Record = {
         "settings": {"cut": cut, "algorithm": name, "N": N, "K": K, "R": R, "eta_g": 1}
         | {"batch": "all", "target": TARGET, "option": "II"}

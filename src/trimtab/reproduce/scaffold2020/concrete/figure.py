@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import TITLES, colour
 from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.concrete.cells import (
@@ -42,7 +42,7 @@ def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
         _draw(axes, shared, name, "-", f"{TITLES[name]}, SGD's rate")
         if own.eta != shared.eta:
             _draw(axes, own, name, ":", f"{TITLES[name]}, own best rate")
-    axes.axhline(TARGET, color="#bbbbbb", linewidth=1, label=listed("target", False))
+    axes.axhline(TARGET, color="#bbbbbb", linewidth=1, label=label_of("target"))
     axes.set_yscale("log")
     axes.set_ylim(1e-6, 3)
     axes.set_xlim(0, 100)
@@ -52,6 +52,6 @@ def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
 
 def _draw(axes: Any, tried: Tried, name: str, style: str, label: str) -> None:
     if tried.curve is not None:
-        values = [max(value, 1e-17) for value in tried.curve.values]  # > 0 on a log scale
+        values = [max(value, 1e-17) for value in tried.curve.values]  # A log scale has no zero.
         look = {"color": colour(name), "linewidth": 1.6, "linestyle": style}
-        axes.plot(tried.curve.rounds, values, **look, label=listed(label, False))
+        axes.plot(tried.curve.rounds, values, **look, label=label_of(label))

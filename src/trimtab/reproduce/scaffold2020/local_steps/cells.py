@@ -17,6 +17,7 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.numbers import rounded
 from trimtab.reproduce.records import Record, Records
 from trimtab.reproduce.reproduction import Cell, Computing
+from trimtab.reproduce.scaffold2020.quadratics import per_e_fold
 from trimtab.simulation import simulate
 
 OPTIONS: tuple[Option, ...] = ("I", "II")
@@ -160,10 +161,10 @@ def _tuned(problem: Quadratic, K: int, option: Option) -> dict[str, Any]:
     best = int(fine.argmin())
     return {
         "eta_l": float(near[best]),
-        "rounds": _per_e_fold(float(fine[best])),
+        "rounds": per_e_fold(float(fine[best])),
         "candidates": [
             None if rounds is None else float(f"{rounds:.3g}")
-            for rounds in map(_per_e_fold, rates.tolist())
+            for rounds in map(per_e_fold, rates.tolist())
         ],
     }
 
@@ -187,10 +188,6 @@ def _rates(problem: Quadratic, eta_l: Tensor, K: int, option: Option) -> Tensor:
     finite = torch.isfinite(M).all(-1).all(-1)[..., None, None]
     radius: Tensor = torch.linalg.eigvals(torch.where(finite, M, 2.0)).abs().amax((1, 2))
     return radius
-
-
-def _per_e_fold(rate: float) -> float | None:
-    return -1 / log(rate) if 0 < rate < 1 else None
 
 
 def _run(problem: Quadratic, K: int, option: Option, eta_l: float, R: int) -> float | None:

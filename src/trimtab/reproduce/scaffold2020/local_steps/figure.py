@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from trimtab.diagnosis.theory import Option
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import colour
 from trimtab.reproduce.records import Records
 from trimtab.reproduce.scaffold2020.local_steps.cells import Sweep, read_sweeps
@@ -45,11 +45,11 @@ def _panel(axes: Any, pair: list[Sweep]) -> None:
         axes.plot(K, rounds, color=option, linewidth=1.6, label=f"option {sweep.option}")
         ran = [at for at in sweep.by_K if at.run]
         points = {"linestyle": "none", "marker": "o", "markersize": 3.5, "color": option}
-        label = listed(f"option {sweep.option}, runs", False)
+        label = label_of(f"option {sweep.option}, runs")
         axes.plot([at.K for at in ran], [at.run for at in ran], **points, label=label)
-        label = listed(f"option {sweep.option}, predicted knee", False)
+        label = label_of(f"option {sweep.option}, predicted knee")
         axes.axvline(sweep.knee, **_knee(sweep.option), label=label)
-    axes.axhline(pair[0].kappa ** 0.5, **_FLOOR, label=listed("√(L/μ)", False))
+    axes.axhline(pair[0].kappa ** 0.5, **_FLOOR, label=label_of("√(L/μ)"))
     axes.set_title(f"L/μ = {pair[0].kappa}, δ/μ = {pair[0].ratio}", fontsize=10)
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -3,12 +3,11 @@
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trimtab.reproduce.drawing import listed, new_figure
+from trimtab.reproduce.drawing import label_of, new_figure
 from trimtab.reproduce.names import colour
-from trimtab.reproduce.records import Records
+from trimtab.reproduce.records import Records, of_kind
 from trimtab.reproduce.scaffold2020.nonconvex.cells import Kind
 from trimtab.reproduce.scaffold2020.nonconvex.sentences import rounds_by_ratio, sweeps
-from trimtab.reproduce.scaffold2020.nonconvex.table import records_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,12 +34,12 @@ def figure(records: Records) -> "Figure":
 
 def _sampled(axes: Any, records: Records, kind: Kind, guide: tuple[float, str], title: str) -> None:
     axes.set(xlabel="N/S", title=title)
-    series = list(map(rounds_by_ratio, records_of(records, kind)))
+    series = list(map(rounds_by_ratio, of_kind(records, kind).values()))
     if not series:
         return
     for rounds in series:
         look = {"color": colour("scaffold"), "markersize": 3.5, "alpha": 0.6}
-        label = listed("SCAFFOLD I, each seed", False)
+        label = label_of("SCAFFOLD I, each seed")
         axes.plot(list(rounds), list(rounds.values()), "o", **look, label=label)
     ratios = sorted({ratio for rounds in series for ratio in rounds})
     means = [fmean(rounds[ratio] for rounds in series if ratio in rounds) for ratio in ratios]
@@ -52,7 +51,7 @@ def _sampled(axes: Any, records: Records, kind: Kind, guide: tuple[float, str], 
 def _weak(axes: Any, records: Records) -> None:
     """Draw the mean over the seeds for each L/delta."""
     axes.set(xlabel="K δ/L", title="weakly convex quadratics: |∇f|²")
-    some = [sweep for record in records_of(records, "weak") for sweep in sweeps(record)]
+    some = [sweep for record in of_kind(records, "weak").values() for sweep in sweeps(record)]
     for similar, shade in zip(sorted({x.similar for x in some}), _SHADES, strict=False):
         seeds = [sweep for sweep in some if sweep.similar == similar]
         counts = list(seeds[0].rounds)

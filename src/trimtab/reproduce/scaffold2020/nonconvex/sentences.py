@@ -7,7 +7,7 @@ from math import log, sqrt
 import numpy as np
 
 from trimtab.reproduce.numbers import slope, spread
-from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.records import Record, Records, of_kind
 from trimtab.reproduce.scaffold2020.nonconvex.cells import KINDS, Kind
 from trimtab.reproduce.verdicts import (
     Held,
@@ -22,15 +22,12 @@ THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
 
 
-def of(records: Records, kind: Kind) -> dict[int, Record]:
+def complete(records: Records, kind: Kind) -> dict[int, Record]:
     """Return the records of a kind by seed; every seed must have all kinds."""
-    found: dict[str, dict[int, Record]] = {kind: {} for kind in KINDS}
-    for record in records.values():
-        settings = record["settings"]
-        found[settings["kind"]][settings["seed"]] = record
-    if not records or len({tuple(sorted(by_seed)) for by_seed in found.values()}) > 1:
+    found = {kind: of_kind(records, kind) for kind in KINDS}
+    if not records or len({tuple(by_seed) for by_seed in found.values()}) > 1:
         raise MissingRecordError
-    return dict(sorted(found[kind].items()))
+    return found[kind]
 
 
 # -- Theorem III: exponents of N/S and of 1/eps
@@ -70,7 +67,7 @@ def fitted(series: Mapping[int, Mapping[int, float]]) -> Fit:
 
 def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
     """Fit the exponent of N/S; each seed must be below the bound, and all together surely so."""
-    by_seed = of(records, kind)
+    by_seed = complete(records, kind)
     series = {seed: rounds_by_ratio(record) for seed, record in by_seed.items()}
     missed = sum(len(r["found"]) - len(series[seed]) for seed, r in by_seed.items())
     alone = {seed: slope(list(s), list(s.values())) for seed, s in series.items()}
@@ -88,7 +85,7 @@ def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
 def _against_eps(records: Records, kind: Kind) -> Verdict:
     """Fit the exponent of 1/eps where all clients are at work, seed by seed."""
     exponents = {}
-    for seed, record in of(records, kind).items():
+    for seed, record in complete(records, kind).items():
         pairs = list(zip(record["eps"], record["found"]["1"]["rounds"], strict=True))
         known = [(1 / eps, rounds) for eps, rounds in pairs if rounds is not None]
         exponents[seed] = slope(*zip(*known, strict=True))
@@ -170,7 +167,7 @@ def sweeps(record: Record) -> list[Sweep]:
 
 def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     """Return the sweeps of each seed, in which every run must have arrived."""
-    by_seed = of(records, "weak")
+    by_seed = complete(records, "weak")
     found = {seed: sweeps(record) for seed, record in by_seed.items()}
     if any(len(found[seed]) < len(record["found"]) for seed, record in by_seed.items()):
         raise MissingRecordError
@@ -225,7 +222,7 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
 )
 def map_is_what_runs_do(records: Records) -> Verdict:
     """Compare it with runs."""
-    weak = of(records, "weak").values()
+    weak = complete(records, "weak").values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]
     told = f"runs differ by {off:.1g} at most; least eigenvalue {spread(curved, '.2f')} delta"

@@ -1,7 +1,7 @@
 """Rounds by N/S, and by K for each L/delta, over the seeds."""
 
 from trimtab.reproduce.numbers import spread
-from trimtab.reproduce.records import Record, Records
+from trimtab.reproduce.records import Records, of_kind
 from trimtab.reproduce.rounds_to_target import lines
 from trimtab.reproduce.scaffold2020.nonconvex.cells import EPS, Kind
 from trimtab.reproduce.scaffold2020.nonconvex.sentences import rounds_by_ratio, sweeps
@@ -12,17 +12,12 @@ def table(records: Records) -> str:
     return f"{_third(records)}\n\n{_fourth(records)}"
 
 
-def records_of(records: Records, kind: Kind) -> list[Record]:
-    """Return the records of a kind, whatever else there is."""
-    return [record for record in records.values() if record["settings"]["kind"] == kind]
-
-
 def _third(records: Records) -> str:
     kinds: dict[Kind, str] = {
         "network": "network, squared gradient norm",
         "convex": "linear model, f - f*",
     }
-    known = {kind: list(map(rounds_by_ratio, records_of(records, kind))) for kind in kinds}
+    known = {kind: list(map(rounds_by_ratio, of_kind(records, kind).values())) for kind in kinds}
     rows = [["N/S", *(f"rounds: {title} to {EPS[-1]:g} of its start" for title in kinds.values())]]
     for ratio in sorted({ratio for some in known.values() for one in some for ratio in one}):
         seeds = [[one[ratio] for one in some if ratio in one] for some in known.values()]
@@ -32,7 +27,7 @@ def _third(records: Records) -> str:
 
 def _fourth(records: Records) -> str:
     rows = [["L/delta", "rounds: K = 1", "K large", "best K"]]
-    some = [sweep for record in records_of(records, "weak") for sweep in sweeps(record)]
+    some = [sweep for record in of_kind(records, "weak").values() for sweep in sweeps(record)]
     for similar in sorted({sweep.similar for sweep in some}):
         seeds = [sweep for sweep in some if sweep.similar == similar]
         rows.append([str(similar), spread([sweep.rounds[1] for sweep in seeds])])

@@ -5,7 +5,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trimtab.reproduce import published
-from trimtab.reproduce.drawing import add_legend, listed, new_figure
+from trimtab.reproduce.drawing import add_legend, label_of, new_figure
 from trimtab.reproduce.names import TITLES, colour, takes_local_steps
 from trimtab.reproduce.raced_record import RacedRecord, read_raced
 from trimtab.reproduce.records import Records
@@ -55,7 +55,7 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
         for name, epochs in published.TABLE3
         if (seeds := chosen(raced, algorithm=name, epochs=epochs, similarity=s))
     }
-    late = listed("ours, more than", False)
+    late = label_of("ours, more than")
     for j, ((name, epochs), seeds) in enumerate(cells.items()):
         ours = rounds(raced, algorithm=name, epochs=epochs, similarity=s)
         theirs = published.table3(name, epochs, s)
@@ -64,8 +64,8 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
             axes.bar(j - 0.2, seeds[0].limit, 0.4, color=colour(name), alpha=0.5, label=late)
             axes.text(j - 0.2, seeds[0].limit, shown(seeds, PUBLISHED), **above)
         else:
-            axes.bar(j - 0.2, ours, 0.4, color=colour(name), label=listed("ours", False))
-        said = listed("published" if theirs else "published, more than", False)
+            axes.bar(j - 0.2, ours, 0.4, color=colour(name), label=label_of("ours"))
+        said = label_of("published" if theirs else "published, more than")
         axes.bar(j + 0.2, theirs or 1000, 0.4, color="none", edgecolor=colour(name), label=said)
         if theirs is None:
             axes.text(j + 0.2, 1000, "1k+", **above)

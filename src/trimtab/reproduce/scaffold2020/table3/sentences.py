@@ -174,7 +174,7 @@ def fedavg_never_arrives(table: Table) -> bool:
 
 
 @check(
-    f"With one step size for all algorithms, {FOR_ALL[0]:.2g}, SGD does hardly depend on the "
+    f"With one step size for all algorithms, {FOR_ALL[0]:.2g}, SGD hardly depends on the "
     "similarity (within 31 %).",
     "ours: the reading under which the published SGD looks as it does",
 )

@@ -20,9 +20,9 @@ from trimtab.reproduce.rounds_to_target import (
     chosen,
     fragile_note,
     lines,
-    on_small_clients,
     rounds,
     shown,
+    small_clients,
     step_sizes,
     values,
 )
@@ -38,7 +38,7 @@ def table(records: Records) -> str:
     """Return a table for each similarity, then the other readings."""
     raced, common = read_raced(records), best_common(records)
     parts = [_tuned(raced, s) for s in values(raced, "similarity")]
-    parts += [fragile_note(raced), *on_small_clients(raced, _ROWS)]
+    parts += [fragile_note(raced), *small_clients(raced, _ROWS)]
     parts += [*_one_step_size(raced, common), *_for_all(raced), *_pixels_and_start(raced)]
     return "\n\n".join([*parts, *_closeness(raced, common)])
 
@@ -120,6 +120,10 @@ def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     return [lines(rows)] if len(rows) > 3 else []
 
 
+Named = tuple[str, int, float]
+"""A cell of the table: algorithm, epochs, similarity."""
+
+
 @dataclass(frozen=True)
 class Distance:
     """By which factors the rounds and the speed-ups over SGD miss the paper, on average.
@@ -136,33 +140,36 @@ def distance(
     raced: Sequence[RacedRecord],
     reading: Reading,
     common: Mapping[str, float],
-    cells: Collection[tuple[str, int, float]] | None = None,
+    cells: Collection[Named] | None = None,
 ) -> Distance | None:
     """Return how far a reading is from the paper, by geometric means; None if nothing is there.
 
     common: step sizes by algorithm; those that are not in it were tuned in every cell.
-    cells: those that count, as (algorithm, epochs, similarity); None: all that there are.
+    cells: those that count; None: all that there are.
     """
     off, off_in_speed_up = [], []
     for (name, epochs), row in published.TABLE3.items():
         for s, theirs in row.items():
-            if cells is not None and (name, epochs, s) not in cells:
+            ours = _ours(raced, reading, common, (name, epochs, s))
+            counts = cells is None or (name, epochs, s) in cells
+            if not counts or not theirs or not ours or ours == inf:
                 continue
-
-            def ours(name: str, epochs: int, s: float = s) -> float | None:
-                wanted = {"algorithm": name, "epochs": epochs, "similarity": s}
-                return rounds(raced, reading, eta=common.get(name), **wanted)
-
-            found, sgd = ours(name, epochs), ours("sgd", 1)
-            if not theirs or not found or found == inf:
-                continue
-            off.append(abs(log(found / theirs)))
+            off.append(abs(log(ours / theirs)))
+            sgd = _ours(raced, reading, common, ("sgd", 1, s))
             published_sgd = published.table3("sgd", 1, s)
             if name != "sgd" and published_sgd and sgd and sgd < inf:
-                off_in_speed_up.append(abs(log((sgd / found) / (published_sgd / theirs))))
+                off_in_speed_up.append(abs(log((sgd / ours) / (published_sgd / theirs))))
     if not off or not off_in_speed_up:
         return None
     return Distance(exp(fmean(off)), exp(fmean(off_in_speed_up)), len(off))
+
+
+def _ours(
+    raced: Sequence[RacedRecord], reading: Reading, common: Mapping[str, float], cell: Named
+) -> float | None:
+    name, epochs, s = cell
+    eta = common.get(name)
+    return rounds(raced, reading, algorithm=name, epochs=epochs, similarity=s, eta=eta)
 
 
 def _closeness(raced: Sequence[RacedRecord], common: Mapping[str, float]) -> list[str]:
@@ -208,7 +215,7 @@ def everywhere(eta: float) -> dict[str, float]:
     return dict.fromkeys(ALGORITHMS, eta)
 
 
-def _of_published(raced: Sequence[RacedRecord], eta: float) -> dict[tuple[str, int, float], float]:
+def _of_published(raced: Sequence[RacedRecord], eta: float) -> dict[Named, float]:
     """Return the rounds of a step size in the cells for which the paper has a number."""
     return {
         (name, epochs, s): ours
