@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.mutants.children import in_child
 from tests.mutants.operators import Mutant, function_of, mutants
-from tests.mutants.ways import ROOT, Way, imported, run_tests, with_tests_loaded
+from tests.mutants.ways import DIED, ROOT, Way, imported, run_tests, with_tests_loaded
 
 RECORDS = ROOT / "results" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -182,6 +182,8 @@ class Bench:
                 return
             if mutant.key not in known:
                 entry = verdict(file, mutant, reach, way)
+                if way is not imported and entry["by"] == DIED:
+                    continue  # perhaps of its patch; the exact way will tell
                 if not entry["by"] and not (self.whole and way is imported):
                     continue
                 known[mutant.key] = entry
@@ -190,8 +192,8 @@ class Bench:
                 file=file,
                 source=digest([ROOT / file]),
                 tests=tests,
-                total=len(set(order)),
-                mutants=[known[key] for key in dict.fromkeys(order) if key in known],
+                total=len(order),
+                mutants=[known[key] for key in order if key in known],
             )
 
 

@@ -60,8 +60,18 @@ def test_all_sources_have_mutants_and_their_selections_exist():
     assert {"src/trimtab/algorithms/scaffold.py", "src/trimtab/core/replies.py"} <= set(chosen)
     assert "src/trimtab/federation/protocol/coordinator.py" in chosen
     for file, tests in chosen.items():
-        assert mutants((ROOT / file).read_text()), file
+        keys = [mutant.key for mutant in mutants((ROOT / file).read_text())]
+        assert keys, file
+        assert len(set(keys)) == len(keys), file
         assert tests, file
+
+
+def test_a_bool_is_changed_and_not_left_out():
+    found = mutants("def f():\n    return False\n\n\ndef g():\n    return False\n    return None")
+    assert [(mutant.line, mutant.key) for mutant in found] == [
+        (2, "return False | False | True"),
+        (6, "return False | False | True | 2"),
+    ]
 
 
 def test_every_reason_is_of_a_mutant_that_there_is():
