@@ -153,9 +153,12 @@ def _variants(node: ast.AST) -> list[tuple[str, ast.AST]]:
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _ARITHMETIC:
             other, change = _ARITHMETIC[type(op)]
             return [(change, _with(node, op=other()))]
-        case ast.Compare(ops=[op]) if type(op) in _COMPARISON:
-            other, change = _COMPARISON[type(op)]
-            return [(change, _with(node, ops=[other()]))]
+        case ast.Compare(ops=ops):
+            changes = [(place, *_COMPARISON[type(op)]) for place, op in enumerate(ops)]
+            return [
+                (change, _with(node, ops=[*ops[:place], other(), *ops[place + 1 :]]))
+                for place, other, change in changes
+            ]
         case ast.BoolOp(op=ast.And()):
             return [("or for and", _with(node, op=ast.Or()))]
         case ast.BoolOp():

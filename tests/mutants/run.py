@@ -44,6 +44,7 @@ REPLIES = (
 )
 PROTOCOL = (
     "tests/federation/test_protocol.py",
+    "tests/federation/test_site.py",
     "tests/federation/test_claims.py",
     "tests/federation/test_parity.py",
     "tests/federation/test_writes.py",

@@ -66,6 +66,11 @@ def test_all_sources_have_mutants_and_their_selections_exist():
         assert tests, file
 
 
+def test_each_comparison_of_a_chain_is_changed():
+    changed = [ast.unparse(mutated("a <= b < c", mutant)) for mutant in mutants("a <= b < c")]
+    assert changed == ["a < b < c", "a <= b <= c"]
+
+
 def test_a_bool_is_changed_and_not_left_out():
     found = mutants("def f():\n    return False\n\n\ndef g():\n    return False\n    return None")
     assert [(mutant.line, mutant.key) for mutant in found] == [

@@ -11,7 +11,7 @@ from trimtab import FedAvg
 from trimtab.federation.log import LOGGER
 from trimtab.federation.message import Message
 from trimtab.federation.protocol import controls, coordinator
-from trimtab.federation.protocol.claims import NotBelieved, read_report
+from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.inquiry import Inquiry
 from trimtab.federation.protocol.outliers import outliers
@@ -161,6 +161,24 @@ def test_a_claim_is_believed_up_to_its_bound(name, most):
     for value in (most + 1, -0.5 if name == "seconds" else -1):
         with pytest.raises(NotBelieved, match=f"its {name} is .*, outside 0 … "):
             read_report(Message({name: value}))
+
+
+def test_what_a_reply_does_not_say_is_nothing():
+    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False)
+
+
+def test_names_are_believed_up_to_64_letters_and_64_of_them():
+    long, many = {"a" * 64: 1.0}, {str(i): 1.0 for i in range(64)}
+    assert read_report(Message({"metrics": long})).metrics == long
+    assert read_report(Message({"metrics": many})).metrics == many
+
+
+def test_what_is_shown_has_at_most_40_letters_and_60_digits():
+    assert shown("x" * 38) == f"'{'x' * 38}'"
+    assert shown("x" * 39) == f"'{'x' * 39} …"
+    for way in (1, -1):
+        assert shown(way * (10**60 - 1)) == f"{'-' * (way < 0)}{'9' * (40 - (way < 0))} …"
+        assert shown(way * 10**60) == "a number of more than 60 digits"
 
 
 @pytest.mark.parametrize("way", [1, -1])

@@ -139,7 +139,7 @@ class Site:
         like = self._plan(request)
         exchange = like.exchanges[number]
         x, broadcast = self._received(request, exchange.broadcast)
-        if number == 0 and like.stateful:
+        if like.stateful:
             stale = self._stale(request)
             if stale is not None:
                 return stale
