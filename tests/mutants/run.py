@@ -44,6 +44,8 @@ REPLIES = (
 )
 PROTOCOL = (
     "tests/federation/test_protocol.py",
+    "tests/federation/test_coordinator.py",
+    "tests/federation/test_controls.py",
     "tests/federation/test_site.py",
     "tests/federation/test_claims.py",
     "tests/federation/test_parity.py",
