@@ -10,7 +10,15 @@ import torch
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from tests.helpers.two_exchanges import Server, Twice, twice  # noqa: F401
-from trimtab import Diverged, FedAvg, RichardsonRomberg, Scaffold, simulate
+from trimtab import (
+    Diverged,
+    FedAvg,
+    RichardsonRomberg,
+    Rounding,
+    Scaffold,
+    Through,
+    simulate,
+)
 from trimtab.algorithms import registry
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message
@@ -320,6 +328,15 @@ def test_the_random_numbers_of_clients_are_the_simulators_in_every_exchange(make
         expected = next(sim)
         assert torch.equal(done.server.c, expected.server.c)
         assert not torch.equal(done.server.c, done.x)
+
+
+def test_an_algorithm_with_stages_goes_as_in_the_simulator(make):
+    staged = Through(SCAFFOLD, (Rounding(0.01),))
+    federation = make(staged, R=3)
+    sim = simulate(staged, federation.problem, seed=3, executor="loop")
+    for done in federation.run():
+        assert torch.equal(done.x, next(sim).x)
+    assert federation.server.audit(federation.ask).ok
 
 
 @dataclass(frozen=True, kw_only=True)

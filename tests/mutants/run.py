@@ -4,7 +4,7 @@ The tests of a selection run once, to learn which of them reach which line; then
 those of its lines, the quickest first, until one fails, in a process forked for it after all else
 is loaded (ways.py). The record in results/mutants says of each mutant which test rejected it. An
 interrupted run goes on where it stopped: what was rejected is tried again when its source changes,
-a survivor also when tests do.
+a survivor also when tests do. Edit nothing while it runs, or let it run in a copy.
 
 A survivor is either rejected by a new test, or listed in equivalent.json with the reason why nobody
 could tell it from the original.
