@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
-from tests.mutants.run import EQUIVALENT, ROOT, record_of, selections
+from tests.mutants.run import EQUIVALENT, ROOT, explained, record_of, selections
 from tests.mutants.ways import patch
 from trimtab.core import human
 
@@ -87,12 +87,11 @@ def test_every_reason_is_of_a_mutant_that_there_is():
 
 
 def test_every_survivor_on_record_has_its_reason():
-    explained = {(entry["file"], entry["key"]) for entry in json.loads(EQUIVALENT.read_text())}
     for file in selections():
         if record_of(file).exists():
             entries = json.loads(record_of(file).read_text())["mutants"]
             left = {(file, entry["key"]) for entry in entries if entry["by"] is None}
-            assert left <= explained, left - explained
+            assert left <= explained(), left - explained()
 
 
 def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
