@@ -346,10 +346,16 @@ def test_a_hello_is_held_to_the_first_round_that_the_policy_allows(tmp_path):
     """Steps that fall from round to round are enough at first, and too few in the last."""
     falling = Scheduled(FedAvg(eta_l=0.1, K=8), K=Decay(0.5))
     limits = policy("K = [4, 8]\nrounds = [1, 50]")
-    made = Governed(tmp_path, {"site1": limits}, falling)
-    cohorts = [done.cohort for done in made.run()]
-    assert [len(cohort) for cohort in cohorts] == [3, 3, 2]
-    assert made.server.standing.member("site1").tested == 1  # it was there from the start
+    made, statuses = Governed(tmp_path, {"site1": limits}, falling), []
+
+    def noting(requests, timeout):
+        for name, reply in made.ask(requests, timeout):
+            if (name, reply["kind"]) == ("site1", "hello"):
+                statuses.append(reply["status"])
+            yield name, reply
+
+    assert [len(done.cohort) for done in made.run(noting)] == [3, 3, 2]
+    assert statuses == [ReplyStatus.DONE]
     made.close()
 
 

@@ -196,11 +196,12 @@ def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
     ("norm", "refused", "logged"),
     [(10.0, False, False), (15.0, False, True), (100.0, False, True), (150.0, True, False)],
 )
+@pytest.mark.parametrize("median", [1.0, 4.0])
 def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
-    caplog, monkeypatch, norm, refused, logged
+    caplog, monkeypatch, median, norm, refused, logged
 ):
     monkeypatch.setattr(LOGGER, "propagate", True)
-    found = outliers({"a": [1.0], "b": [1.0], "c": [norm]}, 1.0, ())
+    found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
     assert (set(found) == {"c"}) is refused
     assert ("site c: array 0 has norm" in caplog.text) is logged
 
