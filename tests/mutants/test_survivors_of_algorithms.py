@@ -146,7 +146,13 @@ def test_the_rounds_of_a_cosine_are_counted():
 
 
 @pytest.mark.parametrize(
-    "algorithm", [trimtab.Scallion(eta_l=0.1, K=5), trimtab.Scaffnew(eta_l=0.1, p=0.5)], ids=repr
+    "algorithm",
+    [
+        trimtab.Scallion(eta_l=0.1, K=5),
+        trimtab.ScaffoldM(eta_l=0.1, K=5),
+        trimtab.Scaffnew(eta_l=0.1, p=0.5),
+    ],
+    ids=repr,
 )
 def test_who_divides_by_a_common_number_of_steps_refuses_slow_clients(algorithm):
     problem = trimtab.Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))
