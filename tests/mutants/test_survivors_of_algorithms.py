@@ -142,6 +142,12 @@ def test_the_rounds_of_a_cosine_are_counted():
         Cosine(R=0)
 
 
+@pytest.mark.parametrize("rate", [0.0, 1.5])
+def test_a_decay_shrinks(refused, rate):
+    with refused("Decay", f"rate={rate}"):
+        Decay(rate)
+
+
 # -- clients that make unequal numbers of steps
 
 
