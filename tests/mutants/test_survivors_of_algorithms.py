@@ -148,6 +148,12 @@ def test_a_decay_shrinks(refused, rate):
         Decay(rate)
 
 
+@pytest.mark.parametrize("step", [0.0, -0.1])
+def test_the_step_of_a_rounding_is_positive(refused, step):
+    with refused("Rounding", f"step={step}"):
+        trimtab.Rounding(step)
+
+
 # -- clients that make unequal numbers of steps
 
 
