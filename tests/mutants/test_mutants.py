@@ -3,8 +3,11 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.mutants.children import in_child
@@ -133,6 +136,23 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     assert [entry["reached_by"] for entry in record["mutants"]] == [1] * 4
     assert "3 of 4 mutants are rejected; 1 survive without a reason." in done.stdout
     assert done.returncode == 1, done.stderr
+
+
+def test_what_takes_too_long_says_nothing_even_when_it_is_ended():
+    def slow():
+        with suppress(SystemExit):
+            time.sleep(600)
+        return "a test that failed when it was ended"
+
+    def ended(*_):
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        assert in_child(slow, 0.2) is None
+        assert in_child(lambda: "done", 600.0) == "done"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():
