@@ -1,6 +1,7 @@
 """A site's policy: what is outside of it is refused with its line, before anything is computed."""
 
 import resource
+import signal
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -13,7 +14,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
-from trimtab import Epochs, FedAvg, Rounding, Scaffnew, Scaffold, Supervised, Through
+from trimtab import (
+    Decay,
+    Epochs,
+    FedAvg,
+    Rounding,
+    Scaffnew,
+    Scaffold,
+    Scheduled,
+    Supervised,
+    Through,
+)
 from trimtab.federation.message import Message, ReplyStatus
 from trimtab.federation.protocol import policy as checks
 from trimtab.federation.protocol.inquiry import Terms
@@ -141,6 +152,29 @@ def test_a_request_outside_the_policy_is_refused_with_its_line(text, header, wor
         check_request(policy(text), asked(**header), NOON)
     assert words in str(error.value)
     assert "policy.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("clock", "served"), [("08:29", False), ("08:30", True), ("09:09", True), ("09:10", False)]
+)
+def test_the_hours_are_kept_to_the_minute(clock, served):
+    now = datetime.strptime(f"2026-05-04 {clock}", "%Y-%m-%d %H:%M")
+    hours = policy('hours = "08:30-09:10"')
+    if served:
+        check_request(hours, asked(), now)
+    else:
+        with pytest.raises(OutsidePolicy, match=f"it is {clock}"):
+            check_request(hours, asked(), now)
+
+
+@pytest.mark.parametrize(("batch", "served"), [(1, False), (2, True), (100, True), (101, False)])
+def test_batches_are_kept_to_the_sample(batch, served):
+    limits = policy("batch = [2, 100]")
+    if served:
+        checks.check_round(limits, 1, batch)
+    else:
+        with pytest.raises(OutsidePolicy, match=f"a mini-batch has {batch} samples"):
+            checks.check_round(limits, 1, batch)
 
 
 def test_a_request_within_the_policy_is_not_refused():
@@ -271,7 +305,28 @@ def test_work_that_takes_too_long_is_given_up_and_the_site_stays(tmp_path):
     made.close()
 
 
-def test_memory_that_is_not_enough_is_a_refusal(tmp_path):
+def test_no_alarm_goes_off_after_the_work():
+    before = signal.getsignal(signal.SIGALRM)
+    with checks.in_time(policy("seconds = 600")):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        assert signal.getsignal(signal.SIGALRM) is not before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to …"),
+            "OutsidePolicy: policy.toml, line 2: memory = 1; it was not enough",
+        ),
+        (MemoryError(), "OutsidePolicy: policy.toml, line 2: memory = 1; it was not enough"),
+        (RuntimeError("boom"), "RuntimeError: boom"),
+    ],
+    ids=repr,
+)
+def test_memory_that_is_not_enough_is_a_refusal(tmp_path, error, words):
     made = Governed(tmp_path, {"site1": policy("memory = 1")})
 
     class Hungry:
@@ -279,11 +334,28 @@ def test_memory_that_is_not_enough_is_a_refusal(tmp_path):
             return getattr(made.problem, name)
 
         def oracle(self, i, seed, r):
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to …")
+            raise error
 
     made.sites["site1"].problem = Hungry()
     (*_, last) = made.run()
-    assert "policy.toml, line 2: memory = 1; it was not enough" in last.absent["site1"]
+    assert last.absent["site1"] == words
+    made.close()
+
+
+def test_a_hello_is_held_to_the_first_round_that_the_policy_allows(tmp_path):
+    """Steps that fall from round to round are enough at first, and too few in the last."""
+    falling = Scheduled(FedAvg(eta_l=0.1, K=8), K=Decay(0.5))
+    limits = policy("K = [4, 8]\nrounds = [1, 50]")
+    made, statuses = Governed(tmp_path, {"site1": limits}, falling), []
+
+    def noting(requests, timeout):
+        for name, reply in made.ask(requests, timeout):
+            if (name, reply["kind"]) == ("site1", "hello"):
+                statuses.append(reply["status"])
+            yield name, reply
+
+    assert [len(done.cohort) for done in made.run(noting)] == [3, 3, 2]
+    assert statuses == [ReplyStatus.DONE]
     made.close()
 
 

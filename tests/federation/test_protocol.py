@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
+from tests.helpers.two_exchanges import twice  # noqa: F401
 from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Supervised, simulate
 from trimtab._version import RESULTS, __version__
 from trimtab.algorithms import registry
@@ -417,38 +418,11 @@ def test_metrics_are_weighted_by_the_test_samples(make):
 # -- several exchanges
 
 
-@dataclass(frozen=True, kw_only=True)
-class Twice:
-    """Client state that changes in both of two exchanges: it counts how often it was asked."""
-
-    def init_server(self, x):
-        return controls_server(x, torch.zeros_like(x))
-
-    def init_client(self, x):
-        return torch.zeros_like(x)
-
-    def first(self, g, n_i, x):
-        return (g(x),), n_i + 1
-
-    def second(self, g, n_i, x, c):
-        return (n_i + 1 - n_i % 2 + g(x) * 0,), n_i + 1
-
-    def round(self, server, clients):
-        clients.run(self.first, server.x)
-        (n,) = clients.run(self.second, server.x, server.c).mean()
-        return server._replace(c=n)
-
-
-controls_server = type(Scaffold(eta_l=1, K=1).init_server(torch.zeros(1)))
-
-
 def test_state_becomes_pending_at_the_last_exchange_and_only_the_faithful_are_asked(
-    make, monkeypatch
+    make,
+    twice,  # noqa: F811
 ):
-    monkeypatch.setitem(
-        registry._own, "twice", registry.Kind("twice", Twice, "Twice", "#000", "Twice")
-    )
-    federation = make(Twice(), R=4)
+    federation = make(twice, R=4)
     asked = []
 
     def ask(requests, timeout):

@@ -26,11 +26,12 @@ def in_child(
                 answer.write_text(json.dumps(work()))
             finally:
                 os._exit(0)
+        ended = False
         try:
-            _wait(child, seconds)
+            ended = _wait(child, seconds)
         finally:
             _end(child)
-        return json.loads(answer.read_text()) if answer.exists() else None
+        return json.loads(answer.read_text()) if ended and answer.exists() else None
 
 
 def _silence() -> None:
@@ -39,13 +40,14 @@ def _silence() -> None:
         os.dup2(nothing, stream)
 
 
-def _wait(child: int, seconds: float | None) -> None:
-    """Wait until a child has ended, at most so long."""
+def _wait(child: int, seconds: float | None) -> bool:
+    """Wait until a child has ended, at most so long; tell whether it has."""
     until = None if seconds is None else time.monotonic() + seconds
     while until is None or time.monotonic() < until:
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            return
+            return True
         time.sleep(0.02)
+    return False
 
 
 def _end(child: int) -> None:

@@ -4,9 +4,10 @@ Left alone: annotations, docstrings, decorators, imports, what is logged, the wo
 """
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ARITHMETIC: dict[type, tuple[type, str]] = {
     ast.Add: (ast.Sub, "- for +"),
@@ -48,11 +49,13 @@ class Mutant:
     change: str
     spot: int
     way: int
+    again: int = 0  # how many before it in the file read the same
 
     @property
     def key(self) -> str:
         """What it is known by while its file is edited elsewhere."""
-        return f"{self.text} | {self.was} | {self.change}"
+        same = f" | {self.again + 1}" if self.again else ""
+        return f"{self.text} | {self.was} | {self.change}{same}"
 
 
 def mutants(source: str) -> list[Mutant]:
@@ -60,6 +63,8 @@ def mutants(source: str) -> list[Mutant]:
 
     >>> [mutant.key for mutant in mutants("def f(a, b):\\n    return a - b")]
     ['return a - b | return a - b | None returned', 'return a - b | a - b | + for -']
+    >>> [mutant.key for mutant in mutants("a = f(0, 0)")]
+    ['a = f(0, 0) | 0 | 1', 'a = f(0, 0) | 0 | 1 | 2']
     """
     lines = source.splitlines()
     found = []
@@ -69,7 +74,12 @@ def mutants(source: str) -> list[Mutant]:
             reach = (statement.lineno, node.end_lineno or node.lineno)
             was = " ".join((ast.get_source_segment(source, node) or "").split())[:LONGEST]
             found.append(Mutant(node.lineno, reach, text, was, change, spot, way))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.spot, mutant.way))
+    seen: Counter[str] = Counter()
+    numbered = []
+    for mutant in sorted(found, key=lambda mutant: (mutant.line, mutant.spot, mutant.way)):
+        numbered.append(replace(mutant, again=seen[mutant.key]))
+        seen[mutant.key] += 1
+    return numbered
 
 
 def mutated(source: str, mutant: Mutant) -> ast.Module:
@@ -143,9 +153,12 @@ def _variants(node: ast.AST) -> list[tuple[str, ast.AST]]:
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _ARITHMETIC:
             other, change = _ARITHMETIC[type(op)]
             return [(change, _with(node, op=other()))]
-        case ast.Compare(ops=[op]) if type(op) in _COMPARISON:
-            other, change = _COMPARISON[type(op)]
-            return [(change, _with(node, ops=[other()]))]
+        case ast.Compare(ops=ops):
+            changes = [(place, *_COMPARISON[type(op)]) for place, op in enumerate(ops)]
+            return [
+                (change, _with(node, ops=[*ops[:place], other(), *ops[place + 1 :]]))
+                for place, other, change in changes
+            ]
         case ast.BoolOp(op=ast.And()):
             return [("or for and", _with(node, op=ast.Or()))]
         case ast.BoolOp():
@@ -164,14 +177,12 @@ def _variants(node: ast.AST) -> list[tuple[str, ast.AST]]:
             return [("negated", _with(node, test=negated))] if plain else []
         case ast.Raise() | ast.Expr(value=ast.Call()) | ast.Break() | ast.Continue():
             return [("left out", ast.Pass())]
-        case ast.Return(value=ast.expr()) if not _is_nothing(node):
+        case ast.Return(value=ast.Constant(value=bool() | None)):
+            return []  # a bool is changed itself, and None is as false as False
+        case ast.Return(value=ast.expr()):
             return [("None returned", ast.Return(ast.Constant(None)))]
         case _:
             return []
-
-
-def _is_nothing(node: ast.Return) -> bool:
-    return isinstance(node.value, ast.Constant) and node.value.value is None
 
 
 def _with(node: ast.AST, **changes: object) -> ast.AST:

@@ -1,10 +1,10 @@
 """Run the tests against every mutant of the algorithms and of the protocol: `make mutants`.
 
 The tests of a selection run once, to learn which of them reach which line; then each mutant gets
-those of its lines, the quickest first, until one fails, in a process forked for it after all else
-is loaded (ways.py). The record in results/mutants says of each mutant which test rejected it. An
-interrupted run goes on where it stopped: what was rejected is tried again when its source changes,
-a survivor also when tests do.
+those of its lines, until one fails, in a process forked for it after all else is loaded (ways.py).
+The record in results/mutants says of each mutant which test rejected it. An interrupted run goes on
+where it stopped: what was rejected is tried again when its source changes, a survivor also when
+tests do. Edit nothing while it runs, or let it run in a copy.
 
 A survivor is either rejected by a new test, or listed in equivalent.json with the reason why nobody
 could tell it from the original.
@@ -16,6 +16,7 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 from tests.mutants.children import in_child
 from tests.mutants.operators import Mutant, function_of, mutants
-from tests.mutants.ways import ROOT, Way, imported, run_tests, with_tests_loaded
+from tests.mutants.ways import DIED, ROOT, Way, imported, run_tests, with_tests_loaded
 
 RECORDS = ROOT / "results" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -44,6 +45,9 @@ REPLIES = (
 )
 PROTOCOL = (
     "tests/federation/test_protocol.py",
+    "tests/federation/test_coordinator.py",
+    "tests/federation/test_controls.py",
+    "tests/federation/test_site.py",
     "tests/federation/test_claims.py",
     "tests/federation/test_parity.py",
     "tests/federation/test_writes.py",
@@ -79,20 +83,21 @@ def selections() -> dict[str, tuple[str, ...]]:
 
 @dataclass
 class Reach:
-    """Which tests reach a line, and how long each takes."""
+    """Which tests reach a line of a file, and how long each takes."""
 
     by_line: dict[int, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)  # how many mutants of the file, by test
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that reach a mutant, the quickest first.
+        """Return the tests that reach a mutant, first who rejected most, then the quickest.
 
         A line that runs when its module is imported is reached by all.
         """
         lines = range(mutant.lines[0], mutant.lines[1] + 1)
         found = {test for line in lines for test in self.by_line.get(line, ())}
         found = set(self.seconds) if "" in found else found
-        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+        return sorted(found, key=lambda t: (-self.rejected[t], self.seconds.get(t, 0.0), t))
 
 
 def look(files: Sequence[str], tests: Sequence[str]) -> dict[str, Any]:
@@ -175,13 +180,16 @@ class Bench:
         source = (ROOT / file).read_text()
         known, todo = self.todo(file, tests)
         order = [mutant.key for mutant in mutants(source)]
-        if way is not imported:
-            todo = [mutant for mutant in todo if function_of(source, mutant)]
+        if way is not imported:  # which would not end sooner for one that is to survive
+            reasons = explained()
+            todo = [m for m in todo if function_of(source, m) and (file, m.key) not in reasons]
         for mutant in todo:
             if time.monotonic() > until:
                 return
             if mutant.key not in known:
                 entry = verdict(file, mutant, reach, way)
+                if way is not imported and entry["by"] == DIED:
+                    continue  # perhaps of its patch; the exact way will tell
                 if not entry["by"] and not (self.whole and way is imported):
                     continue
                 known[mutant.key] = entry
@@ -190,8 +198,8 @@ class Bench:
                 file=file,
                 source=digest([ROOT / file]),
                 tests=tests,
-                total=len(set(order)),
-                mutants=[known[key] for key in dict.fromkeys(order) if key in known],
+                total=len(order),
+                mutants=[known[key] for key in order if key in known],
             )
 
 
@@ -201,6 +209,7 @@ def verdict(file: str, mutant: Mutant, reach: Reach, way: Way) -> dict[str, Any]
         if part and not by:
             usual = sum(reach.seconds.get(test, 0.0) for test in part)
             by = way(file, mutant, part, max(AT_LEAST, PATIENCE * usual))
+    reach.rejected.update([by] * (by in reach.seconds))
     entry = {"line": mutant.line, "key": mutant.key, "by": by or None, "reached_by": len(tests)}
     print(f"{file}:{mutant.line} {'rejected' if by else 'SURVIVES'}: {mutant.key}", flush=True)
     return entry
@@ -213,14 +222,18 @@ def write(record: Path, **whole: Any) -> None:
     part.replace(record)
 
 
+def explained() -> set[tuple[str, str]]:
+    """Return the mutants that nobody could tell from the original, by their files and keys."""
+    return {(entry["file"], entry["key"]) for entry in json.loads(EQUIVALENT.read_text())}
+
+
 def survivors() -> list[tuple[str, int, str]]:
     """Return the mutants on record that no test rejected and that nobody has explained."""
-    explained = {(entry["file"], entry["key"]) for entry in json.loads(EQUIVALENT.read_text())}
-    found = []
+    found, reasons = [], explained()
     for path in sorted(RECORDS.glob("*.json")):
         record = json.loads(path.read_text())
         for entry in record["mutants"]:
-            if entry["by"] is None and (record["file"], entry["key"]) not in explained:
+            if entry["by"] is None and (record["file"], entry["key"]) not in reasons:
                 found.append((record["file"], entry["line"], entry["key"]))
     return found
 

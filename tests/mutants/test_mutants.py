@@ -3,13 +3,16 @@
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
-from tests.mutants.run import EQUIVALENT, ROOT, record_of, selections
+from tests.mutants.run import EQUIVALENT, ROOT, explained, record_of, selections
 from tests.mutants.ways import patch
 from trimtab.core import human
 
@@ -60,8 +63,23 @@ def test_all_sources_have_mutants_and_their_selections_exist():
     assert {"src/trimtab/algorithms/scaffold.py", "src/trimtab/core/replies.py"} <= set(chosen)
     assert "src/trimtab/federation/protocol/coordinator.py" in chosen
     for file, tests in chosen.items():
-        assert mutants((ROOT / file).read_text()), file
+        keys = [mutant.key for mutant in mutants((ROOT / file).read_text())]
+        assert keys, file
+        assert len(set(keys)) == len(keys), file
         assert tests, file
+
+
+def test_each_comparison_of_a_chain_is_changed():
+    changed = [ast.unparse(mutated("a <= b < c", mutant)) for mutant in mutants("a <= b < c")]
+    assert changed == ["a < b < c", "a <= b <= c"]
+
+
+def test_a_bool_is_changed_and_not_left_out():
+    found = mutants("def f():\n    return False\n\n\ndef g():\n    return False\n    return None")
+    assert [(mutant.line, mutant.key) for mutant in found] == [
+        (2, "return False | False | True"),
+        (6, "return False | False | True | 2"),
+    ]
 
 
 def test_every_reason_is_of_a_mutant_that_there_is():
@@ -72,12 +90,11 @@ def test_every_reason_is_of_a_mutant_that_there_is():
 
 
 def test_every_survivor_on_record_has_its_reason():
-    explained = {(entry["file"], entry["key"]) for entry in json.loads(EQUIVALENT.read_text())}
     for file in selections():
         if record_of(file).exists():
             entries = json.loads(record_of(file).read_text())["mutants"]
             left = {(file, entry["key"]) for entry in entries if entry["by"] is None}
-            assert left <= explained, left - explained
+            assert left <= explained(), left - explained()
 
 
 def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
@@ -119,6 +136,23 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     assert [entry["reached_by"] for entry in record["mutants"]] == [1] * 4
     assert "3 of 4 mutants are rejected; 1 survive without a reason." in done.stdout
     assert done.returncode == 1, done.stderr
+
+
+def test_what_takes_too_long_says_nothing_even_when_it_is_ended():
+    def slow():
+        with suppress(SystemExit):
+            time.sleep(600)
+        return "a test that failed when it was ended"
+
+    def ended(*_):
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        assert in_child(slow, 0.2) is None
+        assert in_child(lambda: "done", 600.0) == "done"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():

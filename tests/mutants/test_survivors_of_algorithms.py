@@ -142,11 +142,29 @@ def test_the_rounds_of_a_cosine_are_counted():
         Cosine(R=0)
 
 
+@pytest.mark.parametrize("rate", [0.0, 1.5])
+def test_a_decay_shrinks(refused, rate):
+    with refused("Decay", f"rate={rate}"):
+        Decay(rate)
+
+
+@pytest.mark.parametrize("step", [0.0, -0.1])
+def test_the_step_of_a_rounding_is_positive(refused, step):
+    with refused("Rounding", f"step={step}"):
+        trimtab.Rounding(step)
+
+
 # -- clients that make unequal numbers of steps
 
 
 @pytest.mark.parametrize(
-    "algorithm", [trimtab.Scallion(eta_l=0.1, K=5), trimtab.Scaffnew(eta_l=0.1, p=0.5)], ids=repr
+    "algorithm",
+    [
+        trimtab.Scallion(eta_l=0.1, K=5),
+        trimtab.ScaffoldM(eta_l=0.1, K=5),
+        trimtab.Scaffnew(eta_l=0.1, p=0.5),
+    ],
+    ids=repr,
 )
 def test_who_divides_by_a_common_number_of_steps_refuses_slow_clients(algorithm):
     problem = trimtab.Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))

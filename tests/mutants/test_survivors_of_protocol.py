@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from trimtab import FedAvg
 from trimtab.federation.log import LOGGER
 from trimtab.federation.message import Message
 from trimtab.federation.protocol import controls, coordinator
-from trimtab.federation.protocol.claims import NotBelieved, read_report
+from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.inquiry import Inquiry
 from trimtab.federation.protocol.outliers import outliers
@@ -163,6 +164,24 @@ def test_a_claim_is_believed_up_to_its_bound(name, most):
             read_report(Message({name: value}))
 
 
+def test_what_a_reply_does_not_say_is_nothing():
+    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False)
+
+
+def test_names_are_believed_up_to_64_letters_and_64_of_them():
+    long, many = {"a" * 64: 1.0}, {str(i): 1.0 for i in range(64)}
+    assert read_report(Message({"metrics": long})).metrics == long
+    assert read_report(Message({"metrics": many})).metrics == many
+
+
+def test_what_is_shown_has_at_most_40_letters_and_60_digits():
+    assert shown("x" * 38) == f"'{'x' * 38}'"
+    assert shown("x" * 39) == f"'{'x' * 39} …"
+    for way in (1, -1):
+        assert shown(way * (10**60 - 1)) == f"{'-' * (way < 0)}{'9' * (40 - (way < 0))} …"
+        assert shown(way * 10**60) == "a number of more than 60 digits"
+
+
 @pytest.mark.parametrize("way", [1, -1])
 def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
     end = 1.0 if way > 0 else 0.0
@@ -175,13 +194,14 @@ def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
 
 @pytest.mark.parametrize(
     ("norm", "refused", "logged"),
-    [(9.0, False, False), (15.0, False, True), (99.0, False, True), (150.0, True, False)],
+    [(10.0, False, False), (15.0, False, True), (100.0, False, True), (150.0, True, False)],
 )
+@pytest.mark.parametrize("median", [1.0, 4.0])
 def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
-    caplog, monkeypatch, norm, refused, logged
+    caplog, monkeypatch, median, norm, refused, logged
 ):
     monkeypatch.setattr(LOGGER, "propagate", True)
-    found = outliers({"a": [1.0], "b": [1.0], "c": [norm]}, 1.0, ())
+    found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
     assert (set(found) == {"c"}) is refused
     assert ("site c: array 0 has norm" in caplog.text) is logged
 
@@ -191,6 +211,9 @@ def test_norms_are_compared_from_three_sites_on_and_above_rounding():
     still = {"a": [0.0], "b": [0.0]}
     assert outliers(still | {"c": [0.9e-4]}, 1.0, ()) == {}
     assert set(outliers(still | {"c": [1.5e-4]}, 1.0, ())) == {"c"}
+    assert outliers(still | {"c": [0.9e-3]}, 10.0, ()) == {}
+    found = outliers(still | {"c": [1.5e-3]}, 10.0, ())
+    assert found == {"c": "array 0 has norm 0.0015, 150 times what can be expected"}
 
 
 def test_the_defaults_of_an_experiment_are_those_that_the_documentation_says():
@@ -213,13 +236,72 @@ def test_who_is_turned_away_is_told_unless_it_need_not_be():
     assert inspect.signature(Inquiry.turn_away).parameters["tell"].default is True
 
 
-def test_a_checkpoint_that_lacks_something_is_no_checkpoint(tmp_path, refused):
-    server = FedAvg(eta_l=0.1, K=1).init_server(torch.zeros(2))
-    standing = Standing("e", FedAvg(eta_l=0.1, K=1), 0, "uniform", server, (Member("a", 0, 1.0),))
-    Ledger(tmp_path).commit(standing, "begin")
-    path = tmp_path / ledger.CHECKPOINT
+@pytest.fixture
+def begun(tmp_path):
+    """Return a folder with a checkpoint, and what it holds."""
+    algorithm = FedAvg(eta_l=0.1, K=1)
+    server = algorithm.init_server(torch.zeros(2))
+    members = (Member("a", 0, 1.0, tested=4), Member("b", 1, 3.0, tested=0), Member("c", 2, 4.0))
+    Ledger(tmp_path).commit(Standing("e", algorithm, 0, "uniform", server, members), "begin")
+    return tmp_path, ledger.read_standing(tmp_path)
+
+
+def rewritten(folder, **changes):
+    """Write the checkpoint anew, with some entries of its header changed, or None left out."""
+    path = folder / ledger.CHECKPOINT
     whole = files.read(path)
-    header = {name: value for name, value in whole.header.items() if name != "experiment"}
+    header = {n: value for n, value in (whole.header | changes).items() if value is not None}
     files.write(path, Message(header, whole.arrays), "server:checkpoint")
+
+
+def test_a_checkpoint_that_lacks_something_is_no_checkpoint(begun, refused):
+    folder, _ = begun
+    rewritten(folder, experiment=None)
     with refused("is no checkpoint of this trimtab"):
-        ledger.read_standing(tmp_path)
+        ledger.read_standing(folder)
+
+
+def test_a_checkpoint_of_another_format_is_refused(begun, refused):
+    folder, _ = begun
+    for there in (2, None):
+        rewritten(folder, format=there)
+        with refused(f"has format {there}, this trimtab reads 1"):
+            ledger.read_standing(folder)
+
+
+def test_what_is_committed_is_what_is_read(begun):
+    folder, first = begun
+    assert first.p == {"a": 1 / 8, "b": 3 / 8, "c": 4 / 8}
+    assert first.testing == 2  # a does, c has not said yet
+    assert first.with_sizes({"a": 9, "c": 7}).members == (
+        *first.members[:2],
+        replace(first.members[2], tested=7),
+    )
+    accepted = [member.accepted for member in replace(first).accepting("ab", ["a", "c"])]
+    assert accepted == ["ab", "start", "ab"]
+    assert (first.summary.commit, first.summary.p) == (1, first.p)
+    book = Ledger(folder)
+    book.commit(replace(first, r=5, epoch=2), "round", cohort=["a"])
+    facts = {"commit": 2, "kind": "round", "r": 5, "epoch": 2, "cohort": ["a"]}
+    assert book.lines[-1] == Ledger(folder).lines[-1] == facts
+    assert (book.standing.commit, book.standing.r) == (2, 5)
+
+
+@pytest.mark.parametrize("place", ["before-journal", "after-journal", "before-checkpoint"])
+def test_a_crash_before_its_checkpoint_undoes_a_commit(begun, monkeypatch, place):
+    folder, first = begun
+
+    def die(name):
+        if name == f"server:{place}":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trimtab.federation.storage.faults.point", die)
+        with pytest.raises(KeyboardInterrupt):
+            Ledger(folder).commit(first, "join", site="d")
+    written = 1 if place == "before-journal" else 2
+    assert len((folder / JOURNAL).read_bytes().splitlines()) == written
+    again = Ledger(folder)
+    assert (again.standing.commit, numbers(again.lines)) == (1, [1])
+    again.commit(again.standing, "leave", site="a")
+    assert [row["kind"] for row in Ledger(folder).lines] == ["begin", "leave"]

@@ -122,7 +122,8 @@ def _patched(
                 break
         return notes.failed
 
-    return in_child(work, seconds) or ""  # one that died is left to the exact way
+    found = in_child(work, seconds)
+    return DIED if found is None else found
 
 
 def patch(file: str, mutant: Mutant) -> bool:

@@ -89,7 +89,7 @@ def shown(value: Any) -> str:
     >>> shown(10**70), shown([[]] * 1000)
     ('a number of more than 60 digits', '[[], [], [], [], [], [], [], [], [], [], …')
     """
-    if isinstance(value, int) and abs(value) > 10**60:
+    if isinstance(value, int) and abs(value) >= 10**60:
         return "a number of more than 60 digits"
     return printable(repr(value), 40)
 

@@ -220,7 +220,7 @@ class Coordinator:
         x = self.standing.server.x
         return Cohort(
             self.standing,
-            plan(at(self.standing.algorithm, self.standing.r + 1), x.numel(), x.dtype),
+            plan(self.standing.algorithm, x.numel(), x.dtype),
             self._inquiry(ask),
             self._spool,
             min_sites=self.min_sites,

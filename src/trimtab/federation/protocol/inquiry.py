@@ -58,7 +58,7 @@ class RequestClock:
 
     def pass_by(self, name: str, seen: int) -> None:
         """Go beyond a number that a site has seen."""
-        self.ahead[name] = max(self.ahead.get(name, 0), seen)
+        self.ahead[name] = max(self.ahead.get(name, seen), seen)
 
 
 @dataclass(frozen=True)

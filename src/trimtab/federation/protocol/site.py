@@ -136,10 +136,10 @@ class Site:
     def _work(self, request: Message) -> Message:
         """Run one exchange of a round; at its last, keep the new state before answering."""
         started, number = perf_counter(), request["exchange"]
-        like = self._plan(request)
+        like = self._plan(at(self._algorithm(request), request["r"]))
         exchange = like.exchanges[number]
         x, broadcast = self._received(request, exchange.broadcast)
-        if number == 0 and like.stateful:
+        if like.stateful:
             stale = self._stale(request)
             if stale is not None:
                 return stale
@@ -179,7 +179,8 @@ class Site:
 
     def _restore(self, request: Message) -> Message:
         """Take a state from the server in place of one that is gone."""
-        check_arrays("the server's state", request.arrays, leaves(self._plan(request).client))
+        like = self._plan(self._algorithm(request))
+        check_arrays("the server's state", request.arrays, leaves(like.client))
         stale = self._stale(request)
         if stale is not None:
             return stale
@@ -264,9 +265,8 @@ class Site:
     def _algorithm(self, request: Message) -> Any:
         return decode(request["algorithm"])
 
-    def _plan(self, request: Message) -> Plan:
-        now = at(self._algorithm(request), request.header.get("r", 1))
-        return plan(now, self.problem.d, self._dtype)
+    def _plan(self, algorithm: Any) -> Plan:
+        return plan(algorithm, self.problem.d, self._dtype)
 
     def _received(self, request: Message, like: tuple[Any, ...]) -> tuple[Vector, tuple[Any, ...]]:
         """Return x and the broadcast of a request."""

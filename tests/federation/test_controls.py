@@ -1,0 +1,196 @@
+"""The invariant c = sum p_i c_i: what an audit lets go, whom it names, who joins and forgets."""
+
+from dataclasses import dataclass
+from math import isnan
+
+import pytest
+import torch
+
+from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
+from tests.helpers.two_exchanges import Server
+from trimtab import FedAvg, Quadratic, Scaffold
+from trimtab.algorithms import registry
+from trimtab.federation.message import Message
+from trimtab.federation.protocol.controls import Audit
+
+SCAFFOLD = Scaffold(eta_l=0.1, K=3)
+HALF_OF_THE_DIGITS = torch.finfo(torch.float64).eps ** 0.5
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make a federation, and run a round of it; end it after the test."""
+    made = []
+
+    def make(algorithm=SCAFFOLD, problem=None, **options):
+        problem = quadratic() if problem is None else problem
+        made.append(Federation(tmp_path / str(len(made)), algorithm, problem, **options))
+        next(made[-1].server.run(made[-1].ask))
+        return made[-1]
+
+    yield make
+    for federation in made:
+        federation.close()
+
+
+def small(by=1e-3):
+    """Return quadratics whose gradients, and so the controls, are small."""
+    usual = quadratic()
+    return Quadratic(A=usual.A, b=by * usual.b)
+
+
+def showing(federation, controls):
+    """Return a transport on which sites show these controls."""
+
+    def ask(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            lie = name in controls and reply["kind"] == "control"
+            arrays = {"0": torch.tensor(controls[name]).double()} if lie else reply.arrays
+            yield name, Message(reply.header, arrays)
+
+    return ask
+
+
+# -- the audit
+
+
+def test_controls_that_agree_to_the_last_bit_are_in_order():
+    assert Audit(0.0, 0.0, {}, 0.0, {}).ok
+    assert not Audit(1e-300, 0.0, {}, 0.0, {}).ok
+
+
+def test_an_audit_lets_half_of_the_digits_go(make):
+    federation = make(problem=small())
+    audit = federation.server.audit(federation.ask)
+    peak = max(line.get("control", 0.0) for line in federation.server.journal)
+    assert 0 < audit.largest < 0.1
+    assert audit.tolerance == pytest.approx(HALF_OF_THE_DIGITS * max(audit.largest, peak))
+
+
+def test_an_audit_remembers_how_large_the_controls_once_were(make):
+    federation = make(x=torch.full((2,), 1e3).double(), R=40)
+    federation.run()
+    peak = max(line.get("control", 0.0) for line in federation.server.journal)
+    audit = federation.server.audit(federation.ask)
+    assert peak > 10 * audit.largest
+    assert audit.tolerance == pytest.approx(HALF_OF_THE_DIGITS * peak)
+
+
+def test_an_audit_goes_on_without_the_journal(make):
+    federation = make(problem=small())
+    (federation.server.folder / "journal.jsonl").unlink()
+    federation.restart_server()
+    audit = federation.server.audit(federation.ask)
+    assert audit.ok
+    assert audit.tolerance < 0.1 * HALF_OF_THE_DIGITS
+
+
+def test_an_audit_that_nobody_answers_is_not_in_order(make):
+    federation = make()
+    audit = federation.server.audit(lambda requests, timeout: ())
+    assert not audit.ok
+    assert isnan(audit.deviation)
+    assert audit.largest == 0.0
+    assert set(audit.missing) == set(federation.names)
+
+
+@pytest.mark.parametrize(("norm", "named"), [(1.5e-4, True), (0.9e-4, False)])
+def test_a_control_beside_zeros_is_named_above_rounding(make, norm, named):
+    federation = make(problem=small())
+    lies = {"site0": [0.0, 0.0], "site1": [0.0, 0.0], "site2": [norm, 0.0]}
+    audit = federation.server.audit(showing(federation, lies))
+    assert not audit.ok
+    assert set(audit.suspects) == ({"site2"} if named else set())
+
+
+@pytest.mark.parametrize(
+    ("scale", "norm", "taken"),
+    [(0.0, 0.9e6, True), (0.0, 1.5e6, False), (10.0, 5e6, True), (10.0, 1.6e7, False)],
+)
+def test_a_control_is_absurd_beyond_a_million_times_x(make, scale, norm, taken):
+    federation = make(problem=small(), x=torch.tensor([scale, 0.0]).double())
+    audit = federation.server.audit(showing(federation, {"site1": [norm, 0.0]}))
+    assert ("site1" not in audit.missing) is taken
+    if not taken:
+        assert "its state: array 0 has norm" in audit.missing["site1"]
+
+
+# -- who comes, goes and forgets
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromOne:
+    """An algorithm whose controls begin at one."""
+
+    def init_server(self, x):
+        return Server(x, torch.ones_like(x))
+
+    def init_client(self, x):
+        return torch.ones_like(x)
+
+    def local(self, g, c_i, x):
+        return (g(x) - c_i,), g(x)
+
+    def round(self, server, clients):
+        (dc,) = clients.run(self.local, server.x).mean()
+        return server._replace(c=server.c + dc)
+
+
+def test_controls_that_do_not_begin_at_zero_are_kept_in_balance(make, monkeypatch):
+    kind = registry.Kind("fromone", FromOne, "FromOne", "#000", "FromOne")
+    monkeypatch.setitem(registry._own, "fromone", kind)
+    federation = make(FromOne(), quadratic(5), N=3)
+    for number, name in enumerate(("new", "newer"), 3):
+        federation.sites[name] = federation.site(name)
+        federation.server.join(federation.ask, name)
+        assert federation.server.standing.member(name).index == number
+        assert federation.server.audit(federation.ask).ok
+    assert federation.server.standing.numbers == 5
+
+
+def test_only_who_joins_is_asked(make):
+    federation, asked = make(problem=quadratic(5), N=3), []
+    federation.sites["new"] = federation.site("new")
+
+    def noting(requests, timeout):
+        asked.extend(requests)
+        return federation.ask(requests, timeout)
+
+    federation.server.join(noting, "new")
+    assert asked == ["new"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """An algorithm whose clients remember something, and whose server no c."""
+
+    def init_server(self, x):
+        return Plain(x)
+
+    def init_client(self, x):
+        return torch.zeros_like(x)
+
+    def local(self, g, n_i, x):
+        return (g(x),), n_i + 1
+
+    def round(self, server, clients):
+        (dx,) = clients.run(self.local, server.x).mean()
+        return Plain(server.x - 0.1 * dx)
+
+
+Plain = type(FedAvg(eta_l=1, K=1).init_server(torch.zeros(1)))
+
+
+def test_without_controls_a_lost_state_begins_all_anew(make, monkeypatch):
+    kind = registry.Kind("counting", Counting, "Counting", "#000", "Counting")
+    monkeypatch.setitem(registry._own, "counting", kind)
+    federation = make(Counting(), R=4)
+    folder = federation.folder / "site1" / federation.server.standing.experiment
+    for path in folder.iterdir():
+        path.unlink()
+    rounds = federation.run()
+    kinds = [line["kind"] for line in federation.server.journal]
+    assert kinds.count("restart") == 1
+    assert "restore" not in kinds
+    assert federation.server.standing.epoch == 1
+    assert [len(done.cohort) for done in rounds] == [2, 3, 3]
