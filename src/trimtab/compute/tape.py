@@ -17,6 +17,8 @@ from functools import cache, cached_property
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from torch import Tensor
+
 from trimtab.compute.kernel import Code
 from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
 from trimtab.core import Epochs, Leaf, Program, State, leaves, map_leaves
@@ -226,6 +228,8 @@ _UNCHANGING = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 def _form(tree: State) -> Any:
     """Return the structure of a tree, and the shapes and types of its leaves."""
+    if type(tree) is Tensor:  # as most are
+        return tree.shape, tree.dtype
     if isinstance(tree, tuple):
         return (type(tree), *map(_form, tree))
     return tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))

@@ -117,5 +117,9 @@ class Cohort:
 
 
 def all_finite(state: State) -> bool:
-    """Tell whether all numbers are finite: those of a finite sum are; else look at each."""
-    return all(isfinite(leaf.sum()) or bool(torch.isfinite(leaf).all()) for leaf in leaves(state))
+    """Tell whether all numbers are finite: those of a finite norm are; else look at each."""
+    for leaf in leaves(state):
+        total = leaf.dot(leaf) if leaf.dim() == 1 and leaf.is_floating_point() else leaf.sum()
+        if not (isfinite(total) or bool(torch.isfinite(leaf).all())):
+            return False
+    return True
