@@ -71,6 +71,11 @@ class Traced:
     tape: Tape | None
     asked: tuple[int | Epochs, ...]
 
+    @cached_property
+    def in_epochs(self) -> bool:
+        """Whether clients with other numbers of samples make other numbers of steps."""
+        return any(isinstance(K, Epochs) for K in self.asked)
+
 
 def trace(
     program: Program,

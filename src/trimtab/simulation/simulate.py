@@ -140,8 +140,13 @@ class Simulation(Iterator[Round]):
     def __next__(self) -> Round:
         if self.cohorts is not None and self.r >= len(self.cohorts):
             raise StopIteration
-        with torch.no_grad(), one_thread(when=self.runs_on.threads == "one"):
-            return self._round()
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)  # as torch.no_grad() does, in half its time
+        try:
+            with one_thread(when=self.runs_on.threads == "one"):
+                return self._round()
+        finally:
+            torch.set_grad_enabled(before)
 
     def _round(self) -> Round:
         started, r = perf_counter(), self.r + 1

@@ -394,8 +394,9 @@ class Supervised(FromTables):
     @property
     def _oracles(self) -> Oracles:
         """Its gradients, with the settings that it has now."""
-        cut = (self.clients, self.batch, self.sampling)
-        return Oracles(self._mean_loss, *cut, self.l2, self._vectorised)
+        return Oracles(
+            self._mean_loss, self.clients, self.batch, self.sampling, self.l2, self._vectorised
+        )
 
     @property
     def _objective(self) -> Objective:

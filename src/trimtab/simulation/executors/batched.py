@@ -51,7 +51,7 @@ class Batched(Executor):
 def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], Traced]]:
     """Return clients in groups that make the same numbers of local steps, with what they do."""
     first = _traced(e, clients[0])
-    if not e.slow and not any(isinstance(K, Epochs) for K in first.asked):
+    if not e.slow and not first.in_epochs:
         return [(clients, first)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in clients:
@@ -61,6 +61,8 @@ def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], 
 
 def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
     """Go through slices of about the same size: a small one at the end leaves cores idle."""
+    if len(clients) <= most:
+        return iter((clients,))
     size = ceil(len(clients) / ceil(len(clients) / most))
     return (clients[j : j + size] for j in range(0, len(clients), size))
 
@@ -155,10 +157,12 @@ def _rooms(
     return [[*nowhere, *leaves(state)] for state in states], keep
 
 
-def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> list[float]:
+def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Sequence[float]:
     """Return the squared norm of some outputs together, of each client."""
+    if not outputs:
+        return []
     if len(outputs) == 1:
-        return list(squares[outputs[0]])
+        return squares[outputs[0]]
     return [sum(each) for each in zip(*(squares[j] for j in outputs), strict=True)]
 
 
