@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from trimtab import Scaffold, simulate
-from trimtab.bench import WORKLOADS, machine, measure, problem_of
+from trimtab.bench import WORKLOADS, machine, measure, measurement, problem_of
 from trimtab.bench.bare import heavy_calls
 from trimtab.bench.plain_loop import PlainLoop
 from trimtab.cli.bench import bench
@@ -32,6 +32,19 @@ def test_a_small_workload_gives_all_times_and_ratios(name):
     assert list(row.to_json()) == [
         *("workload", "shows", "executor", "milliseconds", "ratios", "goals", "met")
     ]
+
+
+def test_no_round_is_given_the_mini_batches_that_another_drew(monkeypatch):
+    """The last ones drawn are kept: whoever comes second would not draw."""
+    seeds = []
+
+    def started(*args, seed, **options):
+        seeds.append(seed)
+        return simulate(*args, seed=seed, **options)
+
+    monkeypatch.setattr(measurement, "simulate", started)
+    measure(WORKLOADS["W8"].small())
+    assert len(seeds) == len(set(seeds)) == 2
 
 
 def test_there_are_cohorts_for_all_repetitions():

@@ -68,7 +68,7 @@ def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
     """Return what is measured by name, each returning its seconds, and the executor of ours."""
     clients = work.clients()
     problem = problem_of(work, clients)
-    fedavg = simulated(FedAvg(eta_l=work.eta, K=work.K), problem, work)
+    fedavg = simulated(FedAvg(eta_l=work.eta, K=work.K), problem, work, seed=1)
     scaffold = simulated(Scaffold(eta_l=work.eta, K=work.K), problem, work)
     plain = PlainLoop(work, clients)
     runs: dict[str, Callable[[], float]] = {
@@ -81,11 +81,11 @@ def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
     runs["plain"] = _timed(plain.round)
     if work.autocast:
         half_problem = problem.replace(autocast=torch.bfloat16)
-        half = simulated(Scaffold(eta_l=work.eta, K=work.K), half_problem, work)
+        half = simulated(Scaffold(eta_l=work.eta, K=work.K), half_problem, work, seed=2)
         runs["autocast"] = _timed(lambda: next(half))
     if work.compiled:
         compiled_problem = problem.replace(compile=True)
-        compiled = simulated(Scaffold(eta_l=work.eta, K=work.K), compiled_problem, work)
+        compiled = simulated(Scaffold(eta_l=work.eta, K=work.K), compiled_problem, work, seed=3)
         runs["compiled"] = _timed(lambda: next(compiled))
     return runs, scaffold.executor
 
@@ -133,13 +133,18 @@ def met(ratio: str, value: float, goal: float) -> bool:
     return value >= goal if ratio.startswith("plain") else value <= goal
 
 
-def simulated(algorithm: Algorithm, problem: Supervised, work: Workload) -> Simulation:
-    """Return a simulation in which every client has taken part, with cohorts for all rounds."""
+def simulated(
+    algorithm: Algorithm, problem: Supervised, work: Workload, seed: int = 0
+) -> Simulation:
+    """Return a simulation in which every client has taken part, with cohorts for all rounds.
+
+    With a seed of its own it draws mini-batches of its own: the last ones drawn are kept.
+    """
     first = [list(range(j, min(j + work.S, work.N))) for j in range(0, work.N, work.S)]
     draw = torch.Generator().manual_seed(1)
     rounds = range(work.repeats + 1)
     then = [torch.randperm(work.N, generator=draw)[: work.S].tolist() for _ in rounds]
-    sim = simulate(algorithm, problem, cohorts=first + then)
+    sim = simulate(algorithm, problem, seed=seed, cohorts=first + then)
     for _ in first if work.N > 1 else ():
         next(sim)
     return sim
