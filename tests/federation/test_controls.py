@@ -18,19 +18,15 @@ HALF_OF_THE_DIGITS = torch.finfo(torch.float64).eps ** 0.5
 
 
 @pytest.fixture
-def make(tmp_path):
-    """Make a federation, and run a round of it; end it after the test."""
-    made = []
+def make(make):
+    """Make federations that have run a round."""
 
-    def make(algorithm=SCAFFOLD, problem=None, **options):
-        problem = quadratic() if problem is None else problem
-        made.append(Federation(tmp_path / str(len(made)), algorithm, problem, **options))
-        next(made[-1].server.run(made[-1].ask))
-        return made[-1]
+    def begun(*args, **options):
+        federation = make(*args, **options)
+        next(federation.server.run(federation.ask))
+        return federation
 
-    yield make
-    for federation in made:
-        federation.close()
+    return begun
 
 
 def small(by=1e-3):

@@ -35,21 +35,6 @@ SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 FEDAVG = FedAvg(eta_l=0.1, K=2)
 
 
-@pytest.fixture
-def make(tmp_path):
-    """Make a federation of quadratics; end it after the test."""
-    made = []
-
-    def make(algorithm=SCAFFOLD, problem=None, **options):
-        problem = quadratic() if problem is None else problem
-        made.append(Federation(tmp_path / str(len(made)), algorithm, problem, **options))
-        return made[-1]
-
-    yield make
-    for federation in made:
-        federation.close()
-
-
 def through(federation, change):
     """Return a transport that gives each reply to `change`; what becomes None is lost."""
 

@@ -25,21 +25,6 @@ SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 OTHER = {"trimtab": "9", "results": 9}  # a trimtab that gives other numbers
 
 
-@pytest.fixture
-def make(tmp_path):
-    """Make a federation of three quadratics; end it after the test."""
-    made = []
-
-    def make(algorithm=SCAFFOLD, problem=None, **options):
-        problem = quadratic() if problem is None else problem
-        made.append(Federation(tmp_path / str(len(made)), algorithm, problem, **options))
-        return made[-1]
-
-    yield make
-    for federation in made:
-        federation.close()
-
-
 def advance(federation, count, ask=None):
     """Run some rounds, and leave the experiment where it is then."""
     rounds = federation.server.run(ask or federation.ask)

@@ -138,9 +138,9 @@ class Tapes:
     MOST = 64  # <= 64 tapes are kept; a round has fewer exchanges and numbers of steps
 
     def __init__(self) -> None:
-        # A number for each program, and the K it asked for when last traced.
+        # Each program has a number, and the K that it asked for when it was last traced.
         self._programs: dict[Any, tuple[int, tuple[int | Epochs, ...]]] = {}
-        # By the number of a program and by its steps.
+        # A tape is known by the number of its program and by the steps.
         self._traced: OrderedDict[tuple[int, tuple[int, ...]], Traced] = OrderedDict()
         self._numbers = 0  # so many were given
 

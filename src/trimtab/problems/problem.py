@@ -167,7 +167,7 @@ def chosen(weights: Tensor, clients: Sequence[int]) -> list[float]:
 
 @lru_cache(maxsize=4)
 def _as_array(weights: Tensor) -> Any:
-    """Return the same memory as a NumPy array, which is asked in an eighth of the time."""
+    """Return the same memory as a NumPy array; kept, since a round asks for little else."""
     return weights.numpy()
 
 

@@ -44,7 +44,7 @@ class Layers:
     single: bool = False  # whether outputs and targets have shape (n,) instead of (n, 1)
 
     def __hash__(self) -> int:
-        """Tell networks apart by their sizes: this is asked for several times in every round."""
+        """Return that of the sizes alone: it is asked for several times in every round."""
         return hash(self.sizes)
 
     def output_shape(self, n: int) -> tuple[int, ...]:

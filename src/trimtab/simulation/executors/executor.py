@@ -16,7 +16,7 @@ from trimtab.simulation.client_states import ClientStates, StateStore
 from trimtab.simulation.work import Work
 
 
-@dataclass  # not frozen, which would make it six times as long to make, in every round
+@dataclass  # It is not frozen: every round makes one, and freezing takes most of that time.
 class Exchange:
     """What is to be done: a program on the clients of one round, with what is sent to them."""
 
