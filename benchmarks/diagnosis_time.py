@@ -59,8 +59,8 @@ def module(name: str) -> nn.Module:
 
 def workloads() -> dict[str, dict[str, object]]:
     """Return the tensors of each workload, sorted by label over the clients."""
-    from trimtab.problems.data.digits import digits
     from trimtab.problems.data.emnist import emnist
+    from trimtab.problems.data.images import digits
     from trimtab.problems.partition import by_similarity, split
 
     (X, y), *_ = digits()

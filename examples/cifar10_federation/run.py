@@ -32,7 +32,7 @@ from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.images import cifar10
 from trimtab.problems.partition import dirichlet
 from trimtab.problems.supervised.problem import Supervised
 

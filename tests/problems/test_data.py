@@ -14,16 +14,20 @@ import pytest
 import torch
 
 from trimtab.problems.data import files
-from trimtab.problems.data.a9a import TRAIN, a9a
-from trimtab.problems.data.cifar10 import CIFAR10, cifar10
-from trimtab.problems.data.cifar100 import CIFAR100, cifar100
-from trimtab.problems.data.concrete import CONCRETE, concrete
 from trimtab.problems.data.emnist import EMNIST, emnist
 from trimtab.problems.data.files import DataError, Source, fetch, look, places
-from trimtab.problems.data.heart_disease import HOSPITALS, heart_disease
+from trimtab.problems.data.images import CIFAR10, CIFAR100, cifar10, cifar100
 from trimtab.problems.data.shakespeare import SHAKESPEARE, joined, shakespeare
+from trimtab.problems.data.tables import (
+    A9A_TRAIN,
+    CONCRETE,
+    HOSPITALS,
+    a9a,
+    concrete,
+    heart_disease,
+)
 
-SOURCES = [EMNIST, CIFAR10, CIFAR100, CONCRETE, TRAIN, SHAKESPEARE, *HOSPITALS.values()]
+SOURCES = [EMNIST, CIFAR10, CIFAR100, CONCRETE, A9A_TRAIN, SHAKESPEARE, *HOSPITALS.values()]
 
 
 @pytest.fixture
@@ -525,7 +529,7 @@ def test_a_missing_file_is_one_sentence_with_its_address(alone, online, refused,
         (cifar100, CIFAR100.url),
         (concrete, CONCRETE.url),
         (heart_disease, HOSPITALS["cleveland"].url),
-        (a9a, TRAIN.url),
+        (a9a, A9A_TRAIN.url),
         (shakespeare, SHAKESPEARE.url),
     ],
 )

@@ -115,19 +115,16 @@ def _data(data: Path | None) -> Iterator[Finding]:
 
 def _sources() -> "dict[str, tuple[Source, ...]]":
     """Return the files of each data set that a loader can read."""
-    from trimtab.problems.data.a9a import TEST, TRAIN
-    from trimtab.problems.data.cifar10 import CIFAR10
-    from trimtab.problems.data.cifar100 import CIFAR100
-    from trimtab.problems.data.concrete import CONCRETE
     from trimtab.problems.data.emnist import EMNIST
-    from trimtab.problems.data.heart_disease import HOSPITALS
+    from trimtab.problems.data.images import CIFAR10, CIFAR100
     from trimtab.problems.data.shakespeare import SHAKESPEARE
+    from trimtab.problems.data.tables import A9A_TEST, A9A_TRAIN, CONCRETE, HOSPITALS
 
     return {
         "emnist": (EMNIST,),
         "cifar10": (CIFAR10,),
         "cifar100": (CIFAR100,),
-        "a9a": (TRAIN, TEST),
+        "a9a": (A9A_TRAIN, A9A_TEST),
         "heart": tuple(HOSPITALS.values()),
         "concrete": (CONCRETE,),
         "shakespeare": (SHAKESPEARE,),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from trimtab.problems.data.files import Folder, Source, damaged, fetch, look
-from trimtab.problems.data.split import Pair, Scale, Split, named, scaled
+from trimtab.problems.partition import Pair, Scale, Split, named, scaled
 
 CLASSES = {"balanced": 47, "byclass": 62}
 _PARTS = ("train", "test")

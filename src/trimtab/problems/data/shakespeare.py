@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.problems.data.files import Folder, Source, damaged, fetch
-from trimtab.problems.data.split import Pair
+from trimtab.problems.partition import Pair
 
 SHAKESPEARE = Source(
     "shakespeare",
