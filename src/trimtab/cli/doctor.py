@@ -105,9 +105,9 @@ def _devices() -> Iterator[Finding]:
 
 
 def _data(data: Path | None) -> Iterator[Finding]:
-    from trimtab.problems.data.files import places
+    from trimtab.problems.data.files import search_folders
 
-    yield Finding("data", "looked for in", ", ".join(map(str, places(data))))
+    yield Finding("data", "looked for in", ", ".join(map(str, search_folders(data))))
     yield Finding("data", "digits", "comes with scikit-learn")
     for name, sources in _sources().items():
         yield _data_set(name, sources, data)
@@ -132,10 +132,10 @@ def _sources() -> "dict[str, tuple[Source, ...]]":
 
 
 def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Finding:
-    from trimtab.problems.data.files import look, places
+    from trimtab.problems.data.files import find, search_folders
 
-    found = [path for s in sources for file in s.files if (path := look(s, file, data))]
-    folders = [f for s in sources for p in places(data) if (f := p / s.folder).is_dir()]
+    found = [path for s in sources for file in s.files if (path := find(s, file, data))]
+    folders = [f for s in sources for p in search_folders(data) if (f := p / s.folder).is_dir()]
     if found:
         return Finding("data", name, f"in {found[0].parent}")
     if any(any(folder.iterdir()) for folder in folders):

@@ -15,7 +15,7 @@ from trimtab.problems.data.images import cifar10, digits
 from trimtab.problems.data.shakespeare import joined, shakespeare
 from trimtab.problems.data.tables import HEART_FEATURES, a9a, concrete, heart_disease
 from trimtab.problems.garnet import GarnetTD, Sampling
-from trimtab.problems.partition import Cut, Pair, Scale, read_cut, split
+from trimtab.problems.partition import Pair, PartitionSpec, Scale, parse_partition, split
 from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 
@@ -27,7 +27,9 @@ def digits_problem(
     partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on scikit-learn's digits, sorted by label over N clients."""
-    return _classify(lambda: logistic(64, 10), *digits(), batch, N, _cut(similarity, partition))
+    return _classify(
+        lambda: logistic(64, 10), *digits(), batch, N, _partition_of(similarity, partition)
+    )
 
 
 def quadratic_problem(N: int = 10, d: int = 20, sigma: float = 0.0) -> Quadratic:
@@ -61,9 +63,9 @@ def emnist_problem(
     partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on EMNIST, as in section 7 of the SCAFFOLD paper."""
-    cut = _cut(similarity, partition)
+    spec = _partition_of(similarity, partition)
     train, test, _ = emnist(split, data, pixels)
-    return _classify(lambda: logistic(784, CLASSES[split]), train, test, batch, N, cut)
+    return _classify(lambda: logistic(784, CLASSES[split]), train, test, batch, N, spec)
 
 
 def cifar10_problem(
@@ -75,9 +77,9 @@ def cifar10_problem(
     partition: str | None = None,
 ) -> Supervised:
     """Return ResNet-18 with GroupNorm on CIFAR-10; hours on a CPU."""
-    cut = _cut(similarity, partition)
+    spec = _partition_of(similarity, partition)
     train, test, _ = cifar10(data, pixels)
-    return _classify(resnet18, train, test, batch, N, cut)
+    return _classify(resnet18, train, test, batch, N, spec)
 
 
 def a9a_problem(
@@ -88,9 +90,9 @@ def a9a_problem(
     partition: str | None = None,
 ) -> Supervised:
     """Return logistic regression on a9a, sorted by label over N clients."""
-    cut = _cut(similarity, partition)
+    spec = _partition_of(similarity, partition)
     train, test, _ = a9a(data)
-    return _classify(lambda: logistic(123, 2), train, test, batch, N, cut)
+    return _classify(lambda: logistic(123, 2), train, test, batch, N, spec)
 
 
 def heart_problem(data: Folder = None, batch: int | float | None = 0.2) -> Supervised:
@@ -110,9 +112,9 @@ def concrete_problem(
     partition: str | None = None,
 ) -> Supervised:
     """Return linear regression on concrete, sorted by strength over N clients, full batches."""
-    cut = _cut(similarity, partition)
+    spec = _partition_of(similarity, partition)
     X, y = concrete(data)
-    clients = split(X, y, cut.rows(y.flatten(), N))
+    clients = split(X, y, spec.rows(y.flatten(), N))
     return Supervised(lambda: logistic(8, 1), F.mse_loss, clients, batch=batch)
 
 
@@ -132,27 +134,27 @@ def _classify(
     test: Pair,
     batch: int | float | None,
     N: int,
-    cut: Cut,
+    spec: PartitionSpec,
 ) -> Supervised:
     """Return a classifier over N clients."""
     X, y = train
-    clients = split(X, y, cut.rows(y, N))
+    clients = split(X, y, spec.rows(y, N))
     return Supervised(module, F.cross_entropy, clients, test, batch)
 
 
-def _cut(similarity: float | None, partition: str | None) -> Cut:
-    """Return how data are cut: as told by one of the two, else sorted by label."""
+def _partition_of(similarity: float | None, partition: str | None) -> PartitionSpec:
+    """Return the partition that one of the two names; sorted by label if neither is given."""
     if partition is None:
-        return Cut("similarity", similarity or 0.0)
+        return PartitionSpec("similarity", similarity or 0.0)
     if similarity is not None:
         raise BadArgument(
             "partition",
-            "{partition:{_given}} and {similarity:{_other}} are two ways to cut the same data; "
+            "{partition:{_given}} and {similarity:{_other}} are two partitions of the same data; "
             "pass one of them.",
             _given=partition,
             _other=f"{similarity:g}",
         )
-    return read_cut(partition)
+    return parse_partition(partition)
 
 
 def _reader(length: int, classes: int, size: int = 16, hidden: int = 128) -> nn.Sequential:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from trimtab.problems.data.files import Folder, Source, damaged, fetch, look
+from trimtab.problems.data.files import Folder, Source, damaged, fetch, find
 from trimtab.problems.partition import Pair, Scale, Split, named, scaled
 
 
@@ -50,27 +50,29 @@ CIFAR10 = Source(
 
 
 def cifar10(data: Folder = None, pixels: Scale = "unit") -> Split:
-    """Return images of shape (3, 32, 32) in 0..1, and their classes: 50,000 / 10,000.
+    """Return images of shape (3, 32, 32) and their classes: 50,000 / 10,000.
 
-    Where only some of the five training batches are at hand, those; `name` says how many images.
-    pixels="standardised": each colour with mean 0 and deviation 1.
+    If only some of the five training batches are available, those; `name` says how many images.
+
+    data: a folder with the files; None searches TRIMTAB_DATA and the cache.
+    pixels: "unit" for 0..1, "standardised" for mean 0 and standard deviation 1 of each colour.
     """
-    at_hand = [file for file in _TRAIN_10 if look(CIFAR10, file, data)]
+    available = [file for file in _TRAIN_10 if find(CIFAR10, file, data)]
     train, test = (
         read_records(CIFAR10, [fetch(CIFAR10, file, data) for file in files], 1, 0, 10)
-        for files in (at_hand or _TRAIN_10, [_TEST_10])
+        for files in (available or _TRAIN_10, [_TEST_10])
     )
     return scaled(named("CIFAR-10", train, test), pixels, (0, 2, 3))
 
 
 def read_records(source: Source, paths: list[Path], labels: int, place: int, classes: int) -> Pair:
-    """Read records: so many labels, of which one is taken, then red, green and blue by rows."""
+    """Read records of `labels` labels, of which number `place` is used, and 3 x 32 x 32 pixels."""
     size = labels + _PIXELS
     batches = []
     for path in paths:
         raw = np.fromfile(path, np.uint8)
         if not len(raw) or len(raw) % size:
-            raise damaged(path, source, f"{len(raw)} bytes are no records of {size}")
+            raise damaged(path, source, f"{len(raw)} bytes are not records of {size}")
         batch = raw.reshape(-1, size)
         if batch[:, place].max() >= classes:
             raise damaged(path, source, f"label {batch[:, place].max()} of {classes} classes")
@@ -98,10 +100,11 @@ CIFAR100 = Source(
 def cifar100(
     data: Folder = None, pixels: Scale = "unit", labels: Literal["fine", "coarse"] = "fine"
 ) -> Split:
-    """Return images of shape (3, 32, 32) in 0..1, and their classes: 50,000 / 10,000.
+    """Return images of shape (3, 32, 32) and their classes: 50,000 / 10,000.
 
-    labels: "fine", a hundred classes, or "coarse", their twenty groups. pixels="standardised": each
-    colour with mean 0 and deviation 1.
+    data: a folder with the files; None searches TRIMTAB_DATA and the cache.
+    pixels: "unit" for 0..1, "standardised" for mean 0 and standard deviation 1 of each colour.
+    labels: "fine" for the hundred classes, "coarse" for their twenty groups.
     """
     if labels not in _LABELS_100:
         raise ValueError(f"labels={labels!r}; pass 'fine' or 'coarse'.")

@@ -51,9 +51,9 @@ CONCRETE = Source(
 
 
 def concrete(data: Folder = None) -> Pair:
-    """Return eight features, seven ingredients and the age, and the strength, shape (n, 1).
+    """Return eight features (seven ingredients and the age) and the strength, shape (n, 1).
 
-    All nine have mean 0 and deviation 1 over the rows, so a loss of 1 explains nothing.
+    All nine have mean 0 and deviation 1 over the rows, so the mean alone has a loss of 1.
     """
     path = fetch(CONCRETE, "concrete.csv", data)
     rows = table(path, CONCRETE, columns=9, header=True)
@@ -88,15 +88,15 @@ HEART_COLUMNS = (
     *("thalach", "exang", "oldpeak", "slope", "ca", "thal"),
 )
 HEART_CATEGORIES = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope": (1, 2, 3), "thal": (3, 6, 7)}
-HEART_FEATURES = 22  # a column each, and one for each kind of pain, ECG, slope and thallium scan
+HEART_FEATURES = 22  # one per number, and one per kind of pain, ECG, slope and thallium scan
 
 
 def heart_disease(data: Folder = None) -> dict[str, Split]:
     """Return each hospital's patients: 22 features, and 1 for a narrowed artery, else 0.
 
     Every fifth patient is a test patient. Features have mean 0 and deviation 1 over the training
-    patients of all hospitals together. A missing value is 0, that common mean; a blood pressure
-    or cholesterol of 0, as Switzerland reports for everybody, is a missing one.
+    patients of all hospitals together. A missing value becomes 0, that common mean. A blood
+    pressure or cholesterol of 0 counts as missing: Switzerland reports it for every patient.
     """
     rows = {hospital: _rows(source, data) for hospital, source in HOSPITALS.items()}
     known = torch.cat([_features(r[~_is_test(r)]) for r in rows.values()])
@@ -123,7 +123,7 @@ def _rows(source: Source, data: Folder) -> Tensor:
 
 
 def _features(rows: Tensor) -> Tensor:
-    """Return what a logistic regression can use: numbers, and kinds as columns of 0 and 1."""
+    """Return the columns that are numbers, and the categories as columns of 0 and 1."""
     columns = []
     for name, column in zip(HEART_COLUMNS, rows[:, :13].T, strict=True):
         if name in HEART_CATEGORIES:
