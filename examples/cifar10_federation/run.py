@@ -195,7 +195,7 @@ def rounds_of(folder):
 
 
 def out_of_time(options, rounds):
-    """Tell whether the committed rounds took their minutes; pauses between runs do not count."""
+    """Return whether the committed rounds took their minutes; pauses between runs do not count."""
     return sum(line["seconds"] for line in rounds) >= 60 * options.minutes
 
 
