@@ -25,9 +25,9 @@ from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file, save_file
 
 from trimtab._files import write_json
+from trimtab._processes import Child, tail
 from trimtab._version import environment
 from trimtab.algorithms.registry import kind
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import progress

@@ -34,7 +34,7 @@ CONCRETE -= {"__init__", "bases", "registry", "scheduled", "stages", "through"}
 
 # Each may import itself and what stands above; DESIGN.md, "Imports point one way".
 LEVELS = (
-    ("_version", "errors", "_importing", "_guard"),
+    ("_version", "errors", "_importing", "_processes"),
     ("_files",),
     ("core",),
     ("compute", "algorithms"),

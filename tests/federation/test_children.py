@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.helpers.connect_proxy import ConnectProxy, Listener
+from trimtab._processes import Child, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside
 from trimtab.federation.processes.ports import free_port, probe, proxy_of
 from trimtab.federation.storage import keys
@@ -24,21 +24,21 @@ from trimtab.federation.transport.flower.parcel import Parcel
 
 CHILD = """
 import time
-from trimtab.federation import sign
+from trimtab import _processes
 
 def beats():
-    sign.beat()
+    _processes.beat()
     time.sleep(600)
 
 def shows():
-    sign.show(ahead=-7.5)
+    _processes.show(ahead=-7.5)
     time.sleep(600)
 
 def fails():
     raise SystemExit(3)
 
 def computes():
-    sign.show(busy=True)
+    _processes.show(busy=True)
     while True:
         pass
 """
@@ -50,7 +50,8 @@ def child(tmp_path, monkeypatch):
     made = []
 
     def make(function):
-        environment = {"PYTHONPATH": str(tmp_path)}
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        environment = {"PYTHONPATH": path}
         target = f"small:{function}"
         made.append(Child(function, target, [], environment=environment, output=tmp_path / "log"))
         return made[-1]

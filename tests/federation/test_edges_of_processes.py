@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from trimtab._processes import Child
 from trimtab.core import Steps, StepSize, validate
 from trimtab.federation.events import Traffic
-from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import WorkerGone

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from trimtab import _guard
+from trimtab import _processes
 from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
 from trimtab.compute.kernel.library import SHARE, cores
@@ -46,7 +46,7 @@ class Worker:
     """One process; it ends when this one does, however that is."""
 
     def __init__(self, setup: Message, inbox: "Inbox", share: int, lock: Lock) -> None:
-        command = [sys.executable, "-P", _guard.__file__, str(os.getpid())]
+        command = [sys.executable, "-P", _processes.__file__, str(os.getpid())]
         self.job: Job | None = None
         self.ended = "a process of the comparison ended"
         self.process = subprocess.Popen(

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab.federation import sign
+from trimtab._processes import Child, beat, tail
 from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport.flower.front import Front, listen_at
 from trimtab.federation.transport.flower.notices import Notices
@@ -150,7 +149,7 @@ class _Told(logging.Handler):
 
 def main() -> None:
     """Be the front until standard input ends."""
-    sign.beat()
+    beat()
     _raise_limit()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -16,6 +16,7 @@ from typing import IO
 import httpx
 
 from trimtab._files import Lock, write_json
+from trimtab._processes import Child, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.events import (
     Ended,
@@ -29,7 +30,6 @@ from trimtab.federation.events import (
 )
 from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside, set_aside_if_damaged
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.pipe import send

@@ -16,9 +16,9 @@ import httpx
 from flwr.supercore.constant import TaskType
 
 from trimtab._files import Lock
+from trimtab._processes import Child, tail
 from trimtab.federation.log import attached
 from trimtab.federation.message import decode
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import Proxy, free_port, probe, proxy_of
 from trimtab.federation.processes.standing import Standing
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone

@@ -2,9 +2,15 @@
 
 One that lives and does nothing is worse than one that has died: a child shows signs of life, and
 one that has not been heard of for too long can be ended, and is started again.
+
+Run as a script, it runs a function as a process that ends when its parent does, however the parent
+ended: python -P _processes.py PARENT_PID module:function ARGUMENTS…
 """
 
 import contextlib
+import ctypes
+import importlib
+import json
 import logging
 import os
 import re
@@ -17,17 +23,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab import _guard
-from trimtab.federation.sign import VARIABLE, Signs
-
 log = logging.getLogger("trimtab.federation.processes")
 
+VARIABLE = "TRIMTAB_SIGN"  # the descriptor of the pipe, in the environment of the child
+BEAT = 2.0  # seconds; a process that beats shows a sign every >= 2
 _CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
 _LONGEST = 15.0  # one that did not is started anew after a pause of <= this many seconds
 _ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
 
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def show(**facts: Any) -> None:
+    """Show the parent that this process is well, and some facts about it."""
+    if VARIABLE in os.environ:
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ[VARIABLE]), json.dumps(facts).encode() + b"\n")
+
+
+def beat() -> None:
+    """Show a sign every so often, in a thread of its own, as long as this process lives."""
+
+    def go_on() -> None:
+        pause = threading.Event()
+        while not pause.wait(BEAT):
+            show()
+
+    threading.Thread(target=go_on, name="beat", daemon=True).start()
 
 
 class Child:
@@ -52,7 +77,7 @@ class Child:
         self.name, self.piped, self.output = name, piped, output
         self.keep, self.shown = tuple(keep), dict[str, Any]()
         self.environment = dict(environment)
-        self.command = [sys.executable, "-P", _guard.__file__, str(os.getpid()), target, *arguments]
+        self.command = [sys.executable, "-P", __file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
         self._started = self._not_before = 0.0
@@ -222,6 +247,33 @@ class Child:
             self._signs = None
 
 
+class Signs:
+    """The parent's end of the pipe."""
+
+    def __init__(self) -> None:
+        self._read, self.write = os.pipe()
+        for end in (self._read, self.write):
+            os.set_blocking(end, False)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return what was shown since the last look."""
+        content = b""
+        with contextlib.suppress(OSError):
+            while part := os.read(self._read, 1 << 16):
+                content += part
+        found = []
+        for line in content.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(dict(json.loads(line)))
+        return found
+
+    def close(self) -> None:
+        """Close both ends that are ours."""
+        for end in (self._read, self.write):
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
 def _processor_seconds(pid: int | None) -> float | None:
     """Return how long a process has computed; None where the system does not say."""
     try:
@@ -241,3 +293,19 @@ def tail(path: Path, lines: int = 1) -> str:
     written = [line.strip() for line in text.splitlines() if line.strip()]
     written = [line for line in written if not _ROUTINE.match(line)] or written
     return " / ".join(written[-lines:])[-300:]
+
+
+def main() -> None:
+    """Tie this process to its parent, then become the function."""
+    parent, target, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != int(parent):
+        sys.exit(1)
+    module, _, function = target.partition(":")
+    sys.argv = [target, *arguments]
+    getattr(importlib.import_module(module), function)()
+
+
+if __name__ == "__main__":
+    main()
