@@ -25,34 +25,34 @@ from typing import IO, Any
 
 log = logging.getLogger("trimtab.federation.processes")
 
-VARIABLE = "TRIMTAB_SIGN"  # the descriptor of the pipe, in the environment of the child
-BEAT = 2.0  # seconds; a process that beats shows a sign every >= 2
-_CALM = 60.0  # a child that lived >= this many seconds is started anew without a long pause
-_LONGEST = 15.0  # one that did not is started anew after a pause of <= this many seconds
-_ASLEEP = 15.0  # if we look > this many seconds after the last look, we were stopped ourselves
+HEARTBEAT_FD = "TRIMTAB_HEARTBEAT_FD"  # environment variable: the pipe's file descriptor
+HEARTBEAT_SECONDS = 2.0
+STABLE_SECONDS = 60.0  # a child that ran this long restarts without a growing delay
+FIRST_DELAY, MAX_DELAY = 0.5, 15.0  # seconds before a restart; doubled after each early exit
+SUSPENDED_SECONDS = 15.0  # between two polls: this process itself was stopped (laptop, SIGSTOP)
 
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 
-def show(**facts: Any) -> None:
+def report_status(**facts: Any) -> None:
     """Show the parent that this process is well, and some facts about it."""
-    if VARIABLE in os.environ:
+    if HEARTBEAT_FD in os.environ:
         with contextlib.suppress(OSError):
-            os.write(int(os.environ[VARIABLE]), json.dumps(facts).encode() + b"\n")
+            os.write(int(os.environ[HEARTBEAT_FD]), json.dumps(facts).encode() + b"\n")
 
 
-def beat() -> None:
+def start_heartbeat() -> None:
     """Show a sign every so often, in a thread of its own, as long as this process lives."""
 
-    def go_on() -> None:
+    def beat() -> None:
         pause = threading.Event()
-        while not pause.wait(BEAT):
-            show()
+        while not pause.wait(HEARTBEAT_SECONDS):
+            report_status()
 
-    threading.Thread(target=go_on, name="beat", daemon=True).start()
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
 class Child:
@@ -72,41 +72,41 @@ class Child:
         environment: Mapping[str, str],
         output: Path,
         piped: bool = False,
-        keep: Sequence[int] = (),
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.name, self.piped, self.output = name, piped, output
-        self.keep, self.shown = tuple(keep), dict[str, Any]()
+        self.pass_fds, self.status = tuple(pass_fds), dict[str, Any]()
         self.environment = dict(environment)
         self.command = [sys.executable, "-P", __file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        self._started = self._not_before = 0.0
-        self._delay = 0.5
-        self._heard = self._looked = 0.0  # when it was heard of, and when we looked, last
-        self._signs: Signs | None = None
-        self._of_signs = threading.Lock()  # One thread looks, another one starts and ends it.
-        self._used = 0.0  # seconds of a processor, when we saw last that they had grown
+        self._started = self._restart_after = 0.0
+        self._delay = FIRST_DELAY
+        self._last_heartbeat = self._last_poll = 0.0
+        self._pipe: _HeartbeatPipe | None = None
+        self._pipe_lock = threading.Lock()  # One thread looks, another one starts and ends it.
+        self._last_cpu_seconds = 0.0  # seconds of a processor, when we saw last that they had grown
 
     def start(self) -> None:
         """Start the process in a group of its own; what is left of the one before goes first."""
         if self.process is not None:
-            self._reap()
+            self._forget_process()
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        self._close_signs()
-        self._signs, self.shown = Signs(), {}
-        sign = {VARIABLE: str(self._signs.write)}
+        self._close_pipe()
+        self._pipe, self.status = _HeartbeatPipe(), {}
+        heartbeat = {HEARTBEAT_FD: str(self._pipe.write_end)}
         with open(self.output, "ab") as output:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE if self.piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.piped else output,
                 stderr=output,
-                env={**os.environ, **self.environment, **sign},
+                env={**os.environ, **self.environment, **heartbeat},
                 start_new_session=True,
-                pass_fds=(*self.keep, self._signs.write),
+                pass_fds=(*self.pass_fds, self._pipe.write_end),
             )
         self.starts += 1
-        self._started = self._heard = self._looked = time.monotonic()
+        self._started = self._last_heartbeat = self._last_poll = time.monotonic()
 
     @property
     def pid(self) -> int | None:
@@ -132,7 +132,7 @@ class Child:
         assert self.process.stdout is not None
         return self.process.stdout
 
-    def tend(self) -> int | None:
+    def supervise(self) -> int | None:
         """Start the process again if it has ended; return the code with which it just ended.
 
         One that fails again and again is started after growing pauses, up to 15 seconds.
@@ -141,58 +141,58 @@ class Child:
             return None
         if self.process is not None:
             code = self.process.returncode
-            self._reap()
-            self.rest()
+            self._forget_process()
+            self.back_off()
             return code
-        if time.monotonic() >= self._not_before:
+        if time.monotonic() >= self._restart_after:
             if self.starts:
                 log.info(f"{self.name} is started again.")
             try:
                 self.start()
             except OSError as error:
                 log.warning(f"{self.name} cannot be started ({error}); trying on.")
-                self.rest()
+                self.back_off()
         return None
 
-    def rest(self) -> None:
+    def back_off(self) -> None:
         """Let `tend` wait before it starts the process again, longer each time it fails early."""
         now = time.monotonic()
-        calm = now - self._started >= _CALM
-        self._delay = 0.5 if calm else min(_LONGEST, self._delay * 2)
-        self._not_before = now + self._delay
+        stable = now - self._started >= STABLE_SECONDS
+        self._delay = FIRST_DELAY if stable else min(MAX_DELAY, self._delay * 2)
+        self._restart_after = now + self._delay
 
-    def heard(self) -> None:
+    def record_heartbeat(self) -> None:
         """Note that the process has shown that it is well."""
-        self._heard = time.monotonic()
+        self._last_heartbeat = time.monotonic()
 
     @property
-    def silence(self) -> float:
+    def seconds_since_heartbeat(self) -> float:
         """Seconds since the process was heard of, while this one was awake."""
         now = time.monotonic()
-        if now - self._looked > _ASLEEP:
-            self._heard += now - self._looked
-        self._looked = now
-        if self._take_signs():
-            self._heard = now
-        return now - self._heard
+        if now - self._last_poll > SUSPENDED_SECONDS:
+            self._last_heartbeat += now - self._last_poll
+        self._last_poll = now
+        if self._read_heartbeats():
+            self._last_heartbeat = now
+        return now - self._last_heartbeat
 
-    def is_stuck(self, seconds: float) -> bool:
+    def is_hung(self, seconds: float) -> bool:
         """Tell whether the process has neither been heard of nor computed for so long."""
-        if not self.alive or self.silence <= seconds:
+        if not self.alive or self.seconds_since_heartbeat <= seconds:
             return False
-        used = _processor_seconds(self.pid)
-        if used is not None and used != self._used:
-            self._used = used
-            self.heard()
+        cpu_seconds = _cpu_seconds(self.pid)
+        if cpu_seconds is not None and cpu_seconds != self._last_cpu_seconds:
+            self._last_cpu_seconds = cpu_seconds
+            self.record_heartbeat()
             return False
         return True
 
-    def _take_signs(self) -> bool:
-        with self._of_signs:
-            signs = self._signs.take() if self._signs else []
-        for facts in signs:
-            self.shown |= facts
-        return bool(signs)
+    def _read_heartbeats(self) -> bool:
+        with self._pipe_lock:
+            reports = self._pipe.read() if self._pipe else []
+        for facts in reports:
+            self.status |= facts
+        return bool(reports)
 
     def kill(self) -> None:
         """End the process at once, however it is stuck; `tend` starts it again."""
@@ -202,21 +202,21 @@ class Child:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def interrupt(self) -> None:
+    def terminate(self) -> None:
         """Ask the process to end, and do not wait; for other threads than the one that reads."""
         process = self.process
         if process is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
-    def stop(self, patience: float = 8.0) -> None:
+    def stop(self, timeout: float = 8.0) -> None:
         """End the process and its group: first asked, then told."""
         if self.process is None:
             return
         if self.piped and self.process.stdin:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
-        for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        for number, wait in ((signal.SIGTERM, timeout), (signal.SIGKILL, 5.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
             try:
@@ -224,9 +224,9 @@ class Child:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        self._reap()
+        self._forget_process()
 
-    def _reap(self) -> None:
+    def _forget_process(self) -> None:
         """Forget the process; what it left in its group ends as well."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -237,44 +237,44 @@ class Child:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self.process = None
-        self._close_signs()
+        self._close_pipe()
 
-    def _close_signs(self) -> None:
-        self._take_signs()
-        with self._of_signs:
-            if self._signs is not None:
-                self._signs.close()
-            self._signs = None
+    def _close_pipe(self) -> None:
+        self._read_heartbeats()
+        with self._pipe_lock:
+            if self._pipe is not None:
+                self._pipe.close()
+            self._pipe = None
 
 
-class Signs:
+class _HeartbeatPipe:
     """The parent's end of the pipe."""
 
     def __init__(self) -> None:
-        self._read, self.write = os.pipe()
-        for end in (self._read, self.write):
+        self._read_end, self.write_end = os.pipe()
+        for end in (self._read_end, self.write_end):
             os.set_blocking(end, False)
 
-    def take(self) -> list[dict[str, Any]]:
+    def read(self) -> list[dict[str, Any]]:
         """Return what was shown since the last look."""
         content = b""
         with contextlib.suppress(OSError):
-            while part := os.read(self._read, 1 << 16):
+            while part := os.read(self._read_end, 1 << 16):
                 content += part
-        found = []
+        reports = []
         for line in content.splitlines():
             with contextlib.suppress(ValueError):
-                found.append(dict(json.loads(line)))
-        return found
+                reports.append(dict(json.loads(line)))
+        return reports
 
     def close(self) -> None:
         """Close both ends that are ours."""
-        for end in (self._read, self.write):
+        for end in (self._read_end, self.write_end):
             with contextlib.suppress(OSError):
                 os.close(end)
 
 
-def _processor_seconds(pid: int | None) -> float | None:
+def _cpu_seconds(pid: int | None) -> float | None:
     """Return how long a process has computed; None where the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -289,17 +289,17 @@ def tail(path: Path, lines: int = 1) -> str:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    text = _COLOURS.sub("", text)
+    text = _COLOUR.sub("", text)
     written = [line.strip() for line in text.splitlines() if line.strip()]
     written = [line for line in written if not _ROUTINE.match(line)] or written
     return " / ".join(written[-lines:])[-300:]
 
 
-def main() -> None:
+def _run_child() -> None:
     """Tie this process to its parent, then become the function."""
     parent, target, *arguments = sys.argv[1:]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != int(parent):
         sys.exit(1)
     module, _, function = target.partition(":")
@@ -308,4 +308,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _run_child()

@@ -27,18 +27,18 @@ import time
 from trimtab import _processes
 
 def beats():
-    _processes.beat()
+    _processes.start_heartbeat()
     time.sleep(600)
 
 def shows():
-    _processes.show(ahead=-7.5)
+    _processes.report_status(ahead=-7.5)
     time.sleep(600)
 
 def fails():
     raise SystemExit(3)
 
 def computes():
-    _processes.show(busy=True)
+    _processes.report_status(busy=True)
     while True:
         pass
 """
@@ -58,7 +58,7 @@ def child(tmp_path, monkeypatch):
 
     yield make
     for one in made:
-        one.stop(patience=1.0)
+        one.stop(timeout=1.0)
 
 
 def until(true, seconds=60):
@@ -71,24 +71,24 @@ def until(true, seconds=60):
 def test_a_child_that_beats_is_not_stuck_until_it_is_stopped(child):
     one = child("beats")
     one.start()
-    until(lambda: one.silence < 0.1)
-    assert not one.is_stuck(10)
+    until(lambda: one.seconds_since_heartbeat < 0.1)
+    assert not one.is_hung(10)
     os.kill(one.pid, signal.SIGSTOP)
-    until(lambda: one.is_stuck(3))
+    until(lambda: one.is_hung(3))
     before = one.pid
     one.kill()
-    assert one.tend() == -signal.SIGKILL
-    until(lambda: one.tend() is None and one.alive)
+    assert one.supervise() == -signal.SIGKILL
+    until(lambda: one.supervise() is None and one.alive)
     assert one.pid != before
-    until(lambda: one.silence < 0.1)
+    until(lambda: one.seconds_since_heartbeat < 0.1)
 
 
 def test_a_child_that_computes_and_says_nothing_is_not_stuck(child):
     one = child("computes")
     one.start()
-    until(lambda: one.silence is not None and one.shown)
+    until(lambda: one.seconds_since_heartbeat is not None and one.status)
     for _ in range(30):
-        assert not one.is_stuck(0.5)
+        assert not one.is_hung(0.5)
         time.sleep(0.1)
 
 
@@ -96,11 +96,11 @@ def test_what_a_child_has_shown_is_known_after_its_death(child):
     one = child("shows")
     one.start()
     time.sleep(0.1)
-    until(lambda: one.silence is not None and one.shown)
+    until(lambda: one.seconds_since_heartbeat is not None and one.status)
     os.kill(one.pid, signal.SIGKILL)
     until(lambda: not one.alive)
-    assert one.tend() == -signal.SIGKILL
-    assert one.shown == {"ahead": -7.5}
+    assert one.supervise() == -signal.SIGKILL
+    assert one.status == {"ahead": -7.5}
 
 
 def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypatch):
@@ -108,13 +108,13 @@ def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypa
     one.start()
     for _ in range(4):
         until(lambda: not one.alive)
-        assert one.tend() == 3
+        assert one.supervise() == 3
         pauses.append(one._delay)
-        one._not_before = 0.0  # without the pause itself
-        assert one.tend() is None
+        one._restart_after = 0.0  # without the pause itself
+        assert one.supervise() is None
     assert pauses == sorted(set(pauses))
     for _ in range(10):
-        one.rest()
+        one.back_off()
     assert one._delay == 15.0
 
 

@@ -135,7 +135,7 @@ def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
     reading, done = Event(), []
 
     class Slow:
-        def take(self):
+        def read(self):
             reading.set()
             done.append("begin")
             time.sleep(0.1)
@@ -146,10 +146,10 @@ def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
             done.append("close")
 
     child = Child("it", "a:b", [], environment={}, output=tmp_path / "log")
-    child._signs = Slow()
-    looks = Thread(target=lambda: child.silence)
+    child._pipe = Slow()
+    looks = Thread(target=lambda: child.seconds_since_heartbeat)
     looks.start()
     reading.wait()
-    child._close_signs()
+    child._close_pipe()
     looks.join()
     assert done == ["begin", "end", "begin", "end", "close"]

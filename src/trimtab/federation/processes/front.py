@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab._processes import Child, beat, tail
+from trimtab._processes import Child, start_heartbeat, tail
 from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
 from trimtab.federation.storage.roster import RosterFile
@@ -46,7 +46,7 @@ class FrontProcess:
             environment={},
             output=output,
             piped=True,
-            keep=[listener.fileno() for listener in self.listeners],
+            pass_fds=[listener.fileno() for listener in self.listeners],
         )
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
         self._before, self._now = Traffic(), Traffic()  # of fronts that have ended, and of this
@@ -71,12 +71,12 @@ class FrontProcess:
 
     def tend(self) -> None:
         """Start it again if it has ended, or is stuck."""
-        if self.child.is_stuck(_STUCK):
+        if self.child.is_hung(_STUCK):
             log.warning(f"the front has not moved for {_STUCK:g} seconds; it is started again.")
             self.child.kill()
         if self.child.alive:
             return
-        if self.child.tend() is not None:
+        if self.child.supervise() is not None:
             log.warning(f"the front ended ({tail(self.child.output)}); it is started again soon.")
         elif self.child.alive:
             self._begin()
@@ -103,7 +103,7 @@ class FrontProcess:
 
     def close(self) -> None:
         """End it, and give up the port."""
-        self.child.stop(patience=3.0)
+        self.child.stop(timeout=3.0)
         for listener in self.listeners:
             listener.close()
 
@@ -149,7 +149,7 @@ class _Told(logging.Handler):
 
 def main() -> None:
     """Be the front until standard input ends."""
-    beat()
+    start_heartbeat()
     _raise_limit()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -192,14 +192,14 @@ class OperatorProcess:
             self._tender.join()
         self.rounds.stop()
         self.front.close()
-        self.superlink.stop(patience=3.0)
+        self.superlink.stop(timeout=3.0)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
     def _tend(self) -> None:
         """Keep the SuperLink and the front alive, and the rounds moving, until the end."""
         while not self.stop.wait(0.2):
-            if self.superlink.tend() is not None:
+            if self.superlink.supervise() is not None:
                 self._deaths += 1
                 log.warning(
                     f"the SuperLink died ({tail(self.superlink.output)}); it is started again soon."
@@ -208,7 +208,7 @@ class OperatorProcess:
                     set_aside(self.federation.folder / DATABASE)
                     self._deaths = 0
             for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):
-                if child.is_stuck(patience):
+                if child.is_hung(patience):
                     log.warning(
                         f"{child.name} has not moved for {patience:g} seconds; it is ended and "
                         "started again."
@@ -221,7 +221,7 @@ class OperatorProcess:
         while not self.stop.wait(_ASK):
             with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
                 if self._answers():
-                    self.superlink.heard()
+                    self.superlink.record_heartbeat()
                     self._deaths = 0
 
     def _answers(self) -> bool:
@@ -254,7 +254,7 @@ class OperatorProcess:
         reader.start()
 
     def _restart(self, assignment: Message) -> None:
-        while self.rounds.process is not None and self.rounds.tend() is None:
+        while self.rounds.process is not None and self.rounds.supervise() is None:
             time.sleep(0.1)
         self.stop.wait(1.0)
         if not self.stop.is_set():

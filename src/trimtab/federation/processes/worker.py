@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from trimtab._processes import Child, beat
+from trimtab._processes import Child, start_heartbeat
 from trimtab.federation import events
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
@@ -77,7 +77,7 @@ class Worker:
 def main() -> None:
     """Read the data, then answer until the pipe ends. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
-    beat()
+    start_heartbeat()
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's file prints goes to the log
     to_log = logging.StreamHandler()
