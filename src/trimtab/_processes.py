@@ -1,10 +1,11 @@
-"""Child processes that are kept alive, and that never outlive this one.
+"""Child processes: started, watched by heartbeats, restarted, and never orphaned.
 
-One that lives and does nothing is worse than one that has died: a child shows signs of life, and
-one that has not been heard of for too long can be ended, and is started again.
+Both sides are here. The parent holds a `Child`. The child calls `start_heartbeat` or
+`report_status`, which write to a pipe that it inherits. A process that hangs is worse than one
+that has crashed, because nothing restarts it; `Child.is_hung` finds it by its missing heartbeats.
 
-Run as a script, it runs a function as a process that ends when its parent does, however the parent
-ended: python -P _processes.py PARENT_PID module:function ARGUMENTS…
+Run as a script, this file starts a function and ties its process to the parent:
+python -P _processes.py PARENT_PID module:function ARGUMENTS…
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+# Federations write this logger to their log files; no other caller restarts processes.
 log = logging.getLogger("trimtab.federation.processes")
 
 HEARTBEAT_FD = "TRIMTAB_HEARTBEAT_FD"  # environment variable: the pipe's file descriptor
@@ -34,33 +36,41 @@ SUSPENDED_SECONDS = 15.0  # between two polls: this process itself was stopped (
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-PR_SET_PDEATHSIG = 1
+
+# -- in the child
 
 
 def report_status(**facts: Any) -> None:
-    """Show the parent that this process is well, and some facts about it."""
+    """Send a heartbeat with some facts to the parent, if there is one."""
     if HEARTBEAT_FD in os.environ:
+        # The pipe does not block. If the parent does not read it, heartbeats are dropped.
         with contextlib.suppress(OSError):
             os.write(int(os.environ[HEARTBEAT_FD]), json.dumps(facts).encode() + b"\n")
 
 
 def start_heartbeat() -> None:
-    """Show a sign every so often, in a thread of its own, as long as this process lives."""
+    """Send heartbeats from a daemon thread for as long as this process lives."""
 
     def beat() -> None:
-        pause = threading.Event()
-        while not pause.wait(HEARTBEAT_SECONDS):
+        never = threading.Event()
+        while not never.wait(HEARTBEAT_SECONDS):
             report_status()
 
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
-class Child:
-    """One process, started again when it ends, until `stop`.
+# -- in the parent
 
-    `target` is module:function. Its output goes to a file, unless `piped`: then its standard input
-    and output are pipes to us, and the file gets its errors only. `keep` are descriptors that it
-    inherits. `shown` is what it has shown of itself.
+
+class Child:
+    """A process that `supervise` restarts whenever it exits, until `stop` is called.
+
+    target: module:function, called without arguments; its command line is `arguments`.
+    output: the file that stdout and stderr are appended to.
+    piped: connect stdin and stdout to this process instead; `output` then gets stderr only.
+    pass_fds: file descriptors that the child inherits.
+
+    One thread may call `supervise`, `start` and `stop` while another one reads heartbeats.
     """
 
     def __init__(
@@ -75,20 +85,20 @@ class Child:
         pass_fds: Sequence[int] = (),
     ) -> None:
         self.name, self.piped, self.output = name, piped, output
-        self.pass_fds, self.status = tuple(pass_fds), dict[str, Any]()
-        self.environment = dict(environment)
+        self.pass_fds, self.environment = tuple(pass_fds), dict(environment)
         self.command = [sys.executable, "-P", __file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
+        self.status: dict[str, Any] = {}  # what the child has reported; kept after it exits
         self._started = self._restart_after = 0.0
         self._delay = FIRST_DELAY
         self._last_heartbeat = self._last_poll = 0.0
+        self._last_cpu_seconds = 0.0
         self._pipe: _HeartbeatPipe | None = None
-        self._pipe_lock = threading.Lock()  # One thread looks, another one starts and ends it.
-        self._last_cpu_seconds = 0.0  # seconds of a processor, when we saw last that they had grown
+        self._pipe_lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the process in a group of its own; what is left of the one before goes first."""
+        """Start the process in a session of its own, after killing what is left of the last."""
         if self.process is not None:
             self._forget_process()
         self.output.parent.mkdir(parents=True, exist_ok=True)
@@ -109,33 +119,32 @@ class Child:
         self._started = self._last_heartbeat = self._last_poll = time.monotonic()
 
     @property
-    def pid(self) -> int | None:
-        """The process id, while it lives."""
-        return self.process.pid if self.alive and self.process else None
-
-    @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
+    def pid(self) -> int | None:
+        """The process id; None if the process is not running."""
+        return self.process.pid if self.alive and self.process else None
+
+    @property
     def stdin(self) -> IO[bytes]:
-        """The pipe to the process."""
         assert self.process is not None
         assert self.process.stdin is not None
         return self.process.stdin
 
     @property
     def stdout(self) -> IO[bytes]:
-        """The pipe from the process."""
         assert self.process is not None
         assert self.process.stdout is not None
         return self.process.stdout
 
-    def supervise(self) -> int | None:
-        """Start the process again if it has ended; return the code with which it just ended.
+    # -- supervision
 
-        One that fails again and again is started after growing pauses, up to 15 seconds.
+    def supervise(self) -> int | None:
+        """Restart the process if it has exited; return its exit code right after it did.
+
+        Call this in a loop. A process that keeps exiting early restarts after growing delays.
         """
         if self.alive:
             return None
@@ -150,24 +159,24 @@ class Child:
             try:
                 self.start()
             except OSError as error:
-                log.warning(f"{self.name} cannot be started ({error}); trying on.")
+                log.warning(f"{self.name} cannot be started ({error}); retrying.")
                 self.back_off()
         return None
 
     def back_off(self) -> None:
-        """Let `tend` wait before it starts the process again, longer each time it fails early."""
+        """Delay the next restart, longer after each early exit."""
         now = time.monotonic()
         stable = now - self._started >= STABLE_SECONDS
         self._delay = FIRST_DELAY if stable else min(MAX_DELAY, self._delay * 2)
         self._restart_after = now + self._delay
 
     def record_heartbeat(self) -> None:
-        """Note that the process has shown that it is well."""
+        """Count evidence from elsewhere, such as an answered request, as a heartbeat."""
         self._last_heartbeat = time.monotonic()
 
     @property
     def seconds_since_heartbeat(self) -> float:
-        """Seconds since the process was heard of, while this one was awake."""
+        """Seconds without a heartbeat, not counting time in which this process was suspended."""
         now = time.monotonic()
         if now - self._last_poll > SUSPENDED_SECONDS:
             self._last_heartbeat += now - self._last_poll
@@ -176,9 +185,12 @@ class Child:
             self._last_heartbeat = now
         return now - self._last_heartbeat
 
-    def is_hung(self, seconds: float) -> bool:
-        """Tell whether the process has neither been heard of nor computed for so long."""
-        if not self.alive or self.seconds_since_heartbeat <= seconds:
+    def is_hung(self, timeout: float) -> bool:
+        """Return whether the process neither sent a heartbeat nor used any CPU for `timeout`.
+
+        A long computation that holds the GIL sends no heartbeats but uses CPU time.
+        """
+        if not self.alive or self.seconds_since_heartbeat <= timeout:
             return False
         cpu_seconds = _cpu_seconds(self.pid)
         if cpu_seconds is not None and cpu_seconds != self._last_cpu_seconds:
@@ -187,30 +199,21 @@ class Child:
             return False
         return True
 
-    def _read_heartbeats(self) -> bool:
-        with self._pipe_lock:
-            reports = self._pipe.read() if self._pipe else []
-        for facts in reports:
-            self.status |= facts
-        return bool(reports)
+    # -- ending it
 
     def kill(self) -> None:
-        """End the process at once, however it is stuck; `tend` starts it again."""
+        """Send SIGKILL to the process group and wait; `supervise` restarts the process."""
         process = self.process
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+        if process is not None:
             process.wait()
 
     def terminate(self) -> None:
-        """Ask the process to end, and do not wait; for other threads than the one that reads."""
-        process = self.process
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+        """Send SIGTERM to the process group; safe to call from any thread."""
+        self._signal(signal.SIGTERM)
 
     def stop(self, timeout: float = 8.0) -> None:
-        """End the process and its group: first asked, then told."""
+        """End the process for good: close its stdin, then SIGTERM, then SIGKILL."""
         if self.process is None:
             return
         if self.piped and self.process.stdin:
@@ -226,18 +229,33 @@ class Child:
                 continue
         self._forget_process()
 
+    def _signal(self, number: signal.Signals) -> None:
+        process = self.process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
     def _forget_process(self) -> None:
-        """Forget the process; what it left in its group ends as well."""
+        """Forget the process, and kill whatever it left running in its group."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
                 with contextlib.suppress(OSError):
-                    pipe.close()
+                    stream.close()
         self.process = None
         self._close_pipe()
+
+    # -- heartbeats
+
+    def _read_heartbeats(self) -> bool:
+        with self._pipe_lock:
+            reports = self._pipe.read() if self._pipe else []
+        for facts in reports:
+            self.status |= facts
+        return bool(reports)
 
     def _close_pipe(self) -> None:
         self._read_heartbeats()
@@ -248,7 +266,7 @@ class Child:
 
 
 class _HeartbeatPipe:
-    """The parent's end of the pipe."""
+    """A non-blocking pipe of JSON lines from a child."""
 
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
@@ -256,26 +274,24 @@ class _HeartbeatPipe:
             os.set_blocking(end, False)
 
     def read(self) -> list[dict[str, Any]]:
-        """Return what was shown since the last look."""
         content = b""
         with contextlib.suppress(OSError):
             while part := os.read(self._read_end, 1 << 16):
                 content += part
         reports = []
         for line in content.splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError):  # A line may be cut where the pipe was full.
                 reports.append(dict(json.loads(line)))
         return reports
 
     def close(self) -> None:
-        """Close both ends that are ours."""
         for end in (self._read_end, self.write_end):
             with contextlib.suppress(OSError):
                 os.close(end)
 
 
 def _cpu_seconds(pid: int | None) -> float | None:
-    """Return how long a process has computed; None where the system does not say."""
+    """Return the CPU time that a process has used; None where /proc does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -284,23 +300,26 @@ def _cpu_seconds(pid: int | None) -> float | None:
 
 
 def tail(path: Path, lines: int = 1) -> str:
-    """Return the last lines of a log that say more than how it goes, as one, for a message."""
+    """Return the last lines of a log as one, for an error message, without routine lines."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    text = _COLOUR.sub("", text)
-    written = [line.strip() for line in text.splitlines() if line.strip()]
+    written = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
     written = [line for line in written if not _ROUTINE.match(line)] or written
     return " / ".join(written[-lines:])[-300:]
 
 
+# -- as a script
+
+
 def _run_child() -> None:
-    """Tie this process to its parent, then become the function."""
+    """Ask the kernel for SIGTERM when the parent dies, then call the target."""
     parent, target, *arguments = sys.argv[1:]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != int(parent):
+        pr_set_pdeathsig = 1  # from <sys/prctl.h>
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGTERM))
+    if os.getppid() != int(parent):  # The parent died before prctl took effect.
         sys.exit(1)
     module, _, function = target.partition(":")
     sys.argv = [target, *arguments]
