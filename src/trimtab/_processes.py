@@ -1,5 +1,6 @@
 """Child processes: started, watched by heartbeats, restarted, and never orphaned.
 
+The worker processes of `compare` and the processes of a federation are run by this module alone.
 Both sides are here. The parent holds a `Child`. The child calls `start_heartbeat` or
 `report_status`, which write to a pipe that it inherits. A process that hangs is worse than one
 that has crashed, because nothing restarts it; `Child.is_hung` finds it by its missing heartbeats.
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,11 +67,11 @@ class Child:
     """A process that `supervise` restarts whenever it exits, until `stop` is called.
 
     target: module:function, called without arguments; its command line is `arguments`.
-    output: the file that stdout and stderr are appended to.
+    output: the file that stdout and stderr are appended to; None (default): those of this process.
     piped: connect stdin and stdout to this process instead; `output` then gets stderr only.
     pass_fds: file descriptors that the child inherits.
 
-    One thread may call `supervise`, `start` and `stop` while another one reads heartbeats.
+    One thread may call `supervise`, `start` and `stop` while others read heartbeats and `send`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Child:
         arguments: Sequence[str],
         *,
         environment: Mapping[str, str],
-        output: Path,
+        output: Path | None = None,
         piped: bool = False,
         pass_fds: Sequence[int] = (),
     ) -> None:
@@ -96,16 +97,16 @@ class Child:
         self._last_cpu_seconds = 0.0
         self._pipe: _HeartbeatPipe | None = None
         self._pipe_lock = threading.Lock()
+        self._send_lock = threading.Lock()
 
     def start(self) -> None:
         """Start the process in a session of its own, after killing what is left of the last."""
         if self.process is not None:
             self._forget_process()
-        self.output.parent.mkdir(parents=True, exist_ok=True)
         self._close_pipe()
         self._pipe, self.status = _HeartbeatPipe(), {}
         heartbeat = {HEARTBEAT_FD: str(self._pipe.write_end)}
-        with open(self.output, "ab") as output:
+        with self._open_output() as output:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE if self.piped else subprocess.DEVNULL,
@@ -117,6 +118,12 @@ class Child:
             )
         self.starts += 1
         self._started = self._last_heartbeat = self._last_poll = time.monotonic()
+
+    def _open_output(self) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        if self.output is None:
+            return contextlib.nullcontext()
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        return open(self.output, "ab")
 
     @property
     def alive(self) -> bool:
@@ -138,6 +145,20 @@ class Child:
         assert self.process is not None
         assert self.process.stdout is not None
         return self.process.stdout
+
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """Write a JSON line to the child's stdin; return False if the child has exited."""
+        with self._send_lock:
+            # Another thread may forget the process meanwhile, and close its stdin.
+            process = self.process
+            if process is None or process.stdin is None:
+                return False
+            try:
+                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.flush()
+            except (OSError, ValueError):
+                return False
+        return True
 
     # -- supervision
 
@@ -204,36 +225,42 @@ class Child:
     def kill(self) -> None:
         """Send SIGKILL to the process group and wait; `supervise` restarts the process."""
         process = self.process
-        self._signal(signal.SIGKILL)
-        if process is not None:
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process group; safe to call from any thread."""
-        self._signal(signal.SIGTERM)
+        """Send SIGTERM; safe to call from any thread.
 
-    def stop(self, timeout: float = 8.0) -> None:
-        """End the process for good: close its stdin, then SIGTERM, then SIGKILL."""
-        if self.process is None:
-            return
-        if self.piped and self.process.stdin:
+        The process alone gets the signal: until it exits it may need its own children.
+        """
+        process = self.process
+        if process is not None:
+            process.terminate()
+
+    def request_stop(self) -> None:
+        """Close the child's stdin and send SIGTERM, without waiting."""
+        if self.process is not None and self.process.stdin:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
-        for number, wait in ((signal.SIGTERM, timeout), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            try:
-                self.process.wait(wait)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self._forget_process()
+        self.terminate()
 
-    def _signal(self, number: signal.Signals) -> None:
-        process = self.process
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+    def wait(self) -> int:
+        """Wait until the process exits, without a time limit; return its exit code."""
+        assert self.process is not None
+        code = self.process.wait()
+        self._forget_process()
+        return code
+
+    def stop(self, timeout: float = 8.0) -> None:
+        """End the process for good: `request_stop`, then SIGKILL after `timeout` seconds."""
+        if self.process is None:
+            return
+        self.request_stop()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout)
+        self._forget_process()
 
     def _forget_process(self) -> None:
         """Forget the process, and kill whatever it left running in its group."""
@@ -290,6 +317,14 @@ class _HeartbeatPipe:
                 os.close(end)
 
 
+def json_lines(pipe: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the messages that a child writes to its stdout, one per line, until it exits."""
+    # A killed process may leave half a line, and another thread may close the pipe.
+    with contextlib.suppress(OSError, ValueError):
+        for line in pipe:
+            yield json.loads(line)
+
+
 def _cpu_seconds(pid: int | None) -> float | None:
     """Return the CPU time that a process has used; None where /proc does not exist."""
     try:
@@ -299,8 +334,10 @@ def _cpu_seconds(pid: int | None) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def tail(path: Path, lines: int = 1) -> str:
+def tail(path: Path | None, lines: int = 1) -> str:
     """Return the last lines of a log as one, for an error message, without routine lines."""
+    if path is None:
+        return ""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -5,13 +5,14 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
 import torch
 
 from tests.helpers.connect_proxy import ConnectProxy, Listener
-from trimtab._processes import Child, tail
+from trimtab._processes import Child, json_lines, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message
@@ -23,6 +24,10 @@ from trimtab.federation.transport.flower.clocks import Clocks
 from trimtab.federation.transport.flower.parcel import Parcel
 
 CHILD = """
+import json
+import signal
+import subprocess
+import sys
 import time
 from trimtab import _processes
 
@@ -41,6 +46,16 @@ def computes():
     _processes.report_status(busy=True)
     while True:
         pass
+
+def answers():
+    for line in sys.stdin:
+        print(line, end="", flush=True)
+
+def has_a_child():
+    own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    signal.signal(signal.SIGTERM, lambda *_: print(json.dumps(own.poll()), flush=True))
+    print(json.dumps(own.pid), flush=True)
+    time.sleep(600)
 """
 
 
@@ -49,11 +64,12 @@ def child(tmp_path, monkeypatch):
     (tmp_path / "small.py").write_text(CHILD)
     made = []
 
-    def make(function):
+    def make(function, **words):
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         environment = {"PYTHONPATH": path}
         target = f"small:{function}"
-        made.append(Child(function, target, [], environment=environment, output=tmp_path / "log"))
+        words = {"output": tmp_path / "log"} | words
+        made.append(Child(function, target, [], environment=environment, **words))
         return made[-1]
 
     yield make
@@ -116,6 +132,38 @@ def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypa
     for _ in range(10):
         one.back_off()
     assert one._delay == 15.0
+
+
+def test_a_child_without_a_log_is_sent_messages_until_it_has_ended(child):
+    one = child("answers", output=None, piped=True)
+    assert not one.send({"a": 0})
+    one.start()
+    answers = json_lines(one.stdout)
+    for message in ({"a": 1}, {"b": [2.5]}):
+        assert one.send(message)
+        assert next(answers) == message
+    one.request_stop()
+    assert list(answers) == []
+    assert not one.send({"a": 2})
+    assert one.wait() in (0, -signal.SIGTERM)
+    assert one.process is None
+    assert not one.send({"a": 3})
+
+
+def test_its_own_children_outlive_the_request_to_stop_and_end_with_it(child):
+    """A round under way may need them, those of a DataLoader for one."""
+    one = child("has_a_child", piped=True)
+    one.start()
+    pid = int(one.stdout.readline())
+    one.terminate()
+    assert one.stdout.readline() == b"null\n"  # its child runs
+    os.kill(pid, 0)
+    one.stop(timeout=0.1)
+    until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+def _is_zombie(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_the_end_of_a_log_is_what_says_more_than_how_it_goes(tmp_path):

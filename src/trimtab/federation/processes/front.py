@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab._processes import Child, start_heartbeat, tail
+from trimtab._processes import Child, json_lines, start_heartbeat, tail
 from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
 from trimtab.federation.storage.roster import RosterFile
@@ -51,7 +51,6 @@ class FrontProcess:
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
         self._before, self._now = Traffic(), Traffic()  # of fronts that have ended, and of this
         self._counted: queue.Queue[None] = queue.Queue()
-        self._writing = threading.Lock()
         self._asking = threading.Lock()  # Several threads ask what was counted.
 
     def start(self) -> None:
@@ -67,7 +66,7 @@ class FrontProcess:
             target=self._read, args=(self.child.stdout,), name="front", daemon=True
         ).start()
         fds = [listener.fileno() for listener in self.listeners]
-        self._tell({"listeners": fds, **self.settings})
+        self.child.send({"listeners": fds, **self.settings})
 
     def tend(self) -> None:
         """Start it again if it has ended, or is stuck."""
@@ -84,7 +83,7 @@ class FrontProcess:
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
         self.settings["sites"] = dict(sites)
-        self._tell({"sites": dict(sites)})
+        self.child.send({"sites": dict(sites)})
 
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
@@ -92,7 +91,7 @@ class FrontProcess:
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._counted.get_nowait()
-            if self._tell({"count": True}):
+            if self.child.send({"count": True}):
                 with contextlib.suppress(queue.Empty):
                     self._counted.get(timeout=_ANSWER)
             return self.traffic_so_far()
@@ -107,27 +106,13 @@ class FrontProcess:
         for listener in self.listeners:
             listener.close()
 
-    def _tell(self, facts: Mapping[str, Any]) -> bool:
-        with self._writing:
-            process = self.child.process if self.child.alive else None
-            if process is None or process.stdin is None:
-                return False
-            try:
-                process.stdin.write(json.dumps(facts).encode() + b"\n")
-                process.stdin.flush()
-            except (OSError, ValueError):  # it has ended; another thread may have closed its pipe
-                return False
-        return True
-
     def _read(self, pipe: IO[bytes]) -> None:
-        with contextlib.suppress(ValueError, OSError):  # it ended, perhaps within a line
-            for line in pipe:
-                told = json.loads(line)
-                if "line" in told:
-                    log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
-                else:
-                    self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
-                    self._counted.put(None)
+        for told in json_lines(pipe):
+            if "line" in told:
+                log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
+            else:
+                self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
+                self._counted.put(None)
 
 
 class _Told(logging.Handler):

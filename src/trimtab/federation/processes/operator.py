@@ -1,7 +1,6 @@
 """The operator's main process: it keeps the SuperLink, the front and the rounds alive."""
 
 import contextlib
-import json
 import logging
 import os
 import queue
@@ -16,7 +15,7 @@ from typing import IO
 import httpx
 
 from trimtab._files import Lock, write_json
-from trimtab._processes import Child, tail
+from trimtab._processes import Child, json_lines, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.events import (
     Ended,
@@ -261,9 +260,6 @@ class OperatorProcess:
             self._begin(assignment)
 
     def _read(self, pipe: IO[bytes]) -> None:
-        try:
-            for line in pipe:
-                self._events.put(from_json(json.loads(line)))
-        except ValueError:
-            pass  # the pipe was closed, or the process died within a line
+        for told in json_lines(pipe):
+            self._events.put(from_json(told))
         self._events.put(None)
