@@ -7,7 +7,7 @@ import pytest
 from trimtab import FedAvg, Rounding, Through, register
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode
-from trimtab.core.human import human, human_bytes
+from trimtab.core.display import human, human_bytes
 from trimtab.core.task import Progress, Task
 
 

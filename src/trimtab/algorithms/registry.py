@@ -356,8 +356,7 @@ def _admitted() -> dict[str, type[Any]]:
 def _parts() -> dict[str, type[Any]]:
     """Return what algorithms are made of, or wrapped in, by name."""
     from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
-    from trimtab.algorithms.stages import STAGES
-    from trimtab.algorithms.through import Through
+    from trimtab.algorithms.through import STAGES, Through
     from trimtab.core.hyper import Epochs
 
     classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise, Epochs)

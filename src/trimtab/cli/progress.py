@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from trimtab.cli.standings import Standings
-from trimtab.core.human import human_bytes
+from trimtab.core.display import human_bytes
 
 if TYPE_CHECKING:
     from trimtab.core.task import Task

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from trimtab.core.human import human_time
+from trimtab.core.display import human_time
 
 if TYPE_CHECKING:
     from trimtab.studies.events import RoundDone

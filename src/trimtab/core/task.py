@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
-from trimtab.core.notebook import Line, line_below
+from trimtab.core.display import Line, line_below
 
 P = ParamSpec("P")
 E = TypeVar("E")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trimtab._files import plain
-from trimtab.core.human import human_bytes
+from trimtab.core.display import human_bytes
 from trimtab.errors import BadArgument
 
 Metrics = Mapping[str, float | None]  # None where the number was not finite

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trimtab._files import write_whole
 from trimtab.algorithms.registry import kind
-from trimtab.core.human import human_time
+from trimtab.core.display import human_time
 from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Differences

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.core.human import human_bytes
+from trimtab.core.display import human_bytes
 from trimtab.federation.events import (
     RoundCommitted,
     SiteReport,

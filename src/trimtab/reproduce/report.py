@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from trimtab._files import write_whole
-from trimtab.core.human import human_time
+from trimtab.core.display import human_time
 from trimtab.report.style import document, html_table, section
 from trimtab.reproduce import REPRODUCTIONS
 from trimtab.reproduce.records import Records, read

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimtab.core.human import human, human_bytes
+from trimtab.core.display import human, human_bytes
 from trimtab.studies.entry import Entry
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand."""
+"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand.
+
+Also how a broken rule is said: one sentence, what, where, and what to do.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +20,22 @@ from trimtab.simulation import Simulation, simulate
 
 N, D = 6, 4
 SOME = (1, 3, 5)  # a cohort of fewer clients than a vector has numbers, so that shapes differ
+
+
+class ContractError(AssertionError):
+    """An algorithm breaks the contract; the sentence says what, where, and what to do."""
+
+
+def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
+    """Raise ContractError with what is wrong and what to do about it, unless the rule holds."""
+    if not holds:
+        name = getattr(algorithm, "__name__", type(algorithm).__name__)
+        raise ContractError(f"{name}: {what}; {advice}.")
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, as part of a sentence."""
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 class Still(Quadratic):

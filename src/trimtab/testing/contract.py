@@ -14,7 +14,7 @@ from trimtab.core import State, leaves, map_leaves
 from trimtab.problems import Quadratic
 from trimtab.simulation import Diverged, Simulation
 from trimtab.testing import _trials
-from trimtab.testing.errors import first_line, require
+from trimtab.testing._trials import first_line, require
 
 
 def is_a_frozen_dataclass(algorithm: Any, seed: int = 0) -> None:

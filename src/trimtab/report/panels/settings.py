@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from trimtab.core.human import human
+from trimtab.core.display import human
 from trimtab.problems.population import Population
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import html_table, section

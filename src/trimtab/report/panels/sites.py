@@ -2,7 +2,7 @@
 
 from html import escape
 
-from trimtab.core.human import human_bytes, human_time
+from trimtab.core.display import human_bytes, human_time
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import html_table, section
 
