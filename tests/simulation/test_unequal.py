@@ -28,7 +28,7 @@ from trimtab import (
 from trimtab.algorithms import Decay
 from trimtab.algorithms.registry import decode, encode
 from trimtab.core import leaves
-from trimtab.core.oracle import Pace
+from trimtab.core.oracle import LocalSteps
 from trimtab.simulation import executors
 
 SIZES = (4, 12, 5, 9, 20, 6)
@@ -267,5 +267,5 @@ def test_lean_refuses_epochs(refused):
 
 
 def test_the_pace_of_a_client_is_its_own():
-    pace = Pace(lambda: 3)
+    pace = LocalSteps(lambda: 3)
     assert (pace(7), pace(Epochs(2)), pace(Epochs(0.1))) == (7, 6, 1)

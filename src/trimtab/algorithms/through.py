@@ -118,7 +118,7 @@ class Relay:
             upload = send(upload)
         return upload, Client(inner, tuple(new)) if behind else inner
 
-    def bytes_on_the_wire(self, upload: Any) -> int:
+    def upload_bytes(self, upload: Any) -> int:
         """Return how many bytes an upload takes on its way: what the last stage makes of it."""
         return self.stages[-1].size(upload)
 

@@ -13,10 +13,10 @@ from typing import Any
 EVERY = 0.25  # seconds between two changes of the line
 
 
-def human(n: float) -> str:
+def format_number(n: float) -> str:
     """Return a number with three digits and the letter of its size.
 
-    >>> human(5200), human(3.4e6), human(12)
+    >>> format_number(5200), format_number(3.4e6), format_number(12)
     ('5.2 k', '3.4 M', '12 ')
     """
     for letter in ("", "k", "M", "G"):
@@ -27,27 +27,27 @@ def human(n: float) -> str:
     return f"{n:.3g} T" if n < 999.5 else f"{n:.0f} T"
 
 
-def human_bytes(n: float) -> str:
+def format_bytes(n: float) -> str:
     """Return a number of bytes in a unit that suits it.
 
-    >>> human_bytes(5200), human_bytes(3.4e6)
+    >>> format_bytes(5200), format_bytes(3.4e6)
     ('5.2 kB', '3.4 MB')
     """
-    return f"{human(n)}B"
+    return f"{format_number(n)}B"
 
 
-def human_time(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Return a length of time in the two units that suit it.
 
-    >>> human_time(0.4), human_time(75), human_time(5400)
+    >>> format_seconds(0.4), format_seconds(75), format_seconds(5400)
     ('0 s', '1 min 15 s', '1 h 30 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
 
 
 def html_facts(title: str, facts: Mapping[str, str]) -> str:
@@ -62,7 +62,7 @@ def html_facts(title: str, facts: Mapping[str, str]) -> str:
     return f"<div><p><b>{escape(title)}</b></p><table><tbody>{rows}</tbody></table></div>"
 
 
-def line_below() -> Callable[[str], None] | None:
+def status_line() -> Callable[[str], None] | None:
     """Return what shows a sentence below the cell that runs; None outside a notebook."""
     IPython = sys.modules.get("IPython")
     shell = None if IPython is None else IPython.get_ipython()
@@ -88,7 +88,7 @@ class Line:
         self._name, self._show = name, show
         self._started, self._next = monotonic(), 0.0
 
-    def tell(self, event: object) -> None:
+    def show_event(self, event: object) -> None:
         """Show an event, unless another one has just been shown."""
         now = monotonic()
         if now >= self._next:

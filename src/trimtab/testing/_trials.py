@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trimtab.compute.kernel import Ran
 from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle, draws_of_client, draws_of_server
+from trimtab.core.oracle import ClientOracle, client_random, server_random
 from trimtab.core.replies import Tally
 from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
@@ -38,7 +38,7 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
 
 
-class Still(Quadratic):
+class ZeroGradients(Quadratic):
     """Clients that want to stay wherever they are."""
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
@@ -46,7 +46,7 @@ class Still(Quadratic):
         return lambda y, k=None: torch.zeros_like(y)
 
 
-class Taped(Quadratic):
+class TracedQuadratic(Quadratic):
     """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
 
     kernel = "tensors"
@@ -134,7 +134,7 @@ class Clients:
     ) -> None:
         self.problem, self.order, self.states = problem, list(order), dict(states)
         self.chunk, self.lost, self.seed = chunk, lost, seed
-        self.draws = draws_of_server(seed, 1)
+        self.draws = server_random(seed, 1)
         self.programs: list[Program] = []
         self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
@@ -183,7 +183,7 @@ class Clients:
                 self.gradients[i].append(gradient)
             return gradient
 
-        return ClientOracle(g, draws_of_client(self.seed, i, 1, len(self.programs)))
+        return ClientOracle(g, client_random(self.seed, i, 1, len(self.programs)))
 
     def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
         for i in self.order:

@@ -25,7 +25,7 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.errors import DataError
 
 Folder = str | os.PathLike[str] | None
@@ -133,7 +133,7 @@ def _store(content: IO[bytes], path: Path, new: Path) -> None:
     with content, new.open("wb") as out:
         shutil.copyfileobj(content, out, _CHUNK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
+    write_file(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
     new.replace(path)
 
 
@@ -188,7 +188,7 @@ def _check_note(path: Path, source: Source) -> None:
     """Refuse a cached file that has changed; make a note of one seen for the first time."""
     digest, note = _digest(path, "sha256"), _note(path)
     if not note.exists():
-        write_whole(note, f"{digest}  {path.name}\n")
+        write_file(note, f"{digest}  {path.name}\n")
         _print_note(f"{path} is used for the first time; its SHA-256 is noted in {note}")
     elif note.read_text().split()[:1] != [digest]:
         raise DataError(
