@@ -23,11 +23,11 @@ from typing import Any
 
 from trimtab import FedAvg, Scaffold
 from trimtab._files import write_json
+from trimtab._processes import Child
 from trimtab._version import environment
 from trimtab.core import Algorithm
 from trimtab.federation.events import RoundCommitted
 from trimtab.federation.log import attached
-from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import start_job

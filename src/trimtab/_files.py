@@ -21,7 +21,7 @@ LOCK = ".lock"  # the file in a folder that its process holds
 
 
 @contextmanager
-def whole(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
+def atomic_write(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Give a name to write to; at the end, what is there becomes `path`, even if power fails.
 
     If anything goes wrong on the way, what was at `path` before still is.
@@ -39,16 +39,16 @@ def whole(path: Path, before_rename: Callable[[], None] = lambda: None) -> Itera
     sync(path.parent)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     """Write a file whole, in a folder that is made if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file whole."""
-    write_whole(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
+    write_file(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -26,15 +26,17 @@ def load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look there
     try:
-        with beside(path):
+        with sibling_imports(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{path} cannot be imported ({told(error)}); mend it.") from error
+        raise ValueError(
+            f"{path} cannot be imported ({describe_error(error)}); mend it."
+        ) from error
     return module
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[None]:
+def sibling_imports(path: Path) -> Iterator[None]:
     """Let what runs here import the modules beside a file, as `python file.py` does."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
@@ -45,19 +47,19 @@ def beside(path: Path) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what happened and where, for a sentence.
 
-    >>> told(KeyError("column"))
+    >>> describe_error(KeyError("column"))
     "KeyError: 'column'"
     """
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     what = f"{type(error).__name__}: {first}".removesuffix(": ")
-    place = place_of(error)
+    place = source_location(error)
     return what if place is None else f"{place}: {what}"
 
 
-def place_of(error: BaseException) -> str | None:
+def source_location(error: BaseException) -> str | None:
     """Return the innermost line of a user's file that an error comes from.
 
     None for errors that trimtab raised itself, and for those that no user's file takes part in.

@@ -10,8 +10,7 @@ import torch
 
 from trimtab import FedAvg, Mime, Momentum, Scaffold, Simulation, simulate
 from trimtab.algorithms.registry import decode, encode
-from trimtab.algorithms.stages import STAGES, Rounding
-from trimtab.algorithms.through import Through
+from trimtab.algorithms.through import STAGES, Rounding, Through
 from trimtab.core import map_leaves
 from trimtab.core.tree import control, with_control
 from trimtab.problems.catalogue import quadratic_problem

@@ -68,7 +68,7 @@ def test_movers_count_the_clients_that_move():
         tally = Tally()
         for length in lengths:
             tally.add(0.25, Upload(torch.tensor([length], dtype=torch.float64)))
-        return tally.movers
+        return tally.effective_clients
 
     assert movers(1.0, 1.0, 1.0, -1.0) == pytest.approx(4)
     assert movers(1.0, 0.0, 0.0, 0.0) == pytest.approx(1)

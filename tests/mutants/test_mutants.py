@@ -14,7 +14,7 @@ from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
 from tests.mutants.run import EQUIVALENT, ROOT, explained, record_of, selections
 from tests.mutants.ways import patch
-from trimtab.core import human
+from trimtab.core import display
 
 HERE = Path(__file__).parent
 
@@ -164,7 +164,7 @@ def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():
             raise FutureWarning("do not look")
 
     kept = Odd()
-    file = str(Path(human.__file__).relative_to(ROOT))
+    file = str(Path(display.__file__).relative_to(ROOT))
     mutant = next(m for m in mutants((ROOT / file).read_text()) if m.change == "None returned")
     assert in_child(lambda: patch(file, mutant)) is True
     assert type(kept) is Odd

@@ -200,7 +200,7 @@ def registered():
 @pytest.mark.usefixtures("registered")
 def test_what_is_registered_is_known_by_its_title_and_where_it_comes_from():
     assert registry.kind(Wandering).title == "Wandering"
-    assert registry.kind(Wandering()).origin == f"{__name__}:Wandering"
+    assert registry.kind(Wandering()).source == f"{__name__}:Wandering"
     assert registry.register(Wandering, title="To and fro") is Wandering
     assert registry.kind("wandering").title == "To and fro"
     source = inspect.getsource(Wandering).encode()

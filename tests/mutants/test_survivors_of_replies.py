@@ -69,7 +69,7 @@ def test_everything_is_its_definition(way):
     np.testing.assert_allclose(tally.mean().dx, p @ dx, atol=1e-15)
     np.testing.assert_allclose(tally.mean().dc, p @ dc, atol=1e-15)
     assert tally.drift == pytest.approx(p @ length)
-    assert tally.movers == pytest.approx((w @ length) ** 2 / ((w * length) ** 2).sum())
+    assert tally.effective_clients == pytest.approx((w @ length) ** 2 / ((w * length) ** 2).sum())
     pairs = np.outer(w, w)
     np.fill_diagonal(pairs, 0)
     agreement = (pairs * (dx @ dx.T)).sum() / pairs.sum() / (p @ length**2)
@@ -99,7 +99,7 @@ def test_nothing_is_told_of_what_nobody_sent():
     tally = Tally()
     tally.add(0.5, (DX[0],))
     assert isnan(tally.drift)
-    assert isnan(tally.movers)
+    assert isnan(tally.effective_clients)
     assert isnan(tally.cosine)
     assert isnan(tally.spread)
     tally.add_rows([0.5, 0.5], (DX[:2],))
@@ -116,7 +116,7 @@ def test_one_client_agrees_with_nobody_and_clients_at_rest_have_no_cosine():
     for weight in (0.3, 0.7):
         still.add(weight, Upload(0 * DX[0], ()))
     assert isnan(still.cosine)
-    assert isnan(still.movers)
+    assert isnan(still.effective_clients)
     assert still.drift == 0
 
 
@@ -168,7 +168,7 @@ class Sparse:
     def local(self, g, state, x):
         raise AssertionError
 
-    def bytes_on_the_wire(self, upload):
+    def upload_bytes(self, upload):
         assert nbytes(upload) == 48
         return 3
 
@@ -209,7 +209,7 @@ def test_neither_the_size_of_weights_nor_of_vectors_matters(weight, length):
 
 def test_a_copy_that_travels_has_its_sums_elsewhere_and_all_else_as_it_is():
     tally = one_by_one()
-    other = tally.mapped(lambda tree: map_leaves(lambda leaf: 3 * leaf, tree))
+    other = tally.map_sums(lambda tree: map_leaves(lambda leaf: 3 * leaf, tree))
     assert other.mean().dx.tolist() == pytest.approx((3 * tally.mean().dx).tolist())
     assert other.spread != pytest.approx(tally.spread)  # the sum of the states is three times it
     assert (len(other), other.share, other.drift) == (4, tally.share, tally.drift)

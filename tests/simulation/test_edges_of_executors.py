@@ -73,7 +73,7 @@ class OneNumber:
         return Server(server.x + dx, server.c)
 
 
-@pytest.mark.parametrize("kind", [Quadratic, _trials.Taped])
+@pytest.mark.parametrize("kind", [Quadratic, _trials.TracedQuadratic])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_exchange_may_have_nothing_to_send(executor, kind):
     def after(executor, kind):

@@ -28,7 +28,8 @@ from trimtab import (
 from trimtab.algorithms import Decay
 from trimtab.algorithms.registry import decode, encode
 from trimtab.core import leaves
-from trimtab.core.oracle import Pace
+from trimtab.core.oracle import LocalSteps
+from trimtab.core.streams import SLOW, stream
 from trimtab.simulation import executors
 
 SIZES = (4, 12, 5, 9, 20, 6)
@@ -267,5 +268,25 @@ def test_lean_refuses_epochs(refused):
 
 
 def test_the_pace_of_a_client_is_its_own():
-    pace = Pace(lambda: 3)
+    pace = LocalSteps(lambda: 3)
     assert (pace(7), pace(Epochs(2)), pace(Epochs(0.1))) == (7, 6, 1)
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_a_slow_client_makes_any_number_of_steps_up_to_k_itself(K, monkeypatch):
+    """Of K intervals of equal length in [0, 1), numbers in the j-th give j steps."""
+    slow = LocalSteps(slow=1.0)
+    for j in range(1, K + 1):
+        for within in (0.01, 0.5, 0.99):
+            drawn = torch.tensor([0.0, (j - 1 + within) / K], dtype=torch.float64)
+            monkeypatch.setattr(torch, "rand", lambda *_, drawn=drawn, **__: drawn)
+            assert slow(K) == j
+
+
+def test_how_slow_a_client_is_follows_from_its_own_numbers():
+    for client in range(4):
+        for r in range(1, 6):
+            draw = stream(3, SLOW, client, r)
+            chance, part = torch.rand(2, generator=draw, dtype=torch.float64).tolist()
+            steps = LocalSteps(slow=0.5, key=(3, client, r))(7)
+            assert (steps - 1) / 7 <= part < steps / 7 if chance < 0.5 else steps == 7

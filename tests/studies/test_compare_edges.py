@@ -1,8 +1,6 @@
 """Comparisons at their edges: starts and units of baselines, budgets, odd arguments and metrics."""
 
 import json
-import subprocess
-import sys
 from io import BytesIO
 from math import inf
 from queue import SimpleQueue
@@ -16,6 +14,7 @@ from torch.nn import functional as F
 
 from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
+from trimtab._processes import Child
 from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
 from trimtab.problems.metrics import ACCURACY, LOSS
@@ -225,19 +224,15 @@ def test_entries_in_json_have_the_labels_that_are_advised():
 
 
 def test_a_line_that_a_killed_process_left_half_written_is_the_end_of_it():
-    script = r"import sys; sys.stdout.write('{\"note\": \"whole\"}\n{\"note\"')"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     worker, inbox = Worker.__new__(Worker), SimpleQueue()
-    worker.process = SimpleNamespace(stdout=process.stdout)
-    worker._listen(inbox)
+    worker._listen(BytesIO(b'{"note": "whole"}\n{"note"'), inbox)
     assert [inbox.get_nowait()[1] for _ in range(2)] == [{"note": "whole"}, None]
-    process.stdout.close()
-    assert process.wait() == 0
 
 
 def test_a_process_is_told_numbers_of_any_kind():
     worker, pipe = Worker.__new__(Worker), BytesIO()
-    worker.process = SimpleNamespace(stdin=pipe)
+    worker.child = Child("it", "a:b", [], environment={})
+    worker.child.process = SimpleNamespace(stdin=pipe)
     worker.send({"target": numpy.float32(0.5), "seed": numpy.int64(3), "told": [True]})
     assert json.loads(pipe.getvalue()) == {"target": 0.5, "seed": 3, "told": [True]}
 

@@ -1,13 +1,25 @@
 """What stands between a client and the server: rounding, compression, clipping, noise.
 
 A client keeps what it *sent*: `g.sent` gives a program its upload as it will arrive, and the new
-state is computed from that, so that c = sum p_i c_i holds whatever stands between.
+state is computed from that, so that c = sum p_i c_i holds whatever stands between. STAGES, at the
+end, has one of each stage, and the tests try them all.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from trimtab.core import Algorithm, Clients, Program, Replies, State, Vector, leaves
+from trimtab.core import (
+    Algorithm,
+    Clients,
+    Positive,
+    Program,
+    Replies,
+    State,
+    Vector,
+    leaves,
+    map_leaves,
+    validate,
+)
 from trimtab.core.oracle import ClientOracle
 
 
@@ -106,7 +118,7 @@ class Relay:
             upload = send(upload)
         return upload, Client(inner, tuple(new)) if behind else inner
 
-    def bytes_on_the_wire(self, upload: Any) -> int:
+    def upload_bytes(self, upload: Any) -> int:
         """Return how many bytes an upload takes on its way: what the last stage makes of it."""
         return self.stages[-1].size(upload)
 
@@ -131,3 +143,28 @@ class _Received:
         for stage in reversed(self.stages):
             mean = stage.receive(mean, len(self), self.clients)
         return mean
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Numbers are rounded to multiples of `step`, which travel as 16-bit integers."""
+
+    step: Positive
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, x: Vector) -> tuple[()]:
+        return ()
+
+    def send(self, upload: Any, state: tuple[()], g: ClientOracle) -> tuple[Any, tuple[()]]:
+        return map_leaves(lambda leaf: (leaf / self.step).round() * self.step, upload), ()
+
+    def receive(self, mean: Any, count: int, clients: Clients) -> Any:
+        return mean
+
+    def size(self, upload: Any) -> int:
+        return sum(2 * leaf.numel() for leaf in leaves(upload))
+
+
+STAGES = (Rounding(0.01),)

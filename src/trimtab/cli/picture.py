@@ -36,14 +36,14 @@ def picture() -> None:
 @needs("report.drift")
 def drift(out: Path | None, as_json: bool, **asked: Any) -> None:
     """Draw Figures 1 and 2 of the SCAFFOLD paper from a real run on two quadratics."""
-    from trimtab._files import write_whole
+    from trimtab._files import write_file
     from trimtab.algorithms.registry import kind
     from trimtab.report.drift import drift as run_drift
 
     with if_stopped(_NOTHING):
         found = run_drift(**asked)
     path = out or Path("drift.svg")
-    write_whole(path, found.svg())
+    write_file(path, found.svg())
     ends = {kind(walk.algorithm).shown: walk.distance for walk in found.walks}
     if as_json:
         click.echo(json.dumps({"picture": str(path), "G": found.G, "distance": ends}, indent=2))
@@ -70,7 +70,7 @@ def partition(
     as_json: bool,
 ) -> None:
     """Draw who of PROBLEM's clients has which labels, and how many samples."""
-    from trimtab._files import write_whole
+    from trimtab._files import write_file
     from trimtab.problems.loading import load_problem
     from trimtab.problems.population import population_of
     from trimtab.report.charts.holdings import holdings_chart
@@ -84,7 +84,7 @@ def partition(
             f"{problem} has no samples to draw, or more than 2000 clients; pass another problem."
         )
     path = out or Path("partition.svg")
-    write_whole(path, standalone(holdings_chart(found.sizes, found.labels)))
+    write_file(path, standalone(holdings_chart(found.sizes, found.labels)))
     if as_json:
         click.echo(json.dumps({"picture": str(path), **found.to_json()}, indent=2))
     else:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from trimtab.cli.standings import Standings
-from trimtab.core.human import human_bytes
+from trimtab.core.display import format_bytes
 
 if TYPE_CHECKING:
     from trimtab.core.task import Task
@@ -64,7 +64,7 @@ class Board:
             line = one.last.line
             now = None if goal is None else line.metrics.get(goal.name)
             shown = (_step(one.last), str(line.r), _number(now), _number(one.best))
-            table.add_row(escape(label), *shown, _number(line.drift), human_bytes(one.bytes))
+            table.add_row(escape(label), *shown, _number(line.drift), format_bytes(one.bytes))
         table.caption = self.standings.sentence if self.standings.lanes else "starting"
         return table
 

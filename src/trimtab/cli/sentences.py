@@ -22,11 +22,11 @@ def of_usage(error: click.UsageError) -> str:
 
 def of_error(error: Exception) -> str:
     """Return an error of ours as it is; one that comes from elsewhere with its place."""
-    from trimtab._importing import place_of
+    from trimtab._importing import source_location
 
     if isinstance(error, BadArgument):
         return error.spelled(option_of)
-    place = place_of(error)
+    place = source_location(error)
     if place is None and isinstance(error, OSError) and error.filename and error.strerror:
         why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
         return f"{error.filename}: {why}; pass another path, or mend this one."

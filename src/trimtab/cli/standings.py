@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from trimtab.core.human import human_time
+from trimtab.core.display import format_seconds
 
 if TYPE_CHECKING:
     from trimtab.studies.events import RoundDone
@@ -74,8 +74,8 @@ class Standings:
     def sentence(self) -> str:
         """How many rounds, and how long it took and will take."""
         rounds = sum(one.rounds for one in self.lanes.values())
-        said = f"{rounds:,} rounds in {human_time(self.elapsed)}"
-        return said if self.left is None else f"{said}, at most {human_time(self.left)} left"
+        said = f"{rounds:,} rounds in {format_seconds(self.elapsed)}"
+        return said if self.left is None else f"{said}, at most {format_seconds(self.left)} left"
 
     def _done_and_total(self) -> tuple[float, float]:
         """Return how much is done and how much there is: rounds of a run, else gradients."""

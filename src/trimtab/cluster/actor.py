@@ -71,10 +71,12 @@ class Actor:
             )
 
     def _failed(self, error: Exception) -> Failed:
-        from trimtab._importing import told
+        from trimtab._importing import describe_error
 
         ours = isinstance(error, ValueError | OSError)
-        sentence = (str(error).strip().splitlines() or [""])[0] if ours else f"{told(error)}."
+        sentence = (
+            (str(error).strip().splitlines() or [""])[0] if ours else f"{describe_error(error)}."
+        )
         return Failed(f"{self.node}: {sentence}", isinstance(error, OSError))
 
 

@@ -106,7 +106,7 @@ class Fleet(Executor):
         sums: dict[Node, Tally] = {}
         for reply in self.ask_all(asked):
             exchange.work.add(reply.work)
-            sums |= {node: tally.mapped(unpack) for node, tally in reply.sums.items()}
+            sums |= {node: tally.map_sums(unpack) for node, tally in reply.sums.items()}
         tally = added(sums, self.V)
         assert tally is not None
         return tally

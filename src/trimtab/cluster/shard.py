@@ -216,7 +216,7 @@ class Shard:
         with one_thread():
             sums = shard_sums(self.inner, exchange, clients, V)
             found = parts(sums, setup.begin, setup.end)
-        return Reply({n: tally.mapped(pack) for n, tally in found.items()}, exchange.work.total)
+        return Reply({n: tally.map_sums(pack) for n, tally in found.items()}, exchange.work.total)
 
 
 def stateful(state: State) -> bool:

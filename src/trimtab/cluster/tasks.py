@@ -44,12 +44,14 @@ def _run(question: Callable[[], Any]) -> tuple[str, Any]:
     """Return a result, or the sentence of an error with the machine it came from."""
     import os
 
-    from trimtab._importing import told
+    from trimtab._importing import describe_error
     from trimtab.cluster.actor import node_name
 
     os.environ["TRIMTAB_CORES"] = "1"
     try:
         return "done", question()
     except Exception as error:
-        sentence = str(error) if isinstance(error, ValueError | OSError) else f"{told(error)}."
+        sentence = (
+            str(error) if isinstance(error, ValueError | OSError) else f"{describe_error(error)}."
+        )
         return "failed", f"{node_name()}: {sentence}"

@@ -22,7 +22,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-class Draws:
+class RandomDraws:
     """Random numbers that depend on these numbers, and on how many were drawn before."""
 
     def __init__(self, *numbers: int) -> None:
@@ -36,14 +36,14 @@ class Draws:
         return drawn.to(like.device)
 
 
-def draws_of_client(seed: int, client: int, r: int, exchange: int) -> Draws:
+def client_random(seed: int, client: int, r: int, exchange: int) -> RandomDraws:
     """Return the random numbers of a client's program in one exchange of a round."""
-    return Draws(seed, PROGRAM, client, r, exchange)
+    return RandomDraws(seed, PROGRAM, client, r, exchange)
 
 
-def draws_of_server(seed: int, r: int) -> Draws:
+def server_random(seed: int, r: int) -> RandomDraws:
     """Return the random numbers of the server in a round."""
-    return Draws(seed, SERVER, r)
+    return RandomDraws(seed, SERVER, r)
 
 
 def _nothing_drawn(kind: str, like: Vector) -> Vector:
@@ -51,7 +51,7 @@ def _nothing_drawn(kind: str, like: Vector) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LocalSteps:
     """How many local steps a client makes in a round where K are asked for.
 
     in_a_pass: the steps of one pass over its data; None where there are no samples. slow: the
@@ -93,7 +93,7 @@ class ClientOracle:
     gradient: Gradient
     draw: Draw = _nothing_drawn
     send: Callable[[Any], Any] = _same
-    count: Callable[[int | Epochs], int] = Pace()
+    count: Callable[[int | Epochs], int] = LocalSteps()
     unequal: bool = False  # whether other clients may make other numbers of steps
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
@@ -126,7 +126,7 @@ class ClientOracle:
 class ServerDraws:
     """What the clients of a round give the server besides replies: random numbers of its own."""
 
-    draws: Draws
+    draws: RandomDraws
 
     def normal(self, like: Vector) -> Vector:
         """Return standard normal numbers."""

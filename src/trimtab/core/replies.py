@@ -12,18 +12,18 @@ from trimtab.core import State, leaves, map_leaves, nbytes
 
 
 @runtime_checkable
-class Relaying(Protocol):
+class HasUploadSize(Protocol):
     """What runs a program for others, and knows how many bytes an upload takes on its way."""
 
-    def bytes_on_the_wire(self, upload: Any) -> int:
+    def upload_bytes(self, upload: Any) -> int:
         """Return how many bytes an upload takes."""
         ...
 
 
 @cache
-def _relays(kind: Any) -> bool:
-    """Tell whether a class is `Relaying`; kept, since a protocol takes 10 us a question."""
-    return issubclass(kind, Relaying)
+def _has_upload_size(kind: Any) -> bool:
+    """Tell whether a class is `HasUploadSize`; kept, since a protocol takes 10 us a question."""
+    return issubclass(kind, HasUploadSize)
 
 
 class Tally:
@@ -94,7 +94,7 @@ class Tally:
         self._controls.merge(other._controls)
         self.bytes_up += other.bytes_up
 
-    def mapped(self, f: Callable[[Any], Any]) -> "Tally":
+    def map_sums(self, f: Callable[[Any], Any]) -> "Tally":
         """Return a copy whose sums went through f, so that it can travel."""
         other = copy(self)
         other._uploads, other._states = f(self._uploads), f(self._states)
@@ -104,9 +104,9 @@ class Tally:
         """Return how many bytes the uploads took: where a relay stands between, what it says."""
         relay: Any = getattr(program, "__self__", None)
         kind: Any = type(relay)
-        if not _relays(kind):
+        if not _has_upload_size(kind):
             return self.bytes_up
-        return len(self) * int(relay.bytes_on_the_wire(self._uploads))
+        return len(self) * int(relay.upload_bytes(self._uploads))
 
     @property
     def share(self) -> float:
@@ -127,7 +127,7 @@ class Tally:
         return self._moves.norm / self.share if self._moves.seen else nan
 
     @property
-    def movers(self) -> float:
+    def effective_clients(self) -> float:
         """How many clients it takes to move like that: all if they move alike, 1 if one does alone.
 
         (sum w_i |dx_i|)^2 / sum (w_i |dx_i|)^2; NaN where uploads have no dx.
@@ -140,7 +140,7 @@ class Tally:
 
         1 when all move alike, about 0 when they move at random; NaN for a single client.
         """
-        return self._moves.agreement(self._uploads.dx) if self._moves.seen else nan
+        return self._moves.mean_cosine(self._uploads.dx) if self._moves.seen else nan
 
     @property
     def spread(self) -> float:
@@ -231,7 +231,7 @@ class _Norms:
         variance = self.square / w - _square(total) / (w * w)
         return 0.0 if variance < 0 else sqrt(variance)  # below 0 by rounding; NaN stays NaN
 
-    def agreement(self, total: Any) -> float:
+    def mean_cosine(self, total: Any) -> float:
         pairs = self.weight * self.weight - self.weight2  # the sum of w_i w_j over i != j
         if pairs <= 1e-12 * self.weight2 or not self.square:
             return nan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
-from trimtab.core.notebook import Line, line_below
+from trimtab.core.display import Line, status_line
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -120,11 +120,11 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
     @wraps(steps)
     def whole(*args: P.args, **kwargs: P.kwargs) -> R:
         work = start(*args, **kwargs)
-        show = line_below()
+        show = status_line()
         if show is not None:
             line = Line(steps.__name__, show)
             for event in work:
-                line.tell(event)
+                line.show_event(event)
             line.end()
         return work.result()
 

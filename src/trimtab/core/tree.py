@@ -14,7 +14,7 @@ class Leaf:
     __slots__ = ()
 
 
-class NoLeafError(TypeError, ValueError):
+class NotATensorError(TypeError, ValueError):
     """A state or message holds what is no leaf."""
 
 
@@ -26,7 +26,7 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
     [1, 2]
     >>> leaves((torch.tensor(1), None), "x")
     Traceback (most recent call last):
-    trimtab.core.tree.NoLeafError: x holds None; use tensors, tuples of them, or () for nothing.
+    trimtab.core.tree.NotATensorError: x holds None; use tensors, tuples of them, or () for nothing.
     """
     if type(tree) is Tensor:  # as most are
         return [tree]
@@ -55,7 +55,7 @@ def _leaf(tree: Any, what: str = "a state or message") -> Any:
     """Return a leaf; refuse what is none, for skipping it would silently leave it as it is."""
     if isinstance(tree, Tensor | Leaf):
         return tree
-    raise NoLeafError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
+    raise NotATensorError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
 
 
 def control(state: State) -> State:

@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.federation.events import SiteReport
 from trimtab.federation.setup.job import Job, read_job
@@ -30,7 +30,7 @@ from trimtab.studies.underway import settings_of_text
 def write_federation(folder: Path) -> Path:
     """Write the page of the run in an operator's folder, and return where it is."""
     path = folder / "report.html"
-    write_whole(path, page_of([read_federation(folder)], path))
+    write_file(path, page_of([read_federation(folder)], path))
     return path
 
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.core.human import human_bytes
+from trimtab.core.display import format_bytes
 from trimtab.federation.events import (
     RoundCommitted,
     SiteReport,
@@ -70,8 +70,8 @@ class FederationBoard:
             rounds.add_row(
                 f"{event.r} / {self.R}",
                 f"{len(event.cohort)} of {len(self.sites)}",
-                human_bytes(event.bytes_up),
-                human_bytes(event.bytes_down),
+                format_bytes(event.bytes_up),
+                format_bytes(event.bytes_down),
                 number_text(event.drift),
                 metrics_text(event.metrics),
                 f"{event.seconds:.1f}",
@@ -80,7 +80,7 @@ class FederationBoard:
         for name in ("site", "up", "down", "metric", "its own seconds"):
             sites.add_column(name, justify="left" if name == "site" else "right")
         for name, report in self.sites.items():
-            up, down = (human_bytes(way.get(name, 0)) for way in (self.wire.up, self.wire.down))
+            up, down = (format_bytes(way.get(name, 0)) for way in (self.wire.up, self.wire.down))
             sites.add_row(name, up, down, *_last(report))
         self._live.update(Group(rounds, sites, *(Text(line) for line in self.lines)))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.reproduce import REPRODUCTIONS, published
 from trimtab.reproduce.names import TITLES
 from trimtab.reproduce.raced_record import read_raced
@@ -172,9 +172,9 @@ def write(root: Path) -> None:
     for name, records in known.items():
         if records:
             _write_figure(REPRODUCTIONS[name], records, docs / "reproduction" / f"{name}.svg")
-    write_whole(docs / "reproduction.md", page(known))
+    write_file(docs / "reproduction.md", page(known))
     readme = root / "README.md"
-    write_whole(readme, with_excerpt(readme.read_text("utf-8"), excerpt(known)))
+    write_file(readme, with_excerpt(readme.read_text("utf-8"), excerpt(known)))
 
 
 def _write_figure(reproduction: Reproduction, records: Records, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 
 Record = dict[str, Any]
 """What the file of a cell holds; its module reads it into types of its own."""
@@ -41,7 +41,7 @@ def read(folder: Path) -> dict[str, Record]:
 def write(path: Path, record: Record) -> None:
     """Write a record whole; equal records are equal files."""
     content = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    write_whole(path, gzip.compress(content.encode(), mtime=0))
+    write_file(path, gzip.compress(content.encode(), mtime=0))
 
 
 def of_kind(records: Records, kind: str) -> dict[int, Record]:

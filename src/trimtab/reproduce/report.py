@@ -3,8 +3,8 @@
 from html import escape
 from pathlib import Path
 
-from trimtab._files import write_whole
-from trimtab.core.human import human_time
+from trimtab._files import write_file
+from trimtab.core.display import format_seconds
 from trimtab.report.style import document, html_table, section
 from trimtab.reproduce import REPRODUCTIONS
 from trimtab.reproduce.records import Records, read
@@ -23,7 +23,7 @@ def write_reproduction(folder: Path, path: Path) -> Path:
     if found is None:
         known = ", ".join(REPRODUCTIONS)
         raise ValueError(f"{folder} is called as no reproduction is; rename it to one of {known}.")
-    write_whole(path, reproduction_page(found, read(folder)))
+    write_file(path, reproduction_page(found, read(folder)))
     return path
 
 
@@ -70,7 +70,7 @@ def _shown(reproduction: Reproduction, records: Records) -> list[str]:
 def _settings(reproduction: Reproduction, records: Records) -> str:
     """Say what the records took, who wrote them, and how to make them."""
     versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
-    took = human_time(sum(record.get("seconds", 0.0) for record in records.values()))
+    took = format_seconds(sum(record.get("seconds", 0.0) for record in records.values()))
     made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
     if not records:
         made = "No record yet."

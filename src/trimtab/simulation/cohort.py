@@ -8,7 +8,7 @@ import torch
 
 from trimtab.compute.lazy import eager
 from trimtab.core import Program, State, Vector, leaves, nbytes
-from trimtab.core.oracle import draws_of_server
+from trimtab.core.oracle import server_random
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import capabilities
 from trimtab.simulation.client_states import ClientStates
@@ -37,7 +37,7 @@ class Cohort:
         self.bytes_down = self.bytes_up = self.exchanges = self.work = 0
         self.last: Tally | None = None
         self.vector: Callable[[Vector], Any] | None = None
-        self.draws = draws_of_server(self.sim.seed, self.r)
+        self.draws = server_random(self.sim.seed, self.r)
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
         """Reach those that answered every exchange of this round so far."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab._files import whole
+from trimtab._files import atomic_write
 from trimtab.core import State, leaves, map_leaves
 
 _DTYPES = {
@@ -49,7 +49,7 @@ def write_tensors(
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the numbers are aligned
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part, open(part, "wb") as file:
+    with atomic_write(path) as part, open(part, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, leaf in tensors():
             file.write(leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -128,7 +128,7 @@ def _described(algorithm: Any, jobs: int | None) -> Any:
         return anywhere(algorithm)
     if isinstance(algorithm, type):
         known = kind(algorithm)
-        if not known.origin:
+        if not known.source:
             return known.name
     else:
         try:

@@ -25,12 +25,12 @@ from trimtab._files import (
     LOCK,
     Lock,
     append_line,
+    atomic_write,
     plain,
     read_json,
     read_lines,
-    whole,
+    write_file,
     write_json,
-    write_whole,
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
@@ -113,7 +113,7 @@ class Record:
             lines = read_lines(path)
             kept = "".join(json.dumps(line) + "\n" for line in lines)
             if path.exists() and path.read_text(encoding="utf-8") != kept:
-                write_whole(path, kept)  # without the line that a crash has cut off
+                write_file(path, kept)  # without the line that a crash has cut off
             self.look_again()
 
     @property
@@ -262,7 +262,7 @@ def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
 
 def write_model(path: Path, tensors: dict[str, torch.Tensor], r: int) -> None:
     """Write the model of a round whole."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         save_file(tensors, part, metadata={"r": str(r)})
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.testing import _trials
+from trimtab.testing._trials import ContractError, first_line
 from trimtab.testing.contract import (
     CHECKS,
     accepts_chunks,
@@ -40,7 +41,6 @@ from trimtab.testing.controls import (
     keeps_what_it_sent,
     reaches_the_weighted_optimum,
 )
-from trimtab.testing.errors import ContractError, first_line
 
 __all__ = [
     "CHECKS",
@@ -83,7 +83,7 @@ def check_algorithm(algorithm: Any) -> None:
     >>> check_algorithm(FedAvg(eta_l=0.1, K=5))
     >>> check_algorithm(FedAvg)
     Traceback (most recent call last):
-    trimtab.testing.errors.ContractError: FedAvg: this is the class; pass an instance.
+    trimtab.testing._trials.ContractError: FedAvg: this is the class; pass an instance.
     """
     for check in CHECKS:
         check(algorithm, SEED)

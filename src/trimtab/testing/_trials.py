@@ -1,4 +1,7 @@
-"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand."""
+"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand.
+
+Also how a broken rule is said: one sentence, what, where, and what to do.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +13,7 @@ from torch import Tensor
 
 from trimtab.compute.kernel import Ran
 from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle, draws_of_client, draws_of_server
+from trimtab.core.oracle import ClientOracle, client_random, server_random
 from trimtab.core.replies import Tally
 from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
@@ -19,7 +22,23 @@ N, D = 6, 4
 SOME = (1, 3, 5)  # a cohort of fewer clients than a vector has numbers, so that shapes differ
 
 
-class Still(Quadratic):
+class ContractError(AssertionError):
+    """An algorithm breaks the contract; the sentence says what, where, and what to do."""
+
+
+def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
+    """Raise ContractError with what is wrong and what to do about it, unless the rule holds."""
+    if not holds:
+        name = getattr(algorithm, "__name__", type(algorithm).__name__)
+        raise ContractError(f"{name}: {what}; {advice}.")
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, as part of a sentence."""
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+class ZeroGradients(Quadratic):
     """Clients that want to stay wherever they are."""
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
@@ -27,7 +46,7 @@ class Still(Quadratic):
         return lambda y, k=None: torch.zeros_like(y)
 
 
-class Taped(Quadratic):
+class TracedQuadratic(Quadratic):
     """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
 
     kernel = "tensors"
@@ -115,7 +134,7 @@ class Clients:
     ) -> None:
         self.problem, self.order, self.states = problem, list(order), dict(states)
         self.chunk, self.lost, self.seed = chunk, lost, seed
-        self.draws = draws_of_server(seed, 1)
+        self.draws = server_random(seed, 1)
         self.programs: list[Program] = []
         self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
@@ -164,7 +183,7 @@ class Clients:
                 self.gradients[i].append(gradient)
             return gradient
 
-        return ClientOracle(g, draws_of_client(self.seed, i, 1, len(self.programs)))
+        return ClientOracle(g, client_random(self.seed, i, 1, len(self.programs)))
 
     def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
         for i in self.order:

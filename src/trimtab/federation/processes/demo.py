@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trimtab._processes import Child, tail
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.algorithms.registry import encode
 from trimtab.core import Algorithm
@@ -18,7 +19,6 @@ from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument, DataError
 from trimtab.federation.events import AuditDone, RoundCommitted
 from trimtab.federation.log import attached
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import read_job, resume_job, start_job

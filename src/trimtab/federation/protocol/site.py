@@ -21,7 +21,7 @@ from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
 from trimtab.core import State, Vector, leaves
 from trimtab.core.hyper import at
-from trimtab.core.oracle import ClientOracle, draws_of_client
+from trimtab.core.oracle import ClientOracle, client_random
 from trimtab.core.threads import one_thread
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
@@ -149,7 +149,7 @@ class Site:
         telemetry = self._measured(request["index"], x) if number == 0 else {}
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
-        draws = draws_of_client(seed, index, r, number + 1)
+        draws = client_random(seed, index, r, number + 1)
         pace: Pace = pace_of(capabilities(self.problem), index, seed, r)
         if self.policy is not None:
             pace = limited(self.policy, pace)

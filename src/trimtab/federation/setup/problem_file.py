@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trimtab._importing import load, place_of, told
+from trimtab._importing import describe_error, load, source_location
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
@@ -127,9 +127,9 @@ class ProblemFile:
 
     def _failed(self, function: str, error: BaseException) -> ValueError:
         """Return an error of trimtab's own as it is, and another one with its place."""
-        if isinstance(error, ValueError) and place_of(error) is None:
+        if isinstance(error, ValueError) and source_location(error) is None:
             return error
-        return ValueError(f"{function} in {self.path} failed ({told(error)}); mend it.")
+        return ValueError(f"{function} in {self.path} failed ({describe_error(error)}); mend it.")
 
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()

@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.errors import DataError
 
 Folder = str | os.PathLike[str] | None
@@ -135,7 +135,7 @@ def _store(content: IO[bytes], path: Path, new: Path) -> None:
     with content, new.open("wb") as out:
         shutil.copyfileobj(content, out, _CHUNK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
+    write_file(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
     new.replace(path)
 
 
@@ -190,7 +190,7 @@ def _check_note(path: Path, source: Source) -> None:
     """Raise DataError if a cached file has changed; record the digest of a new one."""
     digest, note = _digest(path, "sha256"), _note(path)
     if not note.exists():
-        write_whole(note, f"{digest}  {path.name}\n")
+        write_file(note, f"{digest}  {path.name}\n")
         _print_note(f"{path} is used for the first time; its SHA-256 is recorded in {note}")
     elif note.read_text().split()[:1] != [digest]:
         raise DataError(

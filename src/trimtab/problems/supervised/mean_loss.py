@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab._importing import told
+from trimtab._importing import describe_error
 from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
@@ -299,6 +299,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.who} ({told(error)}); look for a "
+                f"the module or the loss fails on {self.who} ({describe_error(error)}); look for a "
                 "sample unlike the others there."
             ) from error

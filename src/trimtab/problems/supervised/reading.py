@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from trimtab._importing import told
+from trimtab._importing import describe_error
 from trimtab.problems.supervised.samples import (
     Data,
     columns,
@@ -135,7 +135,9 @@ def collated(who: str, samples: Sequence[Any], reader: Reader) -> Data:
     try:
         batch = reader.collate(list(samples))
     except Exception as error:
-        raise ValueError(f"collate fails on samples of {who} ({told(error)}); mend it.") from error
+        raise ValueError(
+            f"collate fails on samples of {who} ({describe_error(error)}); mend it."
+        ) from error
     if not torch.equal(state, torch.get_rng_state()):
         raise ValueError(
             "collate draws random numbers, so that a mini-batch would differ from call to call; "

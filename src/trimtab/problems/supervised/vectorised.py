@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimtab._importing import told
+from trimtab._importing import describe_error
 from trimtab.compute.captured import Graph, capture, without_slow_vmap
 from trimtab.core import Vector
 from trimtab.core.streams import seeded, stream
@@ -99,7 +99,7 @@ class Vectorised:
         try:
             data = clients[0]
         except (ValueError, OSError) as error:
-            return f"client 0 cannot be read ({told(error)})"
+            return f"client 0 cannot be read ({describe_error(error)})"
         if not data.plain or isinstance(self._loss, OnBatch):
             return "its inputs and targets are not one tensor each"
         if self._mean_loss.model.draws:
@@ -107,7 +107,7 @@ class Vectorised:
         try:
             return self._compared(data, batch_size(batch, len(data)))
         except Exception as error:
-            said = told(error)
+            said = describe_error(error)
             return f"it cannot be captured ({said[:_LONGEST]}{'…' * (len(said) > _LONGEST)})"
 
     def _compared(self, data: Data, b: int) -> str:

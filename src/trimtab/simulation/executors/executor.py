@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.tape import Tapes
 from trimtab.core import Program, State
-from trimtab.core.oracle import ClientOracle, Draws, Pace, draws_of_client
+from trimtab.core.oracle import ClientOracle, LocalSteps, RandomDraws, client_random
 from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem, chosen
@@ -50,13 +50,13 @@ class Exchange:
         gradient = self.work.counted(i, self.problem.oracle(i, self.seed, self.r))
         return ClientOracle(gradient, self.draws(i), count=self.pace(i), unequal=bool(self.slow))
 
-    def pace(self, i: int) -> Pace:
+    def pace(self, i: int) -> LocalSteps:
         """Return how many local steps client i makes."""
         return pace_of(self.can, i, self.seed, self.r, self.slow)
 
-    def draws(self, i: int) -> Draws:
+    def draws(self, i: int) -> RandomDraws:
         """Return the random numbers of client i in this exchange."""
-        return draws_of_client(self.seed, i, self.r, self.number)
+        return client_random(self.seed, i, self.r, self.number)
 
     def run(
         self, i: int, g: Callable[..., Any], state: State, broadcast: tuple[Any, ...]
@@ -68,10 +68,10 @@ class Exchange:
             raise error.of(i) from None
 
 
-def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
+def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> LocalSteps:
     """Return how many local steps client i of a problem makes in round r."""
     passes = None if can.steps_in_a_pass is None else partial(can.steps_in_a_pass, i)
-    return Pace(passes, slow, (seed, i, r))
+    return LocalSteps(passes, slow, (seed, i, r))
 
 
 @runtime_checkable
