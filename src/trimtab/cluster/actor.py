@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cluster.machine import this_machine
+from trimtab.cluster.engine import this_machine
 
 if TYPE_CHECKING:
     from trimtab.cluster.shard import Setup, Shard

@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab.cluster.crew import Wanted
+from trimtab.cluster.actor_pool import Wanted
+from trimtab.cluster.driver import Fleet
 from trimtab.cluster.engine import engine
-from trimtab.cluster.fleet import Fleet
 from trimtab.core.replies import Tally
 from trimtab.errors import BadArgument
 from trimtab.problems.origin import origin_of

@@ -14,7 +14,7 @@ from weakref import finalize
 
 from trimtab.cluster import engine
 from trimtab.cluster.actor import Actor, Failed
-from trimtab.cluster.machine import Machine, common_machine, this_machine
+from trimtab.cluster.engine import Machine, common_machine, this_machine
 from trimtab.cluster.shard import Setup
 from trimtab.compute.kernel.library import SHARE
 from trimtab.errors import BadArgument

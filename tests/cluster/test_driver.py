@@ -29,7 +29,7 @@ from trimtab import (
     load_problem,
     simulate,
 )
-from trimtab.cluster.machine import Machine, common_machine
+from trimtab.cluster.engine import Machine, common_machine
 from trimtab.core import leaves
 from trimtab.errors import BadArgument
 from trimtab.simulation.client_states import ClientStates
@@ -529,7 +529,7 @@ def test_a_machine_with_narrower_instructions_sets_the_pace(ray, digits, monkeyp
         return replace(usual(node), kernel="any" if node == "node n1" else kernel)
 
     monkeypatch.setattr(fake_ray.actor, "this_machine", machine)
-    monkeypatch.setattr("trimtab.cluster.crew.this_machine", machine)
+    monkeypatch.setattr("trimtab.cluster.actor_pool.this_machine", machine)
     sim = simulate(SCAFFOLD, digits, executor=Ray(shards=4), **HOW)
     next(sim)
     assert sim.runs_on.crew.machine.kernel == "any"

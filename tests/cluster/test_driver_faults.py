@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers import fake_ray
 from trimtab import Ray, Scaffold, Simulation, Tree, load_problem, simulate
-from trimtab.cluster.log import Log, Logged, Sent
+from trimtab.cluster.recovery import Log, Logged, Sent
 from trimtab.core import leaves
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)

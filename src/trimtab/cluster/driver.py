@@ -19,11 +19,9 @@ from logging import getLogger
 from typing import Any
 from weakref import ref
 
-from trimtab.cluster.crew import Crew, LostError, Member, Wanted
-from trimtab.cluster.log import Log, Logged, Sent
-from trimtab.cluster.remote_states import RemoteStates
+from trimtab.cluster.actor_pool import Crew, LostError, Member, Wanted
+from trimtab.cluster.recovery import Log, Logged, RemoteStates, Sent, Snapshots
 from trimtab.cluster.shard import Setup, stateful
-from trimtab.cluster.snapshots import Snapshots
 from trimtab.cluster.wire import pack, pack_small, unpack
 from trimtab.core.replies import Tally
 from trimtab.problems.origin import origin_of
