@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab.compute import kernel
-from trimtab.compute.kernel import Code, Layers, library, self_check
+from trimtab.compute.kernel import Code, Layers, calls, library
 
 pytestmark = pytest.mark.skipif(
     kernel.level() is None, reason="no compiler was there at the installation"
@@ -86,21 +86,21 @@ def test_the_tables_of_python_and_c_have_the_same_names():
         "losses": list(kernel.LOSSES),
         "activations": list(kernel.ACTIVATIONS),
     }
-    for table in (ACTIVATIONS, self_check.ACTIVATIONS):
+    for table in (ACTIVATIONS, calls.TORCH_ACTIVATIONS):
         assert tuple(table) == kernel.ACTIVATIONS
-    for table in (LOSSES, self_check.LOSSES):
+    for table in (LOSSES, calls.TORCH_LOSSES):
         assert tuple(table) == kernel.LOSSES
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_self_check_passes_for_every_loss_and_activation(level, dtype):
     for activation, loss in product(kernel.ACTIVATIONS, kernel.LOSSES):
-        assert self_check.is_right(dtype, (activation, "none"), loss), (activation, loss)
+        assert calls.is_right(dtype, (activation, "none"), loss), (activation, loss)
 
 
 @pytest.mark.parametrize("wrong", ["relu", "mse_loss"])
 def test_the_self_check_finds_a_function_that_differs(monkeypatch, wrong):
-    table = self_check.ACTIVATIONS if wrong == "relu" else self_check.LOSSES
+    table = calls.TORCH_ACTIVATIONS if wrong == "relu" else calls.TORCH_LOSSES
     right = table[wrong]
     monkeypatch.setitem(table, wrong, lambda *given: 1.01 * right(*given))
     kernel.works.cache_clear()

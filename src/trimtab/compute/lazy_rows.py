@@ -5,8 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.compute.lazy import LazyVector, NotAlikeError, as_tensor
-from trimtab.compute.tensor_methods import changes_in_place, treats_numbers_alike
+from trimtab.compute.lazy import (
+    LazyVector,
+    NotAlikeError,
+    as_tensor,
+    changes_in_place,
+    treats_numbers_alike,
+)
 
 
 class LazyRows(LazyVector):

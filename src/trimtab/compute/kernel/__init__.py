@@ -11,14 +11,20 @@ without kernels.
 Imports core.streams and core.threads alone.
 """
 
-from trimtab.compute.kernel.calls import Ran, combine, gradients, outputs, outputs_of_each, run
+from trimtab.compute.kernel.calls import (
+    Placed,
+    Ran,
+    combine,
+    gradients,
+    outputs,
+    outputs_of_each,
+    run,
+    works,
+)
 from trimtab.compute.kernel.draws import Cut, Drawn
-from trimtab.compute.kernel.errors import BadDataError, readable
 from trimtab.compute.kernel.library import LEVELS, cores, level
-from trimtab.compute.kernel.placed import Placed
 from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
-from trimtab.compute.kernel.samples import Chosen, Cohorts, Samples
-from trimtab.compute.kernel.self_check import works
+from trimtab.compute.kernel.samples import BadDataError, Chosen, Cohorts, Samples, readable
 
 __all__ = [
     "ACTIVATIONS",

@@ -2,19 +2,18 @@
 
 import ctypes
 from array import array
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from itertools import pairwise
+from math import pi, sqrt
 from threading import local
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
 from trimtab.compute.kernel.draws import Drawn
-from trimtab.compute.kernel.errors import check_rows, check_vectors, raise_trouble, wrong_number
-from trimtab.compute.kernel.placed import Placed
 from trimtab.compute.kernel.program import (
     Batch,
     Clients,
@@ -26,7 +25,15 @@ from trimtab.compute.kernel.program import (
     addresses,
     encoded_model,
 )
-from trimtab.compute.kernel.samples import Chosen, Samples
+from trimtab.compute.kernel.samples import (
+    Chosen,
+    Samples,
+    check_rows,
+    check_vectors,
+    raise_trouble,
+    wrong_number,
+)
+from trimtab.core.threads import one_thread
 
 _LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
 _WORTH_A_THREAD = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
@@ -34,6 +41,36 @@ _SUMS = 1 << 26  # the sums of blocks take <= 64 MB, unless there are fewer than
 _LANES = 16  # a layer of 2 to 15 outputs takes as long as one of 16,
 _ALONE = 4  # one of a single output, which has products of its own, as long as 4
 _ONE_GRADIENT = Code(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
+
+
+class Placed(Sequence[Sequence[Tensor | None]]):
+    """A row of vectors for each client, all of length d and one type, in the processor's memory.
+
+    `at` are their addresses, row by row, 0 where there is none. `row` makes the vectors of a
+    client, for those that want tensors, and keeps alive what lies there.
+    """
+
+    def __init__(
+        self,
+        at: "array[int]",
+        clients: int,
+        d: int,
+        dtype: torch.dtype,
+        row: Callable[[int], Sequence[Tensor | None]],
+    ) -> None:
+        self.at, self.clients, self.d, self.dtype, self._row = at, clients, d, dtype, row
+
+    def __len__(self) -> int:
+        return self.clients
+
+    @overload
+    def __getitem__(self, j: int) -> Sequence[Tensor | None]: ...
+    @overload
+    def __getitem__(self, j: slice) -> Sequence[Sequence[Tensor | None]]: ...
+    def __getitem__(self, j: Any) -> Any:
+        if isinstance(j, slice):
+            return [self._row(i) for i in range(*j.indices(len(self)))]
+        return self._row(range(len(self))[j])
 
 
 class Ran(NamedTuple):
@@ -255,3 +292,72 @@ def combine(terms: Terms) -> Tensor:
     threads = torch.get_num_threads() if first.numel() >= _LONG_VECTOR else 1
     function(*places, len(terms), first.numel(), out.data_ptr(), threads)
     return out
+
+
+# -- whether the kernels may be used
+
+# What kernels compute, in methods of tensors: PyTorch's functions may have been replaced.
+TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda z: z,
+    "relu": lambda z: z.clamp(min=0),
+    "tanh": lambda z: z.tanh(),
+    "sigmoid": lambda z: z.sigmoid(),
+    "silu": lambda z: z * z.sigmoid(),
+    "gelu": lambda z: z * (1 + (z / sqrt(2)).erf()) / 2,
+    "gelu_tanh": lambda z: z * (1 + (sqrt(2 / pi) * (z + 0.044715 * z**3)).tanh()) / 2,
+}
+TORCH_LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "cross_entropy": lambda z, y, _: -z.log_softmax(1).gather(1, y[:, None]).mean(),
+    "binary_cross_entropy_with_logits": lambda z, y, _: (
+        (z.clamp(min=0) - z * y).mean() + (-z.abs()).exp().log1p().mean()
+    ),
+    "mse_loss": lambda z, y, _: (z - y).square().mean(),
+    "huber_loss": lambda z, y, delta: _huber(z - y, delta).mean(),
+    "smooth_l1_loss": lambda z, y, delta: _huber(z - y, delta).mean() / delta,
+}
+
+
+@cache
+def works(dtype: torch.dtype) -> bool:
+    """Tell whether there are kernels for a number type that pass their check."""
+    there = library.function("run", dtype, library.level()) is not None
+    tried = [(loss, outputs) for loss in TORCH_LOSSES for outputs in (5, 1)]
+    return there and all(is_right(dtype, tuple(TORCH_ACTIVATIONS), *each) for each in tried)
+
+
+def is_right(dtype: torch.dtype, activations: tuple[str, ...], loss: str, outputs: int = 5) -> bool:
+    """Compare the gradient of a network with PyTorch's, whatever modes and replacements there are.
+
+    It has 53 inputs and a layer of 5 for each activation, the last one with so many outputs.
+    """
+    draw = torch.Generator().manual_seed(0)
+    X = torch.randn(21, 53, generator=draw, dtype=dtype)
+    y = torch.arange(21) % outputs
+    rows = torch.randperm(21, generator=draw)[:13]
+    depth = len(activations)
+    sizes = (53, *[5] * (depth - 1), outputs)
+    layers = Layers(sizes, (True,) * depth, activations, loss, delta=1.5)
+    x = torch.randn(layers.d, generator=draw, dtype=dtype)
+    if loss != "cross_entropy":
+        y = torch.rand(21, outputs, generator=draw, dtype=dtype)
+    with (
+        one_thread(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+    ):
+        z = x.clone().requires_grad_()
+        a, start = X[rows], 0
+        for (inside, outside), activation in zip(pairwise(sizes), activations, strict=True):
+            end = start + outside * inside
+            W, bias = z[start:end].view(outside, inside), z[end : end + outside]
+            a = TORCH_ACTIVATIONS[activation](a @ W.T + bias)
+            start = end + outside
+        (expected,) = torch.autograd.grad(TORCH_LOSSES[loss](a, y[rows], layers.delta), z)
+    gradient = gradients(layers, x, [(X, y, rows)])[0]
+    return torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def _huber(e: Tensor, delta: float) -> Tensor:
+    small = e.abs().clamp(max=delta)
+    return small * (e.abs() - small / 2)
