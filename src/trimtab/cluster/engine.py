@@ -136,9 +136,9 @@ def this_machine(node: str) -> Machine:
     import torch
 
     from trimtab._version import RESULTS, __version__
-    from trimtab.compute.kernel import LEVELS, level, works
+    from trimtab.compute.kernel import SIMD_LEVELS, simd_level, works
 
-    best = level()
+    best = simd_level()
     usable = best is not None and works(torch.float32)
     return Machine(
         node=node,
@@ -146,14 +146,14 @@ def this_machine(node: str) -> Machine:
         torch=torch.__version__,
         trimtab=__version__,
         results=RESULTS,
-        kernel=LEVELS[best] if best is not None and usable else "none",
+        kernel=SIMD_LEVELS[best] if best is not None and usable else "none",
         instructions=torch.backends.cpu.get_cpu_capability(),
     )
 
 
 def common_machine(machines: Sequence[Machine]) -> Machine:
     """Return what all machines have: equal versions, or a refusal, and the narrowest kernel."""
-    from trimtab.compute.kernel import LEVELS
+    from trimtab.compute.kernel import SIMD_LEVELS
 
     first, *others = machines
     for other in others:
@@ -164,7 +164,7 @@ def common_machine(machines: Sequence[Machine]) -> Machine:
                     f"{other.node} has {name} {theirs}, {first.node} has {ours}; install the same "
                     "versions on all machines."
                 )
-    kernel = min((m.kernel for m in machines), key=("none", *LEVELS).index)
+    kernel = min((m.kernel for m in machines), key=("none", *SIMD_LEVELS).index)
     known = [m.instructions for m in machines if m.instructions in _INSTRUCTIONS]
     alike = len(known) == len(machines)
     narrow = min(known, key=_INSTRUCTIONS.index) if alike else first.instructions

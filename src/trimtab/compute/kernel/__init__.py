@@ -12,8 +12,8 @@ Imports core.streams and core.threads alone.
 """
 
 from trimtab.compute.kernel.calls import (
-    Placed,
-    Ran,
+    ClientVectors,
+    KernelResult,
     combine,
     gradients,
     outputs,
@@ -21,34 +21,40 @@ from trimtab.compute.kernel.calls import (
     run,
     works,
 )
-from trimtab.compute.kernel.draws import Cut, Drawn
-from trimtab.compute.kernel.library import LEVELS, cores, level
-from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
-from trimtab.compute.kernel.samples import BadDataError, Chosen, Cohorts, Samples, readable
+from trimtab.compute.kernel.draws import BatchPlan, DrawnBatches
+from trimtab.compute.kernel.library import SIMD_LEVELS, cores, simd_level
+from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, EncodedProgram, Layers, Terms
+from trimtab.compute.kernel.samples import (
+    BadDataError,
+    ClientSamples,
+    SampleCache,
+    Samples,
+    readable,
+)
 
 __all__ = [
     "ACTIVATIONS",
-    "LEVELS",
     "LOSSES",
+    "SIMD_LEVELS",
     "BadDataError",
     "Batch",
-    "Chosen",
-    "Code",
-    "Cohorts",
-    "Cut",
-    "Drawn",
+    "BatchPlan",
+    "ClientSamples",
+    "ClientVectors",
+    "DrawnBatches",
+    "EncodedProgram",
+    "KernelResult",
     "Layers",
-    "Placed",
-    "Ran",
+    "SampleCache",
     "Samples",
     "Terms",
     "combine",
     "cores",
     "gradients",
-    "level",
     "outputs",
     "outputs_of_each",
     "readable",
     "run",
+    "simd_level",
     "works",
 ]
