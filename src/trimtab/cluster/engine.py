@@ -16,7 +16,7 @@ _INSTRUCTIONS = ("DEFAULT", "AVX2", "AVX512")  # of PyTorch, from narrow to wide
 MISSING = "a cluster needs Ray, which is not installed; run `pip install 'trimtab[cluster]'`."
 
 
-def engine() -> Any:
+def import_ray() -> Any:
     """Return the module of Ray; say what to install where there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do
@@ -32,7 +32,7 @@ def connect(address: str | None) -> Any:
 
     Where the process is connected already, that connection is used.
     """
-    ray = engine()
+    ray = import_ray()
     if not ray.is_initialized():
         address = address or os.environ.get("RAY_ADDRESS")
         alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
@@ -51,18 +51,18 @@ def connect(address: str | None) -> Any:
                 _address=address,
                 _why=(str(error).strip().splitlines() or [""])[0].rstrip("."),
             ) from None
-    _ship_users_modules(ray)
+    _pickle_user_modules_by_value(ray)
     return ray
 
 
-def _ship_users_modules(ray: Any) -> None:
+def _pickle_user_modules_by_value(ray: Any) -> None:
     """Let algorithms from users' own files travel as code: shards cannot import those files."""
     for name, module in list(sys.modules.items()):
         if name.startswith("users_"):
             ray.cloudpickle.register_pickle_by_value(module)
 
 
-def places(ray: Any, resources: dict[str, float]) -> int:
+def capacity(ray: Any, resources: dict[str, float]) -> int:
     """Return for how many shards with such needs the machines have room, were they empty."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {name: amount for name, amount in resources.items() if amount}
@@ -73,7 +73,7 @@ def places(ray: Any, resources: dict[str, float]) -> int:
     )
 
 
-def free_now(ray: Any, resources: dict[str, float]) -> bool:
+def has_free_node(ray: Any, resources: dict[str, float]) -> bool:
     """Tell whether a shard with such needs could start somewhere at once."""
     free = ray._private.state.available_resources_per_node()
     return any(
@@ -82,10 +82,10 @@ def free_now(ray: Any, resources: dict[str, float]) -> bool:
     )
 
 
-def ranges(shards: int, actors: int) -> Sequence[tuple[int, int]]:
+def shard_ranges(shards: int, actors: int) -> Sequence[tuple[int, int]]:
     """Return the ranges of virtual shards that so many actors own.
 
-    >>> ranges(16, 3)
+    >>> shard_ranges(16, 3)
     [(0, 5), (5, 10), (10, 16)]
     """
     return [(a * shards // actors, (a + 1) * shards // actors) for a in range(actors)]
@@ -95,7 +95,7 @@ def ranges(shards: int, actors: int) -> Sequence[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineInfo:
     """What must be alike on all machines for their bits to be: versions; and instruction sets."""
 
     node: str
@@ -112,7 +112,7 @@ class Machine:
         return {name: getattr(self, name) for name in names}
 
     @property
-    def sets(self) -> tuple[str, str]:
+    def instruction_sets(self) -> tuple[str, str]:
         """The instruction sets of our kernels and of PyTorch."""
         return self.kernel, self.instructions
 
@@ -122,16 +122,17 @@ class Machine:
         kernel = "0" if self.kernel == "none" else self.kernel
         return {"TRIMTAB_NATIVE": kernel, "ATEN_CPU_CAPABILITY": self.instructions.lower()}
 
-    def check_sets(self, common: "Machine") -> None:
+    def check_instruction_sets(self, common: "MachineInfo") -> None:
         """Refuse this machine if it cannot compute as the others do."""
-        if self.sets != common.sets:
+        if self.instruction_sets != common.instruction_sets:
             raise ValueError(
-                f"{self.node} computes with {' and '.join(self.sets)}, this run with "
-                f"{' and '.join(common.sets)}; save it, and resume it on machines that are alike."
+                f"{self.node} computes with {' and '.join(self.instruction_sets)}, this run with "
+                f"{' and '.join(common.instruction_sets)}; save it, and resume it on machines "
+                "that are alike."
             )
 
 
-def this_machine(node: str) -> Machine:
+def this_machine(node: str) -> MachineInfo:
     """Return what there is on this machine."""
     import torch
 
@@ -140,7 +141,7 @@ def this_machine(node: str) -> Machine:
 
     best = simd_level()
     usable = best is not None and works(torch.float32)
-    return Machine(
+    return MachineInfo(
         node=node,
         python=".".join(platform.python_version_tuple()[:2]),
         torch=torch.__version__,
@@ -151,7 +152,7 @@ def this_machine(node: str) -> Machine:
     )
 
 
-def common_machine(machines: Sequence[Machine]) -> Machine:
+def common_machine(machines: Sequence[MachineInfo]) -> MachineInfo:
     """Return what all machines have: equal versions, or a refusal, and the narrowest kernel."""
     from trimtab.compute.kernel import SIMD_LEVELS
 
@@ -168,4 +169,4 @@ def common_machine(machines: Sequence[Machine]) -> Machine:
     known = [m.instructions for m in machines if m.instructions in _INSTRUCTIONS]
     alike = len(known) == len(machines)
     narrow = min(known, key=_INSTRUCTIONS.index) if alike else first.instructions
-    return Machine(**asdict(first) | {"kernel": kernel, "instructions": narrow})
+    return MachineInfo(**asdict(first) | {"kernel": kernel, "instructions": narrow})

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import finalize
 
 from trimtab._files import write_json
-from trimtab.cluster.shard import Piece
+from trimtab.cluster.shard import SnapshotFile
 from trimtab.cluster.wire import pack, unpack
 from trimtab.core import State, leaves, nbytes
 from trimtab.simulation.client_states import files_of
 from trimtab.simulation.tensor_file import reading
 
 if TYPE_CHECKING:
-    from trimtab.cluster.driver import Fleet
+    from trimtab.cluster.driver import Driver
 
 WHOLE = 3  # a chain of files with > 3 x as many rows as clients is written anew
 BLOCK = 1 << 24  # the states that travel at once have <= 16 MB
@@ -35,17 +35,17 @@ MOST = 1024  # they are those of <= 1,024 clients
 class RemoteStates:
     """States that are where their clients run; asked for by number, they travel here."""
 
-    def __init__(self, fleet: "Fleet") -> None:
-        self._fleet = fleet
-        self._given: dict[int, State] = {}  # by `states[i] = …`, and not yet sent
+    def __init__(self, driver: "Driver") -> None:
+        self._driver = driver
+        self._unsent: dict[int, State] = {}  # by `states[i] = …`, and not yet sent
         self._bytes = 0
 
     def __setitem__(self, client: int, state: State) -> None:
         if leaves(state):
-            self._given[client] = pack(state)
+            self._unsent[client] = pack(state)
             self._bytes += nbytes(state)
-            if self._bytes > BLOCK or len(self._given) >= MOST:
-                self.send()
+            if self._bytes > BLOCK or len(self._unsent) >= MOST:
+                self.flush()
 
     def __getitem__(self, client: int) -> State:
         (state,) = self._fetch([client], staged=False)
@@ -57,9 +57,9 @@ class RemoteStates:
         return self._fetch([client], staged=False) != [None]
 
     def __iter__(self) -> Iterator[int]:
-        self.send()
-        fleet = self._fleet
-        known = fleet.ask_all([(member, ("clients",)) for member in fleet.members()])
+        self.flush()
+        driver = self._driver
+        known = driver.call_all([(slot, ("clients",)) for slot in driver.slots()])
         return iter(sorted(i for clients in known for i in clients))
 
     def __len__(self) -> int:
@@ -76,9 +76,9 @@ class RemoteStates:
         return self._sizes()[1]
 
     def _sizes(self) -> tuple[int, int]:
-        self.send()
-        fleet = self._fleet
-        sizes = fleet.ask_all([(member, ("size",)) for member in fleet.members()])
+        self.flush()
+        driver = self._driver
+        sizes = driver.call_all([(slot, ("size",)) for slot in driver.slots()])
         return sum(m for m, _ in sizes), sum(d for _, d in sizes)
 
     def items(self) -> Iterator[tuple[int, State]]:
@@ -104,48 +104,48 @@ class RemoteStates:
 
     def commit(self, clients: Iterable[int]) -> None:
         """Let the staged states of these clients count."""
-        self._fleet.commit(list(clients))
+        self._driver.commit(list(clients))
 
     def discard(self) -> None:
         """Forget the staged states."""
-        self._fleet.discard()
+        self._driver.discard()
 
     def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Have the shards write what no snapshot has, if there is a folder for snapshots."""
-        self.send()
-        fleet = self._fleet
-        if fleet.snapshots.folder is None:
+        self.flush()
+        driver = self._driver
+        if driver.snapshots.folder is None:
             return {}
-        fleet.take_snapshot(r)
-        return fleet.snapshots.kept(checkpoint)
+        driver.take_snapshot(r)
+        return driver.snapshots.pin(checkpoint)
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
         """Take up the states that were kept."""
-        self._fleet.r = r
-        self.send()
+        self._driver.r = r
+        self.flush()
         if not kept:
             return
-        if self._fleet.snapshots.folder == Path(kept["folder"]):
-            self._fleet.load_snapshots(kept, like)
+        if self._driver.snapshots.folder == Path(kept["folder"]):
+            self._driver.load_snapshots(kept, like)
             return
         for path in files_of(kept):
             with reading(path) as file:
                 for i in file.clients:
                     self[i] = file.state(f"client.{i}", like)
-        self.send()
+        self.flush()
 
-    def send(self) -> None:
+    def flush(self) -> None:
         """Hand the states that were given to the shards that own them."""
-        given, self._given, self._bytes = self._given, {}, 0
+        given, self._unsent, self._bytes = self._unsent, {}, 0
         if given:
-            self._fleet.give(list(given.items()))
+            self._driver.assign_states(list(given.items()))
 
     def _fetch(self, clients: Sequence[int], staged: bool) -> list[Any]:
-        self.send()
-        fleet, found = self._fleet, dict[int, Any]()
-        members = [(member, fleet.own(member, clients)) for member in fleet.members()]
-        asked = [(member, own) for member, own in members if own]
-        answers = fleet.ask_all([(member, ("get", own, staged)) for member, own in asked])
+        self.flush()
+        driver, found = self._driver, dict[int, Any]()
+        slots = [(slot, driver.clients_of(slot, clients)) for slot in driver.slots()]
+        asked = [(slot, own) for slot, own in slots if own]
+        answers = driver.call_all([(slot, ("get", own, staged)) for slot, own in asked])
         for (_, own), states in zip(asked, answers, strict=True):
             found |= dict(zip(own, states, strict=True))
         return [None if found[i] is None else unpack(found[i]) for i in clients]
@@ -162,16 +162,16 @@ class Owner(Protocol):
 
 
 @dataclass
-class Chain:
+class SnapshotChain:
     """The files of one virtual shard, the oldest first, and the round they go up to."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    files: list[SnapshotFile] = field(default_factory=list)
     r: int = -1
 
     @property
     def rows(self) -> int:
         """How many states there are in all files."""
-        return sum(piece.rows for piece in self.pieces)
+        return sum(file.rows for file in self.files)
 
 
 class Snapshots:
@@ -183,30 +183,32 @@ class Snapshots:
 
     def __init__(self, folder: Path | None, V: int) -> None:
         self.folder = folder
-        self.chains = [Chain() for _ in range(V)]
-        self._made = set[str]()  # files that this driver was told of
+        self.chains = [SnapshotChain() for _ in range(V)]
+        self._known_files = set[str]()  # files that this driver was told of
 
-    def due_whole(self) -> list[int]:
+    def due_for_full_snapshot(self) -> list[int]:
         """Return the virtual shards whose chains are to be written anew."""
         return [
-            v for v, chain in enumerate(self.chains) if chain.pieces and chain.rows > self._most(v)
+            v
+            for v, chain in enumerate(self.chains)
+            if chain.files and chain.rows > self._max_rows(v)
         ]
 
-    def _most(self, v: int) -> int:
-        return WHOLE * max(piece.rows for piece in self.chains[v].pieces)
+    def _max_rows(self, v: int) -> int:
+        return WHOLE * max(file.rows for file in self.chains[v].files)
 
     def add(
-        self, begin: int, end: int, r: int, pieces: dict[int, Piece], whole: Sequence[int]
+        self, begin: int, end: int, r: int, files: dict[int, SnapshotFile], whole: Sequence[int]
     ) -> None:
         """Note what an actor has written."""
         for v in range(begin, end):
-            chain, piece = self.chains[v], pieces.get(v)
-            if piece is not None:
-                chain.pieces = [piece] if v in whole else [*chain.pieces, piece]
-                self._made.add(piece.name)
+            chain, file = self.chains[v], files.get(v)
+            if file is not None:
+                chain.files = [file] if v in whole else [*chain.files, file]
+                self._known_files.add(file.name)
             chain.r = r
 
-    def oldest(self, owners: Sequence[Owner]) -> int:
+    def oldest_round(self, owners: Sequence[Owner]) -> int:
         """Return the round that all shards have a snapshot of."""
         return min(self.round_of(owner) for owner in owners)
 
@@ -219,25 +221,25 @@ class Snapshots:
         if self.folder is None:
             return []
         chains = self.chains[begin:end]
-        return [str(self.folder / piece.name) for chain in chains for piece in chain.pieces]
+        return [str(self.folder / file.name) for chain in chains for file in chain.files]
 
     # -- checkpoints
 
-    def kept(self, checkpoint: Path) -> dict[str, Any]:
+    def pin(self, checkpoint: Path) -> dict[str, Any]:
         """Return what a checkpoint is to name, and keep these files as long as it is there."""
         assert self.folder is not None
-        files = {str(v): [p.name for p in chain.pieces] for v, chain in enumerate(self.chains)}
-        rows = {str(v): [p.rows for p in chain.pieces] for v, chain in enumerate(self.chains)}
+        files = {str(v): [p.name for p in chain.files] for v, chain in enumerate(self.chains)}
+        rows = {str(v): [p.rows for p in chain.files] for v, chain in enumerate(self.chains)}
         path = checkpoint.resolve()
         note = f"kept-{sha256(str(path).encode()).hexdigest()[:12]}.json"
         now = sorted(name for names in files.values() for name in names)
         # Until the new checkpoint is whole, the one before it may be the one that is read.
-        before = _note(self.folder / note).get("files", [])
+        before = _read_note(self.folder / note).get("files", [])
         said = {"checkpoint": str(path), "files": now, "before": before}
         write_json(self.folder / note, said)
         return {"folder": str(self.folder), "files": files, "rows": rows}
 
-    def adopt(self, kept: dict[str, Any], r: int) -> None:
+    def resume_from(self, kept: dict[str, Any], r: int) -> None:
         """Go on from what a checkpoint names."""
         if len(kept["files"]) != len(self.chains):
             raise ValueError(
@@ -246,28 +248,28 @@ class Snapshots:
             )
         for v, chain in enumerate(self.chains):
             named = zip(kept["files"][str(v)], kept["rows"][str(v)], strict=True)
-            chain.pieces, chain.r = [Piece(*each) for each in named], r
-            self._made.update(piece.name for piece in chain.pieces)
+            chain.files, chain.r = [SnapshotFile(*each) for each in named], r
+            self._known_files.update(file.name for file in chain.files)
 
-    def tidy(self) -> None:
+    def delete_old_snapshots(self) -> None:
         """Remove files that nobody names any more, of those that this driver knows."""
         assert self.folder is not None
-        named = {piece.name for chain in self.chains for piece in chain.pieces}
+        named = {file.name for chain in self.chains for file in chain.files}
         for note in self.folder.glob("kept-*.json"):
-            named |= _names(note)
-        for name in self._made - named:
+            named |= _pinned_files(note)
+        for name in self._known_files - named:
             (self.folder / name).unlink(missing_ok=True)
-            self._made.discard(name)
+            self._known_files.discard(name)
 
 
-def _names(note: Path) -> set[str]:
+def _pinned_files(note: Path) -> set[str]:
     """Return the files that a checkpoint names, if it is still there."""
-    said = _note(note)
+    said = _read_note(note)
     there = bool(said) and Path(said["checkpoint"]).exists()
     return {*said["files"], *said["before"]} if there else set()
 
 
-def _note(path: Path) -> dict[str, Any]:
+def _read_note(path: Path) -> dict[str, Any]:
     try:
         said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -279,7 +281,7 @@ def _note(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentExchange:
     """One exchange: what was sent, and to whom of those that answered."""
 
     message: bytes
@@ -287,48 +289,50 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedRound:
     """A round that was committed, or states that were given after it."""
 
     r: int
-    exchanges: tuple[Sent, ...]
+    exchanges: tuple[SentExchange, ...]
     answered: Sequence[int]
-    given: bool = False
+    is_assignment: bool = False
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StoredRound:
     r: int
     places: tuple[tuple[int, int, Sequence[int]], ...]  # offset, length, clients
     answered: Sequence[int]
-    given: bool
+    is_assignment: bool
 
-    def of(self, own: Callable[[int], bool]) -> "_Place":
+    def of(self, own: Callable[[int], bool]) -> "_StoredRound":
         """Return the same for some of the clients alone."""
         places = tuple((at, n, [*filter(own, clients)]) for at, n, clients in self.places)
         return replace(self, places=places, answered=[*filter(own, self.answered)])
 
 
-class Log:
+class RoundLog:
     """The rounds since the oldest snapshot."""
 
     def __init__(self) -> None:
         self._file: Any = TemporaryFile(prefix="trimtab-log-", buffering=0)  # noqa: SIM115
-        self._rounds: list[_Place] = []
+        self._rounds: list[_StoredRound] = []
         self._end = 0
         finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def append(self, logged: Logged) -> None:
+    def append(self, logged: LoggedRound) -> None:
         """Add a round; if the disk is full, nothing is added."""
         places, at = [], self._end
         for sent in logged.exchanges:
             self._write(at, sent.message)
             places.append((at, len(sent.message), sent.clients))
             at += len(sent.message)
-        self._rounds.append(_Place(logged.r, tuple(places), logged.answered, logged.given))
+        self._rounds.append(
+            _StoredRound(logged.r, tuple(places), logged.answered, logged.is_assignment)
+        )
         self._end = at
 
     def _write(self, at: int, message: bytes) -> None:
@@ -343,14 +347,14 @@ class Log:
                 "there, set TMPDIR to a folder on another disk, or pass a folder for snapshots."
             ) from error
 
-    def since(self, r: int, own: Callable[[int], bool]) -> Iterator[Logged]:
+    def since(self, r: int, own: Callable[[int], bool]) -> Iterator[LoggedRound]:
         """Go through the rounds after round r in which some clients took part, for those alone."""
         for place in (place.of(own) for place in list(self._rounds) if place.r > r):
             if any(clients for *_, clients in place.places):
-                sent = [Sent(self._read(at, n), clients) for at, n, clients in place.places]
-                yield Logged(place.r, tuple(sent), place.answered, place.given)
+                sent = [SentExchange(self._read(at, n), clients) for at, n, clients in place.places]
+                yield LoggedRound(place.r, tuple(sent), place.answered, place.is_assignment)
 
-    def forget(self, r: int) -> None:
+    def drop_until(self, r: int) -> None:
         """Drop the rounds up to round r."""
         self._rounds = [place for place in self._rounds if place.r > r]
         if not self._rounds:

@@ -22,7 +22,7 @@ import torch
 from trimtab import _guard
 from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
-from trimtab.compute.kernel.library import SHARE, cores
+from trimtab.compute.kernel.library import CORES_VARIABLE, cores
 from trimtab.core.task import Note
 from trimtab.studies.budget import Deadline
 from trimtab.studies.course import Course
@@ -53,7 +53,7 @@ class Worker:
             [*command, "trimtab.studies.worker:main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, SHARE: str(share)},
+            env={**os.environ, CORES_VARIABLE: str(share)},
             start_new_session=True,  # Ctrl-C is for the comparison to hear
             pass_fds=(lock.fileno(),),  # the folder stays locked until the last worker has ended
         )

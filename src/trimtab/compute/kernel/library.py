@@ -21,7 +21,7 @@ from trimtab.compute.kernel.program import (
 SIMD_LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
 
-SHARE = "TRIMTAB_CORES"
+CORES_VARIABLE = "TRIMTAB_CORES"
 """The environment variable that says how many cores are a process's own."""
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -123,7 +123,7 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
 
 def cores() -> int:
     """Return how many cores this process may use; TRIMTAB_CORES says so where several run."""
-    own = os.environ.get(SHARE, "")
+    own = os.environ.get(CORES_VARIABLE, "")
     if own.isdigit() and int(own) > 0:
         return int(own)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
