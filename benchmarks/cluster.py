@@ -37,7 +37,7 @@ STORE = 80 * 2**20  # bytes of a node's object store
 MB = 1_000_000
 
 
-class Sent(NamedTuple):
+class SentExchange(NamedTuple):
     """The upload of an empty program."""
 
     dx: Tensor
@@ -63,7 +63,7 @@ class Empty:
 
     def local(self, g: Any, c_i: Tensor, x: Tensor) -> Any:
         """Return what came."""
-        return Sent(x), c_i
+        return SentExchange(x), c_i
 
     def round(self, server: Any, clients: Any) -> Any:
         """Reach the clients once."""
@@ -162,9 +162,9 @@ def scale(N: int, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
         for round in sim:
             if round.r % max(1, len(cohorts) // 10) and round.r < len(cohorts):
                 continue
-            fleet = sim.runs_on
-            members = fleet.members()
-            facts = fleet.ask_all([(member, ("facts",)) for member in members])
+            driver = sim.runs_on
+            slots = driver.slots()
+            facts = driver.call_all([(slot, ("facts",)) for slot in slots])
             memory, disk = sim.states._sizes()
             rows.append(
                 {
@@ -178,7 +178,7 @@ def scale(N: int, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
             )
             print(rows[-1], file=sys.stderr)
         audit = sim.audit() if N <= 10**5 else None
-        fleet.close()
+        driver.close()
     return {"N": N, "d": d, "S": S, "limit MB": limit / MB, "rows": rows, "audit": audit}
 
 

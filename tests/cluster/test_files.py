@@ -109,7 +109,7 @@ def test_without_ray_one_is_told_what_to_install(trimtab, tmp_path, monkeypatch)
     with pytest.raises(
         ValueError, match=r"^a cluster needs Ray, .* `pip install 'trimtab\[cluster\]'`"
     ):
-        engine.engine()
+        engine.import_ray()
     monkeypatch.chdir(tmp_path)
     words = ["run", "scaffold", "digits", "--eta-l", "0.1", "--K", "2", "-R", "1", "--cluster"]
     cells = ["reproduce", "theorem2", "--quick", "--cluster"]

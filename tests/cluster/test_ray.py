@@ -124,12 +124,12 @@ def same(one, other):
     return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
-def pid_of(sim, member):
+def pid_of(sim, slot):
     """Return the number of an actor's process; who has gone by itself is replaced first."""
     import ray
 
     list(sim.states)  # every actor is asked
-    return ray.get(sim.runs_on.members()[member].handle.pid.remote())
+    return ray.get(sim.runs_on.slots()[slot].handle.pid.remote())
 
 
 def ended(pid):
@@ -140,9 +140,9 @@ def ended(pid):
         time.sleep(0.05)
 
 
-def rebuilt(fleet, since):
+def rebuilt(driver, since):
     """Return the shards that were rebuilt since then."""
-    return {told.shards for told in fleet.recoveries[since:]}
+    return {told.shards for told in driver.recoveries[since:]}
 
 
 def nodes(count):
@@ -176,48 +176,48 @@ def test_actors_and_nodes_may_go_and_return(cluster, digits, running, tmp_path):
     nothing is said of how many there are in all.
     """
     sim = running(SCAFFOLD, digits, Ray(snapshots=tmp_path, every=3, wait=WAIT))
-    fleet = sim.runs_on
+    driver = sim.runs_on
     advanced(sim, 2)
-    ask_all, commit = fleet.ask_all, fleet.commit
+    call_all, commit = driver.call_all, driver.commit
 
     def asked(questions):
         os.kill(victim, signal.SIGKILL)
-        fleet.ask_all = ask_all
-        return ask_all(questions)
+        driver.call_all = call_all
+        return call_all(questions)
 
     victim = pid_of(sim, 0)
-    fleet.ask_all = asked  # as the round's exchange is sent
+    driver.call_all = asked  # as the round's exchange is sent
     advanced(sim, 2)
-    owned = [(member.begin, member.end) for member in fleet.members()]
-    assert (3, owned[0]) in [(told.r, told.shards) for told in fleet.recoveries]
+    owned = [(slot.begin, slot.end) for slot in driver.slots()]
+    assert (3, owned[0]) in [(told.r, told.shards) for told in driver.recoveries]
 
     def committed(clients):
         os.kill(victim, signal.SIGKILL)
-        fleet.commit = commit
+        driver.commit = commit
         return commit(clients)
 
-    victim, before = pid_of(sim, 2), len(fleet.recoveries)
-    fleet.commit = committed
+    victim, before = pid_of(sim, 2), len(driver.recoveries)
+    driver.commit = committed
     advanced(sim, 2)
-    assert owned[2] in rebuilt(fleet, before)
+    assert owned[2] in rebuilt(driver, before)
 
     lost, there = next((n, m) for n in cluster.worker_nodes for m in (1, 2)
-                       if n.node_id[:6] in fleet.members()[m].node)  # fmt: skip
-    victim, before = pid_of(sim, there), len(fleet.recoveries)
+                       if n.node_id[:6] in driver.slots()[m].node)  # fmt: skip
+    victim, before = pid_of(sim, there), len(driver.recoveries)
     lost.kill_raylet()
     ended(victim)  # till then it would answer
     cluster.worker_nodes.discard(lost)
     new = cluster.add_node(**NODE)
     advanced(sim, 2)
     nodes(3)
-    assert owned[there] in rebuilt(fleet, before)
+    assert owned[there] in rebuilt(driver, before)
 
     cluster.remove_node(new, allow_graceful=False)
     cluster.add_node(**NODE)
     advanced(sim, 2)
     nodes(3)
     assert same(sim, advanced(running(SCAFFOLD, digits, Tree(16)), 10))
-    assert all(told["seconds"] > 0 for told in fleet.facts()["recoveries"])
+    assert all(told["seconds"] > 0 for told in driver.facts()["recoveries"])
 
 
 @pytest.fixture

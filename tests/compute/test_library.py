@@ -11,10 +11,16 @@ from trimtab.compute import kernel
 from trimtab.compute.kernel import library, program
 
 HERE = Path(library.__file__).parent
-MIRRORS = [program.Model, program.Program, program.Clients, program.Trouble]
+MIRRORS = [
+    program.ModelStruct,
+    program.ProgramStruct,
+    program.ClientsStruct,
+    program.DrawsStruct,
+    program.TroubleStruct,
+]
 
 needs_kernel = pytest.mark.skipif(
-    kernel.level() is None, reason="no compiler was there at the installation"
+    kernel.simd_level() is None, reason="no compiler was there at the installation"
 )
 
 
@@ -26,7 +32,7 @@ def test_what_was_built_from_these_sources_is_used():
 @pytest.mark.skipif("TRIMTAB_SANITISED" not in os.environ, reason="only in make test-kernel")
 def test_the_library_under_test_is_the_one_with_sanitisers():
     assert HERE.is_relative_to(Path(os.environ["TRIMTAB_SANITISED"]).resolve())
-    assert kernel.level() is not None
+    assert kernel.simd_level() is not None
     loaded = subprocess.run(["nm", HERE / "_kernels.so"], capture_output=True, check=True).stdout
     assert b"__asan_" in loaded
     assert b"__ubsan_" in loaded
@@ -41,7 +47,8 @@ def test_a_structure_of_another_size_is_named(monkeypatch, mirror):
     Longer.__name__ = mirror.__name__
     monkeypatch.setattr(library, mirror.__name__, Longer)
     here = ctypes.sizeof(Longer)
-    expected = f"{mirror.__name__} has {here - 8} bytes there and {here} here"
+    name = mirror.__name__.removesuffix("Struct")
+    expected = f"{name} has {here - 8} bytes there and {here} here"
     assert library.differences(library._loaded()) == expected
 
 

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab.compute import kernel
-from trimtab.compute.kernel import Code, Layers, library, self_check
+from trimtab.compute.kernel import EncodedProgram, Layers, calls, library
 
 pytestmark = pytest.mark.skipif(
-    kernel.level() is None, reason="no compiler was there at the installation"
+    kernel.simd_level() is None, reason="no compiler was there at the installation"
 )
 DTYPES = [torch.float32, torch.float64]
 DELTA = 0.7
@@ -35,10 +35,10 @@ LOSSES = {
 NUMBERS = [loss for loss in LOSSES if loss != "cross_entropy"]
 
 
-@pytest.fixture(params=range(kernel.level() or 0, -1, -1), ids=lambda level: f"level {level}")
+@pytest.fixture(params=range(kernel.simd_level() or 0, -1, -1), ids=lambda level: f"level {level}")
 def level(request, monkeypatch):
     """Every variant that this machine can run."""
-    monkeypatch.setattr(library, "level", lambda: request.param)
+    monkeypatch.setattr(library, "simd_level", lambda: request.param)
     return request.param
 
 
@@ -86,21 +86,21 @@ def test_the_tables_of_python_and_c_have_the_same_names():
         "losses": list(kernel.LOSSES),
         "activations": list(kernel.ACTIVATIONS),
     }
-    for table in (ACTIVATIONS, self_check.ACTIVATIONS):
+    for table in (ACTIVATIONS, calls.TORCH_ACTIVATIONS):
         assert tuple(table) == kernel.ACTIVATIONS
-    for table in (LOSSES, self_check.LOSSES):
+    for table in (LOSSES, calls.TORCH_LOSSES):
         assert tuple(table) == kernel.LOSSES
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_self_check_passes_for_every_loss_and_activation(level, dtype):
     for activation, loss in product(kernel.ACTIVATIONS, kernel.LOSSES):
-        assert self_check.is_right(dtype, (activation, "none"), loss), (activation, loss)
+        assert calls.gradient_matches_torch(dtype, (activation, "none"), loss), (activation, loss)
 
 
 @pytest.mark.parametrize("wrong", ["relu", "mse_loss"])
 def test_the_self_check_finds_a_function_that_differs(monkeypatch, wrong):
-    table = self_check.ACTIVATIONS if wrong == "relu" else self_check.LOSSES
+    table = calls.TORCH_ACTIVATIONS if wrong == "relu" else calls.TORCH_LOSSES
     right = table[wrong]
     monkeypatch.setitem(table, wrong, lambda *given: 1.01 * right(*given))
     kernel.works.cache_clear()
@@ -196,7 +196,7 @@ def test_activations_of_large_numbers_are_autograds(level, dtype, size, activati
 @pytest.mark.parametrize("n", [1, 3, 70])
 def test_what_is_not_finite_is_not_swallowed(level, dtype, bad, n):
     """A step from such a point is not finite either, nor is a gradient on samples of NaN."""
-    code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
+    code = EncodedProgram(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
     for activation, loss in product(ACTIVATIONS, LOSSES):
         net = Net((3, 4, 2), (activation, "none"), loss, dtype)
         X, y = torch.ones(n, 3, dtype=dtype), net.targets(n)
@@ -221,7 +221,7 @@ def test_several_steps_on_several_batches_are_those_of_autograd(level, dtype, lo
             for _, y in data]  # fmt: skip
     step = [(2, [(1.0, 2), (-eta, 3)])]
     steps = [(2, [(1.0, 0)]), (3, 2, 0), *step, (3, 2, 1), *step, (3, 2, 2), *step]
-    code = Code(1, 3, [(1, [(0.5, 0)]), *steps], [[(1.0, 2), (-1.0, 0)], [(2.0, 1)]])
+    code = EncodedProgram(1, 3, [(1, [(0.5, 0)]), *steps], [[(1.0, 2), (-1.0, 0)], [(2.0, 1)]])
     weights = [0.1, 0.2, 0.3, 0.15, 0.25]
     outputs = [[None, torch.empty_like(net.x)] for _ in data]
     found = [

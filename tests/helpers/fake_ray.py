@@ -1,4 +1,4 @@
-"""Ray in this process, as far as a fleet needs it: calls are done at once; actors can be killed.
+"""Ray in this process, as far as a driver needs it: calls are done at once; actors can be killed.
 
 What travels is pickled and unpickled, so that nothing is shared that machines would not share.
 """
@@ -90,7 +90,7 @@ class FakeRay:
         self.here = None
         self.before = self.after = lambda handle, name, arguments: None
 
-    # -- what a fleet calls
+    # -- what a driver calls
 
     def nodes(self):
         return [{"Alive": True, "Resources": has} for has in self.nodes_alive.values()]
@@ -164,11 +164,11 @@ class FakeRay:
 def installed(monkeypatch, nodes=3):
     """Put a fake Ray in the place of the real one."""
     ray = FakeRay(nodes)
-    monkeypatch.setattr("trimtab.cluster.engine.engine", lambda: ray)
-    monkeypatch.setattr("trimtab.cluster.executor.engine", lambda: ray)
+    monkeypatch.setattr("trimtab.cluster.engine.import_ray", lambda: ray)
+    monkeypatch.setattr("trimtab.cluster.executor.import_ray", lambda: ray)
     monkeypatch.setattr("trimtab.cluster.engine.connect", lambda address: ray)
     monkeypatch.setattr(actor, "node_name", lambda: f"node {ray.here}")
-    monkeypatch.setattr("trimtab.cluster.engine.free_now", lambda ray, needs: any(
+    monkeypatch.setattr("trimtab.cluster.engine.has_free_node", lambda ray, needs: any(
         all(has.get(n, 0.0) >= a for n, a in needs.items()) for has in ray.free().values()
     ))  # fmt: skip
     # Instruction sets are chosen before a process loads torch, and this one has loaded it.

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tests.helpers.learning import classifier, clients, net, plain_gradient, samples, tracer
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.compute.kernel import level
+from trimtab.compute.kernel import simd_level
 from trimtab.problems.supervised import client_data
 from trimtab.problems.supervised.batches import Batches, batch_size, drawn
 from trimtab.problems.supervised.samples import Data
@@ -43,7 +43,7 @@ def test_a_kernel_is_given_the_same_samples(sizes, batch, sampling, ks):
     cut = [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
     cohort = SimpleNamespace(lengths=sizes, cuts={})
     found = drawn(range(len(sizes)), cohort, batch, sampling, 3, 2, ks)
-    if level() is None or any(k is not None and k < 0 for k in ks):
+    if simd_level() is None or any(k is not None and k < 0 for k in ks):
         assert found is None
         return
     for i, batches in enumerate(cut):

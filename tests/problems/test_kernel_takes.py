@@ -16,7 +16,7 @@ from trimtab.compute import kernel
 from trimtab.problems.supervised.closed_form import closed_form
 
 pytestmark = pytest.mark.skipif(
-    kernel.level() is None, reason="no compiler was there at the installation"
+    kernel.simd_level() is None, reason="no compiler was there at the installation"
 )
 bce, mse = F.binary_cross_entropy_with_logits, F.mse_loss
 LOSSES = {

@@ -220,7 +220,7 @@ def test_without_the_kernel_everything_is_the_same(monkeypatch):
 @pytest.mark.skipif(not (sys.platform == "linux" and which("gcc")), reason="no compiler here")
 def test_the_kernel_is_built_and_right_where_there_is_a_compiler():
     """The build is optional, so a broken kernel would otherwise go unnoticed."""
-    assert native.level() is not None
+    assert native.simd_level() is not None
     assert native.works(torch.float32)
     assert native.works(torch.float64)
 

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from trimtab import Adam, FedAvg, Mime, Scaffold, Supervised, simulate
 from trimtab.compute import kernel
-from trimtab.compute.kernel import Code, Layers, library
+from trimtab.compute.kernel import EncodedProgram, Layers, library
 from trimtab.problems.supervised.closed_form import closed_form
 
 pytestmark = pytest.mark.skipif(
-    kernel.level() is None, reason="no compiler was there at the installation"
+    kernel.simd_level() is None, reason="no compiler was there at the installation"
 )
 DTYPES = [torch.float32, torch.float64]
 MODULES = {
@@ -31,10 +31,10 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=range(kernel.level() or 0, -1, -1), ids=lambda level: f"level {level}")
+@pytest.fixture(params=range(kernel.simd_level() or 0, -1, -1), ids=lambda level: f"level {level}")
 def level(request, monkeypatch):
     """Every variant that this machine can run."""
-    monkeypatch.setattr(library, "level", lambda: request.param)
+    monkeypatch.setattr(library, "simd_level", lambda: request.param)
     return request.param
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_finite_stays_so(level, bad, sizes):
     x = torch.zeros(sum((a + 1) * b for a, b in pairwise(sizes)))
     x[0] = bad
     layers = Layers(sizes, (True,) * (1 + hidden), ("relu", "none")[1 - hidden :])
-    code = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
+    code = EncodedProgram(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
     sums, *_ = kernel.run(layers, 0.0, code, [(X, y)], [[None]], [[x]], [[None]], [1.0])
     assert not torch.isfinite(sums).all()
 
@@ -105,7 +105,7 @@ def test_a_program_does_what_it_says(level, dtype):
     c = [torch.randn_like(x) for _ in data]
     step = [(3, 2, 0), (2, [(1.0, 2), (-0.5, 3), (2.0, 0)]), (3, 2, 1), (4, 1, 2)]
     outputs = [[(1.0, 2), (-0.5, 3)], [(1.0, 4)]]
-    code = Code(2, 3, [(2, [(1.0, 1)]), *step], outputs)
+    code = EncodedProgram(2, 3, [(2, [(1.0, 1)]), *step], outputs)
     outputs = [[None, torch.empty_like(x)] for _ in data]
     weights = [0.1, 0.2, 0.3, 0.15, 0.25]
 
@@ -320,7 +320,7 @@ def test_only_work_that_pays_is_shared_out(monkeypatch, n, most):
 LAYERS = Layers((3, 4, 2), (True, False), ("relu", "none"))
 X, Y = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)
 POINT = torch.zeros(24)
-STEP = Code(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
+STEP = EncodedProgram(1, 1, [(1, 0, 0)], [[(1.0, 0), (-0.1, 1)]])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -343,21 +343,21 @@ def test_an_empty_mini_batch_is_refused(refused):
 @pytest.mark.parametrize(
     "code",
     [
-        Code(1, 1, [(1, 0, 1)], [[(1.0, 1)]]),  # a batch,
-        Code(1, 1, [(1, 0, -1)], [[(1.0, 1)]]),
-        Code(1, 1, [(1, 2, 0)], [[(1.0, 1)]]),  # a point,
-        Code(1, 1, [(1, -1, 0)], [[(1.0, 1)]]),
-        Code(1, 1, [(1, 1, 0)], [[(1.0, 1)]]),
-        Code(1, 1, [(2, 0, 0)], [[(1.0, 1)]]),  # a register,
-        Code(1, 1, [(0, 1, 0)], [[(1.0, 1)]]),
-        Code(1, 1, [(0, [(1.0, 1)])], [[(1.0, 1)]]),
-        Code(1, 1, [(1, [(1.0, 2)])], [[(1.0, 1)]]),  # a value,
-        Code(1, 1, [(1, [(1.0, 0), (1.0, 1)])], [[(1.0, 1)]]),
-        Code(1, 1, [(1, [])], [[(1.0, 1)]]),
-        Code(1, 1, [(1, 0, 0)], [[(1.0, 2)]]),  # a value of an output,
-        Code(1, 1, [(1, 0, 0)], [[(1.0, -1)]]),
-        Code(1, 1, [(1, 0, 0)], [[]]),
-        Code(1, 1 << 40, [(1, 0, 0)], [[(1.0, 1)]]),  # registers: too many
+        EncodedProgram(1, 1, [(1, 0, 1)], [[(1.0, 1)]]),  # a batch,
+        EncodedProgram(1, 1, [(1, 0, -1)], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(1, 2, 0)], [[(1.0, 1)]]),  # a point,
+        EncodedProgram(1, 1, [(1, -1, 0)], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(1, 1, 0)], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(2, 0, 0)], [[(1.0, 1)]]),  # a register,
+        EncodedProgram(1, 1, [(0, 1, 0)], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(0, [(1.0, 1)])], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(1, [(1.0, 2)])], [[(1.0, 1)]]),  # a value,
+        EncodedProgram(1, 1, [(1, [(1.0, 0), (1.0, 1)])], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(1, [])], [[(1.0, 1)]]),
+        EncodedProgram(1, 1, [(1, 0, 0)], [[(1.0, 2)]]),  # a value of an output,
+        EncodedProgram(1, 1, [(1, 0, 0)], [[(1.0, -1)]]),
+        EncodedProgram(1, 1, [(1, 0, 0)], [[]]),
+        EncodedProgram(1, 1 << 40, [(1, 0, 0)], [[(1.0, 1)]]),  # registers: too many
     ],
 )
 def test_a_program_that_reads_or_writes_what_is_not_there_is_refused(level, refused, code):
@@ -412,17 +412,17 @@ def test_an_instruction_set_that_is_not_there_is_refused(refused, wanted, widest
         library._chosen(wanted, widest)
 
 
-@pytest.mark.parametrize("wanted", ["0", *kernel.LEVELS[: (kernel.level() or 0) + 1]])
+@pytest.mark.parametrize("wanted", ["0", *kernel.SIMD_LEVELS[: (kernel.simd_level() or 0) + 1]])
 def test_the_environment_variable_chooses(wanted):
     code = (
         "import torch; from trimtab.compute import kernel;"
-        "print(kernel.level(), kernel.works(torch.float32))"
+        "print(kernel.simd_level(), kernel.works(torch.float32))"
     )
     environment = {**os.environ, "TRIMTAB_NATIVE": wanted}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    level = None if wanted == "0" else kernel.LEVELS.index(wanted)
+    level = None if wanted == "0" else kernel.SIMD_LEVELS.index(wanted)
     assert done.stdout.split() == [str(level), str(level is not None)]
 
 

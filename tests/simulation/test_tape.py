@@ -15,7 +15,7 @@ from trimtab.algorithms import Adam, RichardsonRomberg
 from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
 from trimtab.compute.lazy import NotLinearError
-from trimtab.compute.tape import Tapes, filled, trace
+from trimtab.compute.tape import Tapes, fill, trace
 from trimtab.core.oracle import ClientOracle, LocalSteps
 from trimtab.testing import _trials
 
@@ -86,7 +86,7 @@ def test_it_does_what_the_program_does(algorithm):
     assert tape is not None
     vectors = [*flat(clients.state), *flat(broadcast)]
     found = play(tape, g, vectors)
-    upload, new = filled(tape.upload, found), filled(tape.state, found)
+    upload, new = fill(tape.upload, found), fill(tape.state, found)
     for a, b in zip([*flat(upload), *flat(new)], [*flat(clients.upload), *flat(clients.new)],
                     strict=True):  # fmt: skip
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
@@ -338,14 +338,14 @@ def test_the_tapes_of_our_algorithms_are_kept(traced, algorithm):
 
 def test_few_tapes_are_kept(traced):
     tapes = Tapes()
-    for scale in range(3 * Tapes.MOST):
+    for scale in range(3 * tapes.max_tapes):
         tapes.trace(Scaled(float(scale)).local, (), (X,), 3)
-    assert len(tapes._traced) == len(tapes._programs) == Tapes.MOST
+    assert len(tapes._traced) == len(tapes._programs) == tapes.max_tapes
 
 
 def test_a_tape_that_is_dropped_takes_no_other_with_it(traced):
     tapes, program = Tapes(), Scaffold(eta_l=0.1, K=Epochs(1)).local
-    numbers = range(1, Tapes.MOST + 2)
+    numbers = range(1, tapes.max_tapes + 2)
     for steps in (*numbers, *numbers[1:]):
         tapes.trace(program, X, (X, X), 3, LocalSteps(lambda steps=steps: steps))
     assert len(traced) == len(numbers)
@@ -356,7 +356,7 @@ def test_a_program_has_a_tape_for_each_number_of_steps(traced):
     for _ in range(3):
         for steps in (3, 1, 3):
             found = tapes.trace(program, X, (X, X), 3, LocalSteps(lambda steps=steps: steps))
-            assert (len(found.tape.batches), found.asked) == (2 * steps, (Epochs(2),))
+            assert (len(found.tape.batches), found.requested) == (2 * steps, (Epochs(2),))
     assert len(traced) == 2
 
 

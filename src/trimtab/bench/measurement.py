@@ -155,7 +155,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": kernel.cores(),
-        "kernel": kernel.level(),
+        "kernel": kernel.simd_level(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "versions": environment(),
     }

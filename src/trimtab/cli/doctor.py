@@ -76,14 +76,13 @@ def _kernel() -> Iterator[Finding]:
 
     from trimtab.compute import kernel
 
-    level = kernel.level()
+    level = kernel.simd_level()
     if level is not None:
         right = [
             str(t).removeprefix("torch.") for t in (torch.float32, torch.float64) if kernel.works(t)
         ]
-        told = (
-            f"{kernel.LEVELS[level]}, passes its self-check in {' and '.join(right) or 'nothing'}"
-        )
+        checked = " and ".join(right) or "nothing"
+        told = f"{kernel.SIMD_LEVELS[level]}, passes its self-check in {checked}"
         yield Finding("machine", "kernel", told)
     elif os.environ.get("TRIMTAB_NATIVE") == "0":
         yield Finding("machine", "kernel", "switched off by TRIMTAB_NATIVE=0")

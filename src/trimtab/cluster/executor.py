@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab.cluster.crew import Wanted
-from trimtab.cluster.engine import engine
-from trimtab.cluster.fleet import Fleet
+from trimtab.cluster.actor_pool import RaySettings
+from trimtab.cluster.driver import Driver
+from trimtab.cluster.engine import import_ray
 from trimtab.core.replies import Tally
 from trimtab.errors import BadArgument
 from trimtab.problems.origin import origin_of
@@ -59,14 +59,14 @@ class Ray(Executor):
 
         A problem that other machines cannot make is refused.
         """
-        engine()
+        import_ray()
         if origin_of(problem) is None and not self.ship:
             raise ValueError(
                 f"a cluster makes the problem anew on each machine, and this {_kind(problem)} was "
                 "made here; load it with trimtab.load_problem('file.py:function'), or pass "
                 "Ray(ship=True) to send it with its data."
             )
-        wanted = Wanted(
+        settings = RaySettings(
             address=self.address,
             V=self.shards,
             actors=self.actors,
@@ -76,7 +76,7 @@ class Ray(Executor):
             wait=self.wait,
             ship=self.ship,
         )
-        return Fleet(self.name, wanted, problem, S)
+        return Driver(self.name, settings, problem, S)
 
     def facts(self) -> dict[str, Any]:
         """Return the number of shards."""

@@ -25,7 +25,7 @@ from trimtab.simulation.work import Work
 
 
 @dataclass(frozen=True)
-class Setup:
+class ShardSetup:
     """What a shard is made of."""
 
     origin: Origin | None  # None: the problem itself is sent
@@ -39,7 +39,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ShardReply:
     """What the clients of an exchange sent, added up subtree by subtree, and what it took."""
 
     sums: dict[Node, Tally]
@@ -47,7 +47,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Piece:
+class SnapshotFile:
     """A file of a snapshot: states of one virtual shard."""
 
     name: str
@@ -57,21 +57,21 @@ class Piece:
 class Shard:
     """Runs programs on its own clients, and keeps their states. It knows nothing of Ray."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ShardSetup) -> None:
         self.setup = setup
-        self.problem = _problem(setup)
+        self.problem = _load_problem(setup)
         self.device = self.problem.x0(0).device
         self.can = capabilities(self.problem)
         self.inner = choose(self.problem, setup.S)
         self.states = ClientStates(setup.memory)
         self.tapes = Tapes()
         self.committed = -1  # the last round whose states count
-        self.touched = set[int]()  # clients with states that no snapshot has
-        self._replies: dict[tuple[int, int], Reply] = {}  # of this round
-        self._snapshot: tuple[str, dict[int, Piece]] = "", {}  # the last one
+        self.unsaved = set[int]()  # clients with states that no snapshot has
+        self._replies: dict[tuple[int, int], ShardReply] = {}  # of this round
+        self._snapshot: tuple[str, dict[int, SnapshotFile]] = "", {}  # the last one
 
     @torch.no_grad()
-    def run(self, r: int, number: int, sent: bytes, clients: Sequence[int]) -> Reply:
+    def run(self, r: int, number: int, sent: bytes, clients: Sequence[int]) -> ShardReply:
         """Run an exchange on own clients; asked twice, it answers the same and does nothing."""
         if (r, number) in self._replies:
             return self._replies[r, number]
@@ -86,7 +86,7 @@ class Shard:
         if r <= self.committed:
             return
         self.states.commit(clients)
-        self.touched.update(i for i in clients if i in self.states)
+        self.unsaved.update(i for i in clients if i in self.states)
         self.committed = r
         self._replies.clear()
 
@@ -119,7 +119,7 @@ class Shard:
         for i in clients:
             state = given[i]
             self.states[i] = unpack(state, self.device)
-            self.touched.add(i)
+            self.unsaved.add(i)
 
     def clients(self) -> list[int]:
         """Return the clients that have a state."""
@@ -138,7 +138,7 @@ class Shard:
 
     # -- snapshots
 
-    def snapshot(self, folder: str, mark: str, whole: Sequence[int]) -> dict[int, Piece]:
+    def snapshot(self, folder: str, mark: str, whole: Sequence[int]) -> dict[int, SnapshotFile]:
         """Write states that no snapshot has, a file for each virtual shard; all of some shards.
 
         mark: what tells these files from those of another round, or of another incarnation; asked
@@ -146,22 +146,22 @@ class Shard:
         """
         if mark == self._snapshot[0]:
             return self._snapshot[1]
-        pieces: dict[int, Piece] = {}
+        files: dict[int, SnapshotFile] = {}
         try:
             for v in range(self.setup.begin, self.setup.end):
-                chosen = self.states if v in whole else self.touched
+                chosen = self.states if v in whole else self.unsaved
                 own = [i for i in sorted(chosen) if shard_of(i, self.setup.V) == v]
                 if own:
-                    piece = Piece(f"shard-{v:04}-{mark}.safetensors", len(own))
-                    self._write(Path(folder) / piece.name, own)
-                    pieces[v] = piece
+                    file = SnapshotFile(f"shard-{v:04}-{mark}.safetensors", len(own))
+                    self._write(Path(folder) / file.name, own)
+                    files[v] = file
         except OSError:
-            for piece in pieces.values():  # nobody will be told of these, and the disk is full
-                (Path(folder) / piece.name).unlink(missing_ok=True)
+            for file in files.values():  # nobody will be told of these, and the disk is full
+                (Path(folder) / file.name).unlink(missing_ok=True)
             raise
-        self.touched.clear()
-        self._snapshot = mark, pieces
-        return pieces
+        self.unsaved.clear()
+        self._snapshot = mark, files
+        return files
 
     def _write(self, path: Path, clients: Sequence[int]) -> None:
         def tensors() -> Any:
@@ -211,20 +211,22 @@ class Shard:
             store=self.states,
         )
 
-    def _reply(self, exchange: Exchange, clients: Sequence[int]) -> Reply:
+    def _reply(self, exchange: Exchange, clients: Sequence[int]) -> ShardReply:
         V, setup = self.setup.V, self.setup
         with one_thread():
             sums = shard_sums(self.inner, exchange, clients, V)
             found = parts(sums, setup.begin, setup.end)
-        return Reply({n: tally.map_sums(pack) for n, tally in found.items()}, exchange.work.total)
+        return ShardReply(
+            {n: tally.map_sums(pack) for n, tally in found.items()}, exchange.work.total
+        )
 
 
-def stateful(state: State) -> bool:
+def has_state(state: State) -> bool:
     """Tell whether there is anything to remember in a client's state."""
     return bool(leaves(state))
 
 
-def _problem(setup: Setup) -> Problem:
+def _load_problem(setup: ShardSetup) -> Problem:
     """Make the problem; refuse one that differs from the driver's."""
     problem: Problem = setup.problem if setup.origin is None else load_again(setup.origin)
     alike = same_problem(problem, setup.fingerprint)

@@ -11,7 +11,7 @@ from trimtab.core import Leaf, State, map_leaves
 
 
 @dataclass(frozen=True)
-class Packed(Leaf):
+class PackedTensor(Leaf):
     """A tensor on its way: its bytes, or one number where all are the same."""
 
     data: Any  # a NumPy array of bytes
@@ -21,23 +21,23 @@ class Packed(Leaf):
     def tensor(self, device: torch.device) -> Tensor:
         """Return the tensor, in memory of its own."""
         flat = torch.from_numpy(self.data.copy()).view(self.dtype)
-        whole = flat.view(self.shape) if flat.numel() == _count(self.shape) else None
+        whole = flat.view(self.shape) if flat.numel() == _numel(self.shape) else None
         made = flat.expand(self.shape).contiguous() if whole is None else whole
         return made.to(device)
 
 
 def pack(tree: State) -> State:
     """Return a tree whose tensors can travel."""
-    return map_leaves(_packed, tree)
+    return map_leaves(_pack_tensor, tree)
 
 
-def pack_small(tree: State) -> State:
+def pack_compact(tree: State) -> State:
     """Return the same, where a tensor of equal numbers travels as one: new states are zeros."""
 
-    def packed(leaf: Tensor) -> Packed:
+    def packed(leaf: Tensor) -> PackedTensor:
         flat = leaf.detach().flatten()
         alike = flat.numel() > 1 and bool((flat == flat[0]).all())
-        return _packed(flat[:1], tuple(leaf.shape)) if alike else _packed(leaf)
+        return _pack_tensor(flat[:1], tuple(leaf.shape)) if alike else _pack_tensor(leaf)
 
     return map_leaves(packed, tree)
 
@@ -47,11 +47,11 @@ def unpack(tree: State, device: torch.device = torch.device("cpu")) -> State:  #
     return map_leaves(lambda leaf: leaf.tensor(device), tree)
 
 
-def _packed(leaf: Tensor, shape: tuple[int, ...] | None = None) -> Packed:
+def _pack_tensor(leaf: Tensor, shape: tuple[int, ...] | None = None) -> PackedTensor:
     flat = leaf.detach().cpu().contiguous().view(-1)
     data = np.asarray(flat.view(torch.uint8).numpy())
-    return Packed(data, leaf.dtype, tuple(leaf.shape) if shape is None else shape)
+    return PackedTensor(data, leaf.dtype, tuple(leaf.shape) if shape is None else shape)
 
 
-def _count(shape: tuple[int, ...]) -> int:
+def _numel(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class NotCapturedError(RuntimeError):
@@ -43,11 +43,11 @@ def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Graph:
     >>> graph.operators, graph.replay(torch.zeros(2, 3), torch.ones(3))
     (2, tensor([0., 0.]))
     """
-    recorder = _Recorder(inputs)
+    recorder = GraphRecorder(inputs)
     with recorder, torch.enable_grad():
         result = function(*inputs)
     recorder.graph.output(recorder.node_of(result))
-    calls = _without_aliases(recorder.graph)
+    calls = _remove_aliases(recorder.graph)
     module = fx.GraphModule(recorder.constants, recorder.graph)
     return Graph(module.forward, calls, recorder.numbers)
 
@@ -65,7 +65,7 @@ def compiled(graph: Graph, inputs: Sequence[Tensor]) -> Graph:
 
 
 @contextmanager
-def without_slow_vmap() -> Iterator[None]:
+def disable_vmap_fallback() -> Iterator[None]:
     """Let vmap refuse an operator that it can only run for one row after the other."""
     functorch: Any = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
@@ -76,36 +76,36 @@ def without_slow_vmap() -> Iterator[None]:
         functorch._set_vmap_fallback_enabled(before)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes the operators that reach the processor into a graph, and lets them run."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph, self.constants, self.numbers = fx.Graph(), nn.Module(), 0
         self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[Tensor] = []  # No other tensor may get the identity of one of these.
-        self._given = set[int]()  # the memory of inputs and constants
-        self._seen = set[int]()  # all memory
+        self._kept_alive: list[Tensor] = []  # No other tensor may get the identity of one of these.
+        self._input_memory = set[int]()  # the memory of inputs and constants
+        self._known_memory = set[int]()  # all memory
         for j, tensor in enumerate(inputs):
-            self._take(tensor, self.graph.placeholder(f"input_{j}"))
+            self._record_input(tensor, self.graph.placeholder(f"input_{j}"))
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Record one operator."""
         kwargs = kwargs or {}
-        if _draws(operator, args, kwargs):
+        if _is_random(operator, args, kwargs):
             raise NotCapturedError(f"{operator} draws random numbers")
         nodes = tree_map_only(Tensor, self.node_of, (tuple(args), dict(kwargs)))
-        self._refuse_writing(operator, args, kwargs)
+        self._check_no_writes(operator, args, kwargs)
         result = operator(*args, **kwargs)
         call = self.graph.call_function(operator, *nodes)
         if isinstance(result, Tensor):
-            self._made(result, call)
+            self._record_result(result, call)
         elif isinstance(result, tuple | list):
             for j, tensor in enumerate(result):
                 if isinstance(tensor, Tensor):
-                    self._made(tensor, self.graph.call_function(getitem, (call, j)))
+                    self._record_result(tensor, self.graph.call_function(getitem, (call, j)))
         else:
             raise NotCapturedError(f"{operator} looks at numbers to decide what to do")
         return result
@@ -113,38 +113,38 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def node_of(self, tensor: Tensor) -> fx.Node:
         """Return the node that computes a tensor; one from elsewhere is a constant."""
         if id(tensor) not in self._nodes:
-            name = f"constant_{len(self._alive)}"
+            name = f"constant_{len(self._kept_alive)}"
             self.constants.register_buffer(name, tensor)
-            self._take(tensor, self.graph.get_attr(name))
+            self._record_input(tensor, self.graph.get_attr(name))
         return self._nodes[id(tensor)]
 
-    def _made(self, tensor: Tensor, node: fx.Node) -> None:
+    def _record_result(self, tensor: Tensor, node: fx.Node) -> None:
         """Take note of a result, which may be a view of what was there before."""
-        if _memory(tensor) not in self._seen:
+        if _memory(tensor) not in self._known_memory:
             self.numbers += tensor.numel()
-        self._name(tensor, node)
+        self._set_node(tensor, node)
 
-    def _take(self, tensor: Tensor, node: fx.Node) -> None:
+    def _record_input(self, tensor: Tensor, node: fx.Node) -> None:
         """Take note of a tensor that was there before."""
-        self._given.add(_memory(tensor))
-        self._name(tensor, node)
+        self._input_memory.add(_memory(tensor))
+        self._set_node(tensor, node)
 
-    def _name(self, tensor: Tensor, node: fx.Node) -> None:
+    def _set_node(self, tensor: Tensor, node: fx.Node) -> None:
         self._nodes[id(tensor)] = node
-        self._alive.append(tensor)
-        self._seen.add(_memory(tensor))
+        self._kept_alive.append(tensor)
+        self._known_memory.add(_memory(tensor))
 
-    def _refuse_writing(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def _check_no_writes(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Refuse an operator that would change an input or a constant at every replay."""
         if not operator._schema.is_mutable:
             return
         for argument, given in _arguments(operator, args, kwargs):
             written = argument.alias_info is not None and argument.alias_info.is_write
-            if written and isinstance(given, Tensor) and _memory(given) in self._given:
+            if written and isinstance(given, Tensor) and _memory(given) in self._input_memory:
                 raise NotCapturedError(f"{operator} writes into what it is given")
 
 
-def _draws(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _is_random(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Tell whether an operator draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
@@ -165,10 +165,10 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _without_aliases(graph: fx.Graph) -> int:
+def _remove_aliases(graph: fx.Graph) -> int:
     """Take out detach and alias, which only autograd needs; return how many operators are left."""
     for node in list(graph.nodes):
-        if node.target in _SAME:
+        if node.target in _ALIASES:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     graph.eliminate_dead_code()

@@ -15,19 +15,72 @@ import torch
 from torch import Tensor
 
 from trimtab.compute import kernel
-from trimtab.compute.tensor_methods import (
-    SHARES_MEMORY,
-    SPECIAL_METHODS,
-    SPECIAL_METHODS_IN_PLACE,
-    changes_in_place,
-)
 from trimtab.core import Leaf, State, map_leaves
 from trimtab.core.oracle import ClientOracle
 
-_MOST_TERMS = 6  # a combination waits to be computed while it has <= 6 terms
+_MAX_TERMS = 6  # a combination waits to be computed while it has <= 6 terms
 
 Term = tuple[float, Any, int]
 """A number, a tensor or symbol, and the tensor's version when it was taken down."""
+
+# -- names of PyTorch's functions and of tensors' methods, by what they do to a vector
+
+_ELEMENTWISE_FUNCTIONS = """
+    add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg abs
+    sign sqrt rsqrt square reciprocal exp expm1 log log1p sin cos tanh sigmoid relu erf floor ceil
+    round trunc clamp clamp_min clamp_max clip maximum minimum where lerp addcmul addcdiv
+    lt le gt ge eq ne logical_and logical_or logical_not isfinite isnan nan_to_num
+    zeros_like ones_like full_like clone detach contiguous float double copy zero fill
+"""
+_OPERATORS = """
+    __abs__ __pos__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__ __rtruediv__ __pow__ __rpow__
+    __floordiv__ __rfloordiv__ __mod__ __rmod__ __invert__ __and__ __rand__ __or__ __ror__
+    __xor__ __rxor__ __lshift__ __rlshift__ __rshift__ __rrshift__
+"""
+_OPERATORS_IN_PLACE = """
+    __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__
+    __ixor__ __ilshift__ __irshift__
+"""
+_WHOLE_VECTOR = """
+    __bool__ __float__ __int__ __complex__ __index__ __len__ __iter__ __reversed__ __getitem__
+    __contains__ __matmul__ __rmatmul__ __format__
+"""
+_SHARED = "data grad numpy untyped_storage storage data_ptr set_ __array__ __dlpack__"
+
+SPECIAL_METHODS = (*_OPERATORS.split(), *_WHOLE_VECTOR.split())
+"""What Python looks up in the class itself, but for addition, multiplication and changes."""
+
+SPECIAL_METHODS_IN_PLACE = tuple(_OPERATORS_IN_PLACE.split())
+"""The operators that change their first operand."""
+
+SHARES_MEMORY = frozenset(_SHARED.split())
+"""Through what these return, a tensor can be changed in place unnoticed."""
+
+_IN_PLACE = {*SPECIAL_METHODS_IN_PLACE, "__setitem__"}
+_ELEMENTWISE = {*_ELEMENTWISE_FUNCTIONS.split(), *_OPERATORS.split(), *SPECIAL_METHODS_IN_PLACE}
+_ELEMENTWISE |= {"__rsub__", "__rdiv__"}
+
+
+def is_in_place(name: str) -> bool:
+    """Tell whether a function of this name changes its first argument.
+
+    >>> is_in_place("add_"), is_in_place("__iadd__"), is_in_place("__add__")
+    (True, True, False)
+    """
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
+def is_elementwise(name: str) -> bool:
+    """Tell whether each number of a result depends on the numbers in the same place alone.
+
+    >>> is_elementwise("sqrt_"), is_elementwise("norm")
+    (True, False)
+    """
+    plain = name if name.endswith("__") else name.removesuffix("_")
+    return plain in _ELEMENTWISE
+
+
+# -- vectors
 
 
 class NotLazyError(Exception):
@@ -38,12 +91,12 @@ class NotLinearError(NotLazyError):
     """Somebody wants the numbers of a vector that is not there yet."""
 
 
-class NotAlikeError(NotLazyError):
+class NotBatchableError(NotLazyError):
     """Somebody looks at a vector as a whole, where there are several."""
 
 
-class _Recorder(Protocol):
-    def settled(self, y: Any) -> "Symbol": ...
+class _SymbolRecorder(Protocol):
+    def symbol_for(self, y: Any) -> "Symbol": ...
 
 
 class Symbol:
@@ -51,7 +104,7 @@ class Symbol:
 
     __slots__ = ("recorder",)
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: _SymbolRecorder) -> None:
         self.recorder = recorder
 
 
@@ -66,22 +119,22 @@ class LazyVector(Leaf):
     tensor([1.5000, 1.0000])
     """
 
-    __slots__ = ("_given", "_tensor", "_terms")
+    __slots__ = ("_borrowed", "_tensor", "_terms")
     __array_priority__ = 1000  # NumPy's numbers leave operators to it, as they do to tensors.
 
     def __init__(self, terms: list[Term]) -> None:
         self._terms = terms
         self._tensor: Tensor | None = None
-        self._given = False
+        self._borrowed = False
 
     @classmethod
-    def of(cls, tensor: Tensor, given: bool = True) -> "LazyVector":
+    def of(cls, tensor: Tensor, borrowed: bool = True) -> "LazyVector":
         """Return a tensor as the combination it trivially is.
 
         One that is given belongs to somebody else; a program may not change it in place.
         """
         combination = cls([(1.0, tensor, 0)])
-        combination._tensor, combination._given = tensor, given
+        combination._tensor, combination._borrowed = tensor, borrowed
         return combination
 
     @classmethod
@@ -97,7 +150,7 @@ class LazyVector(Leaf):
                     raise NotLinearError
                 if _version(value) != version:
                     raise NotLazyError("a tensor that was changed in place")
-            self.settle(kernel.combine(self.terms))
+            self.materialise(kernel.combine(self.terms))
         assert self._tensor is not None
         return self._tensor
 
@@ -106,12 +159,12 @@ class LazyVector(Leaf):
         """Numbers times tensors or symbols that add up to this."""
         return [(number, value) for number, value, _ in self._terms]
 
-    def settle(self, value: Any) -> None:
+    def materialise(self, value: Any) -> None:
         """Take a tensor or symbol that stands for all the terms."""
         self._terms = [(1.0, value, 0)]
         self._tensor = value if isinstance(value, Tensor) else None
 
-    def _now(self) -> list[Term]:
+    def _current_terms(self) -> list[Term]:
         """Return the terms, a settled tensor as it is now."""
         if self._tensor is None:
             return self._terms
@@ -124,7 +177,7 @@ class LazyVector(Leaf):
             value.dtype.is_floating_point and not value.requires_grad
         )
 
-    def _fits(self, other: Any) -> bool:
+    def _is_compatible(self, other: Any) -> bool:
         """Tell whether a sum with the other one is a combination of alike vectors."""
         mine = self._terms[0][1]
         theirs = other._terms[0][1] if isinstance(other, LazyVector) else other
@@ -138,8 +191,12 @@ class LazyVector(Leaf):
         )
 
     def _plus(self, other: Any, sign: float) -> "LazyVector":
-        more = other._now() if isinstance(other, LazyVector) else [(1.0, other, _version(other))]
-        terms = list(self._now())
+        more = (
+            other._current_terms()
+            if isinstance(other, LazyVector)
+            else [(1.0, other, _version(other))]
+        )
+        terms = list(self._current_terms())
         for a, tensor, version in more:
             for j, (b, known, then) in enumerate(terms):
                 if known is tensor and then == version:
@@ -150,31 +207,33 @@ class LazyVector(Leaf):
         # What cancels is not read.
         terms = [term for term in terms if term[0]] or terms[:1]
         combination = type(self)(terms)
-        if len(terms) > _MOST_TERMS:
+        if len(terms) > _MAX_TERMS:
             symbols = [value for _, value, _ in terms if isinstance(value, Symbol)]
             if symbols:
-                symbols[0].recorder.settled(combination)
+                symbols[0].recorder.symbol_for(combination)
             else:
                 combination.tensor()
         return combination
 
     def _times(self, number: float) -> "LazyVector":
-        return type(self)([(number * a, value, version) for a, value, version in self._now()])
+        return type(self)(
+            [(number * a, value, version) for a, value, version in self._current_terms()]
+        )
 
     def __add__(self, other: Any) -> Any:
-        if self._fits(other):
+        if self._is_compatible(other):
             return self._plus(other, 1.0)
         return self._on_tensors("add", torch.add, self, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        if self._fits(other):
+        if self._is_compatible(other):
             return self._plus(other, -1.0)
         return self._on_tensors("sub", torch.sub, self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        if self._fits(other):
+        if self._is_compatible(other):
             return self._times(-1.0)._plus(other, 1.0)
         return self._on_tensors("__rsub__", Tensor.__rsub__, self, other)
 
@@ -190,34 +249,36 @@ class LazyVector(Leaf):
 
     def __truediv__(self, number: Any) -> Any:
         if isinstance(number, int | float) and number and self._is_linear():
-            return type(self)([(a / number, value, version) for a, value, version in self._now()])
+            return type(self)(
+                [(a / number, value, version) for a, value, version in self._current_terms()]
+            )
         return self._on_tensors("div", torch.div, self, number)
 
     def __getattr__(self, name: str) -> Any:
         if name in SHARES_MEMORY:
             raise NotLazyError(name)
-        if changes_in_place(name):
+        if is_in_place(name):
             return partial(self._in_place, name)
         value = getattr(self.tensor(), name)
         return partial(self._on_tensors, name, value) if callable(value) else value
 
     def _in_place(self, name: str, *args: Any, **kwargs: Any) -> "LazyVector":
         """Change the tensor itself, unless it is somebody else's."""
-        self._own()
+        self._require_owned()
         self._on_tensors(name, getattr(Tensor, name), self, *args, **kwargs)
         return self
 
-    def _own(self) -> None:
+    def _require_owned(self) -> None:
         """Have a tensor of its own, that may be changed."""
         self.tensor()
-        if self._given:
+        if self._borrowed:
             raise NotLazyError("a change in place of what was given")
 
     def __setitem__(self, where: Any, value: Any) -> None:
         self._in_place("__setitem__", where, value)
 
     def __deepcopy__(self, memo: Any) -> "LazyVector":
-        return type(self).of(self.tensor().clone(), given=False)
+        return type(self).of(self.tensor().clone(), borrowed=False)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise NotLazyError("a copy that shares its memory, or a pickle")
@@ -227,10 +288,10 @@ class LazyVector(Leaf):
         cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        changed = args[:1] if changes_in_place(function.__name__) or kwargs.get("inplace") else ()
+        changed = args[:1] if is_in_place(function.__name__) or kwargs.get("inplace") else ()
         for vector in (*changed, kwargs.get("out")):
             if isinstance(vector, LazyVector):
-                vector._own()
+                vector._require_owned()
         return cls._on_tensors(function.__name__, function, *args, **kwargs)
 
     @classmethod
@@ -286,13 +347,13 @@ def eager(tree: State) -> State:
     return map_leaves(as_tensor, tree)
 
 
-def lazily(g: ClientOracle, kind: type[LazyVector] = LazyVector) -> ClientOracle:
+def with_lazy_vectors(g: ClientOracle, kind: type[LazyVector] = LazyVector) -> ClientOracle:
     """Return an oracle that takes and gives lazy vectors."""
 
     def gradient(y: Any, k: int | None = None) -> Any:
-        return kind.of(g.gradient(as_tensor(y), k), given=False)
+        return kind.of(g.gradient(as_tensor(y), k), borrowed=False)
 
     def draw(what: Any, like: Any) -> Any:
-        return kind.of(g.draw(what, as_tensor(like)), given=False)
+        return kind.of(g.draw(what, as_tensor(like)), borrowed=False)
 
     return replace(g, gradient=gradient, draw=draw)

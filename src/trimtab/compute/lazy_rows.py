@@ -5,15 +5,20 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.compute.lazy import LazyVector, NotAlikeError, as_tensor
-from trimtab.compute.tensor_methods import changes_in_place, treats_numbers_alike
+from trimtab.compute.lazy import (
+    LazyVector,
+    NotBatchableError,
+    as_tensor,
+    is_elementwise,
+    is_in_place,
+)
 
 
 class LazyRows(LazyVector):
     """The vectors of several clients, one in each row.
 
     It computes what treats every number alike, as most algorithms do. With a norm, an index or a
-    comparison of whole vectors it would mix clients: NotAlikeError, and they go one by one.
+    comparison of whole vectors it would mix clients: NotBatchableError, and they go one by one.
 
     >>> import torch
     >>> rows = LazyRows.of(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
@@ -22,7 +27,7 @@ class LazyRows(LazyVector):
             [1.0000, 1.0000]])
     >>> rows / rows.norm()
     Traceback (most recent call last):
-    trimtab.compute.lazy.NotAlikeError: norm
+    trimtab.compute.lazy.NotBatchableError: norm
     """
 
     __slots__ = ()
@@ -30,30 +35,30 @@ class LazyRows(LazyVector):
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
         if not callable(value) and name not in ("dtype", "device"):
-            raise NotAlikeError(name)
+            raise NotBatchableError(name)
         return value
 
-    def _fits(self, other: Any) -> bool:
-        return isinstance(other, LazyVector) and super()._fits(other)
+    def _is_compatible(self, other: Any) -> bool:
+        return isinstance(other, LazyVector) and super()._is_compatible(other)
 
     @classmethod
     def _on_tensors(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         changed = [
-            *(args[:1] if changes_in_place(name) else ()),
+            *(args[:1] if is_in_place(name) else ()),
             *(v for k, v in kwargs.items() if k == "out"),
         ]
-        tables = any(_is_table(value) for value in (*args, *kwargs.values()))
+        matrices = any(_is_matrix(value) for value in (*args, *kwargs.values()))
         own = all(isinstance(vector, cls) for vector in changed)
-        if not treats_numbers_alike(name) or tables or not own:
-            raise NotAlikeError(name)
+        if not is_elementwise(name) or matrices or not own:
+            raise NotBatchableError(name)
         result = super()._on_tensors(name, function, *args, **kwargs)
         if not isinstance(result, Tensor):
-            raise NotAlikeError(name)
+            raise NotBatchableError(name)
         shared = {_memory(value) for value in args if isinstance(value, Tensor | LazyVector)}
-        return cls.of(result, given=_memory(result) in shared)
+        return cls.of(result, borrowed=_memory(result) in shared)
 
 
-def _is_table(value: Any) -> bool:
+def _is_matrix(value: Any) -> bool:
     """Tell whether this is a tensor of several rows that are not those of the clients."""
     return isinstance(value, Tensor) and value.dim() > 1
 

@@ -19,16 +19,16 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.compute.kernel import Code
+from trimtab.compute.kernel import EncodedProgram
 from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
 from trimtab.core import Epochs, Leaf, Program, State, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle, LocalSteps
 
 Count = Callable[[int | Epochs], int]
-"""How many local steps a client makes where so many are asked for."""
+"""How many local steps a client makes where so many are requested."""
 
-Terms = list[tuple[float, Symbol]]
-Step = tuple[Symbol, Terms, int | None]
+SymbolTerms = list[tuple[float, Symbol]]
+Step = tuple[Symbol, SymbolTerms, int | None]
 """A symbol and the combination it stands for; with a batch, the gradient at its one term."""
 
 
@@ -43,38 +43,38 @@ class Output(Leaf):
 class Tape:
     """What a program does: its code, the mini-batches k it takes, and the trees it returns."""
 
-    code: Code
+    code: EncodedProgram
     batches: list[int | None]
     upload: State  # Its leaves are of the class Output.
     state: State  # Its leaves are of the class Output.
 
     @cached_property
-    def uploads(self) -> list[int]:
+    def upload_outputs(self) -> list[int]:
         """The numbers of the outputs in the upload."""
-        return numbers(self.upload)
+        return output_numbers(self.upload)
 
     @cached_property
-    def moves(self) -> list[int]:
+    def dx_outputs(self) -> list[int]:
         """The numbers of the outputs in the upload's dx, if it has one."""
-        return numbers(getattr(self.upload, "dx", ()))
+        return output_numbers(getattr(self.upload, "dx", ()))
 
     @cached_property
-    def states(self) -> list[int]:
+    def state_outputs(self) -> list[int]:
         """The numbers of the outputs in the new state."""
-        return numbers(self.state)
+        return output_numbers(self.state)
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A program's tape, or None if there is more to it than linear steps; the K it asked for."""
+    """A program's tape, or None if it does more than linear steps; the K that it requested."""
 
     tape: Tape | None
-    asked: tuple[int | Epochs, ...]
+    requested: tuple[int | Epochs, ...]
 
     @cached_property
     def in_epochs(self) -> bool:
         """Whether clients with other numbers of samples make other numbers of steps."""
-        return any(isinstance(K, Epochs) for K in self.asked)
+        return any(isinstance(K, Epochs) for K in self.requested)
 
 
 def trace(
@@ -96,21 +96,21 @@ def trace(
     >>> tape.batches, tape.upload, tape.state, tape.code.registers
     ([0, 1, 2, 3, 4], Upload(dx=Output(number=0), dc=Output(number=1)), Output(number=2), 3)
     """
-    recorder = _Recorder(d, count, unequal)
+    recorder = TapeRecorder(d, count, unequal)
     try:
-        with _no_collection():
+        with _without_garbage_collection():
             client_state = map_leaves(recorder.input, state)
             sent = map_leaves(lambda leaf: recorder.input(leaf) if leaf.dim() else leaf, broadcast)
             upload, new = program(recorder.oracle(), client_state, *sent)
             trees = map_leaves(recorder.output, upload), map_leaves(recorder.output, new)
-            tape = Tape(recorder.code(), list(recorder.batches), *trees)
+            tape = Tape(recorder.encode(), list(recorder.batches), *trees)
     except NotLazyError:
         tape = None
-    return Traced(tape, tuple(recorder.asked))
+    return Traced(tape, tuple(recorder.requested))
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Let Python's collector rest: it would go through all steps again and again as they grow."""
     enabled = gc.isenabled()
     gc.disable()
@@ -135,10 +135,9 @@ class Tapes:
     reads variables of its module, may depend on what changes, and is traced again.
     """
 
-    MOST = 64  # <= 64 tapes are kept; a round has fewer exchanges and numbers of steps
-
-    def __init__(self) -> None:
-        # Each program has a number, and the K that it asked for when it was last traced.
+    def __init__(self, max_tapes: int = 64) -> None:
+        self.max_tapes = max_tapes  # a round has fewer exchanges and numbers of steps
+        # Each program has a number, and the K that it requested when it was last traced.
         self._programs: dict[Any, tuple[int, tuple[int | Epochs, ...]]] = {}
         # A tape is known by the number of its program and by the steps.
         self._traced: OrderedDict[tuple[int, tuple[int, ...]], Traced] = OrderedDict()
@@ -154,28 +153,28 @@ class Tapes:
         unequal: bool = False,
     ) -> Traced:
         """Return what `trace` returns, from memory if it is there."""
-        known = _known_by(program, state, broadcast, d)
+        known = _cache_key(program, state, broadcast, d)
         if known is None:
             return trace(program, state, broadcast, d, count, unequal)
         known += (unequal,)
-        number, asked = self._programs.get(known, (-1, ()))
-        key = number, tuple(map(count, asked))
+        number, requested = self._programs.get(known, (-1, ()))
+        key = number, tuple(map(count, requested))
         if key not in self._traced:
             traced = trace(program, state, broadcast, d, count, unequal)
-            if number < 0 or traced.asked != asked:
+            if number < 0 or traced.requested != requested:
                 number, self._numbers = self._numbers, self._numbers + 1
-                self._programs[known] = number, traced.asked
-            key = number, tuple(map(count, traced.asked))
+                self._programs[known] = number, traced.requested
+            key = number, tuple(map(count, traced.requested))
             self._traced[key] = traced
-            if len(self._traced) > self.MOST:
+            if len(self._traced) > self.max_tapes:
                 self._traced.popitem(last=False)
-            if len(self._programs) > self.MOST:
+            if len(self._programs) > self.max_tapes:
                 del self._programs[next(iter(self._programs))]
         self._traced.move_to_end(key)
         return self._traced[key]
 
 
-def _known_by(
+def _cache_key(
     program: Program, state: State, broadcast: tuple[Any, ...], d: int
 ) -> tuple[Any, ...] | None:
     """Return what decides a tape but for the numbers of steps; None if that cannot be told."""
@@ -184,21 +183,21 @@ def _known_by(
     if not isinstance(function, FunctionType) or _reads_variables(function, kind):
         return None
     try:
-        algorithm = _settings(program.__self__)  # type: ignore[attr-defined]
+        algorithm = _algorithm_key(program.__self__)  # type: ignore[attr-defined]
     except Exception:  # Somebody's class may raise anything.
         return None
     single = tuple(leaf.item() for leaf in leaves(broadcast) if not leaf.dim())
-    return function, kind, algorithm, _form(state), _form(broadcast), single, d
+    return function, kind, algorithm, _structure(state), _structure(broadcast), single, d
 
 
-def _settings(algorithm: Any) -> Any:
+def _algorithm_key(algorithm: Any) -> Any:
     """Return what tells an algorithm from others of its class: plain values, else all its bytes."""
     values = tuple(vars(algorithm).values()) if hasattr(algorithm, "__dict__") else (None,)
     kinds = tuple(map(type, values))
-    return (values, kinds) if _PLAIN.issuperset(kinds) else pickle.dumps(algorithm)
+    return (values, kinds) if _PLAIN_TYPES.issuperset(kinds) else pickle.dumps(algorithm)
 
 
-_PLAIN = {int, float, bool, str}
+_PLAIN_TYPES = {int, float, bool, str}
 
 
 @cache
@@ -211,11 +210,11 @@ def _reads_variables(function: FunctionType, kind: Any) -> bool:
     while waiting:
         f = waiting.pop()
         seen.add(f)
-        names = _names(f.__code__)
+        names = _referenced_names(f.__code__)
         variables = [f.__globals__[name] for name in names if name in f.__globals__]
         # super() needs __class__, which does not change.
         of_closure = set(f.__code__.co_freevars) - {"__class__"}
-        if of_closure or not all(isinstance(value, _UNCHANGING) for value in variables):
+        if of_closure or not all(isinstance(value, _IMMUTABLE) for value in variables):
             return True
         called = [g for g in variables if getattr(g, "__module__", None) == f.__module__]
         called += [vars(c)[name] for c in kind.__mro__ for name in names if name in vars(c)]
@@ -223,50 +222,50 @@ def _reads_variables(function: FunctionType, kind: Any) -> bool:
     return False
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+def _referenced_names(code: CodeType) -> set[str]:
+    inner = (_referenced_names(part) for part in code.co_consts if isinstance(part, CodeType))
     return set(code.co_names).union(*inner)
 
 
-_UNCHANGING = (ModuleType, type, FunctionType, BuiltinFunctionType)
+_IMMUTABLE = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 
-def _form(tree: State) -> Any:
+def _structure(tree: State) -> Any:
     """Return the structure of a tree, and the shapes and types of its leaves."""
     if type(tree) is Tensor:  # as most are
         return tree.shape, tree.dtype
     if isinstance(tree, tuple):
-        return (type(tree), *map(_form, tree))
+        return (type(tree), *map(_structure, tree))
     return tuple((leaf.shape, leaf.dtype) for leaf in leaves(tree))
 
 
-def numbers(tree: State) -> list[int]:
+def output_numbers(tree: State) -> list[int]:
     """Return the numbers of the outputs in a tape's tree."""
     return [leaf.number for leaf in leaves(tree)]
 
 
-def filled(tree: State, values: Sequence[Any]) -> State:
+def fill(tree: State, values: Sequence[Any]) -> State:
     """Return a tape's tree with values in the places of their numbers."""
     return map_leaves(lambda leaf: values[leaf.number], tree)
 
 
-class _Recorder:
+class TapeRecorder:
     """Takes down what a program does with symbols."""
 
     def __init__(self, d: int, count: Count, unequal: bool) -> None:
         self.d, self.count, self.unequal = d, count, unequal
-        self.asked: list[int | Epochs] = []
-        self.given: list[Symbol] = []
+        self.requested: list[int | Epochs] = []
+        self.inputs: list[Symbol] = []
         self.steps: list[Step] = []
-        self.results: list[Terms] = []
+        self.results: list[SymbolTerms] = []
         self.batches: dict[int | None, int] = {}  # their numbers, in the order of first use
 
     def input(self, leaf: Any) -> LazyVector:
         """Return a symbol for a vector."""
         if leaf.shape != (self.d,) or not leaf.is_floating_point():
             raise NotLinearError  # A single number may differ from client to client.
-        self.given.append(Symbol(self))
-        return LazyVector.symbol(self.given[-1])
+        self.inputs.append(Symbol(self))
+        return LazyVector.symbol(self.inputs[-1])
 
     def oracle(self) -> ClientOracle:
         """Return what a program takes for its client's oracle."""
@@ -274,26 +273,26 @@ class _Recorder:
         return ClientOracle(gradient, _not_linear, count=self.steps_of, unequal=self.unequal)
 
     def steps_of(self, K: int | Epochs) -> int:
-        """Return how many steps there are, and note what was asked."""
-        self.asked.append(K)
+        """Return how many steps there are, and note what was requested."""
+        self.requested.append(K)
         return self.count(K)
 
     def gradient(self, y: Any, k: int | None = None) -> LazyVector:
         """Stand for the gradient at y."""
-        point = self.settled(y)
+        point = self.symbol_for(y)
         batch = self.batches.setdefault(k, len(self.batches))
         gradient = Symbol(self)
         self.steps.append((gradient, [(1.0, point)], batch))
         return LazyVector.symbol(gradient)
 
-    def settled(self, y: Any) -> Symbol:
+    def symbol_for(self, y: Any) -> Symbol:
         """Return one symbol for a combination, which from now on is that symbol."""
         terms = _terms(y)
         if len(terms) == 1 and terms[0][0] == 1.0:
             return terms[0][1]
         point = Symbol(self)
         self.steps.append((point, terms, None))
-        y.settle(point)
+        y.materialise(point)
         return point
 
     def output(self, leaf: Any) -> Output:
@@ -301,10 +300,10 @@ class _Recorder:
         self.results.append(_terms(leaf))
         return Output(len(self.results) - 1)
 
-    def code(self) -> Code:
+    def encode(self) -> EncodedProgram:
         """Return the steps with registers for symbols, each used again once it is free."""
-        steps, inputs = self._hoisted(), len(self.given)
-        place = {id(symbol): j for j, symbol in enumerate(self.given)}
+        steps, inputs = self._with_shared_sums(), len(self.inputs)
+        place = {id(symbol): j for j, symbol in enumerate(self.inputs)}
         last = {id(symbol): at for at, (_, terms, _) in enumerate(steps) for _, symbol in terms}
         last |= {id(symbol): len(steps) for terms in self.results for _, symbol in terms}
         registers, free = 0, list[int]()
@@ -327,13 +326,13 @@ class _Recorder:
             else:
                 code.append((dest, used[0][1], batch))
         outputs = [[(a, place[id(value)]) for a, value in terms] for terms in self.results]
-        return Code(inputs, registers, code, outputs)
+        return EncodedProgram(inputs, registers, code, outputs)
 
-    def _hoisted(self) -> list[Step]:
+    def _with_shared_sums(self) -> list[Step]:
         """Return the steps; what several of them add up of the inputs is added up once, before."""
-        inputs = {id(symbol) for symbol in self.given}
+        inputs = {id(symbol) for symbol in self.inputs}
 
-        def constant(terms: Terms) -> tuple[tuple[float, int], ...]:
+        def constant(terms: SymbolTerms) -> tuple[tuple[float, int], ...]:
             return tuple((number, id(value)) for number, value in terms if id(value) in inputs)
 
         times = Counter(constant(terms) for _, terms, batch in self.steps if batch is None)
@@ -350,7 +349,7 @@ class _Recorder:
         return [*sums.values(), *steps]
 
 
-def _terms(y: Any) -> Terms:
+def _terms(y: Any) -> SymbolTerms:
     """Return the terms of a combination of symbols."""
     if not isinstance(y, LazyVector):
         raise NotLinearError

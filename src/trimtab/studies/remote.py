@@ -30,7 +30,7 @@ def helpers(address: str | None, folder: Path) -> tuple[int, Start]:
     def start(setup: Message, inbox: Inbox, share: int) -> Helper:
         return RemoteHelper(ray, setup, inbox, folder)
 
-    return max(1, engine.places(ray, {"CPU": 1.0})), start
+    return max(1, engine.capacity(ray, {"CPU": 1.0})), start
 
 
 class RemoteHelper:

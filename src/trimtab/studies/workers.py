@@ -17,7 +17,7 @@ import torch
 from trimtab._files import Lock, plain
 from trimtab._processes import Child, json_lines
 from trimtab.algorithms.registry import decode
-from trimtab.compute.kernel.library import SHARE, cores
+from trimtab.compute.kernel.library import CORES_VARIABLE, cores
 from trimtab.core.task import Note
 from trimtab.studies.budget import Deadline
 from trimtab.studies.course import Course
@@ -47,7 +47,7 @@ class Worker:
             "a worker of the comparison",
             "trimtab.studies.worker:main",
             [],
-            environment={SHARE: str(share)},
+            environment={CORES_VARIABLE: str(share)},
             piped=True,
             pass_fds=(lock.fileno(),),  # the folder stays locked until the last worker has ended
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.compute.kernel import Ran
+from trimtab.compute.kernel import KernelResult
 from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle, client_random, server_random
 from trimtab.core.replies import Tally
@@ -61,7 +61,7 @@ class TracedQuadratic(Quadratic):
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> Ran:
+    ) -> KernelResult:
         """Return the weighted sum of each output, (outputs, d), and the clients' |output|^2."""
         oracles = (self.oracle(i, seed, r) for i in clients)
         results = [_played(tape, g, given) for g, given in zip(oracles, inputs, strict=True)]
@@ -72,7 +72,7 @@ class TracedQuadratic(Quadratic):
         stacked = torch.stack([torch.stack(vectors) for vectors in results])
         p = torch.tensor(weights, dtype=stacked.dtype)
         squares = stacked.square().sum(-1).T.tolist()
-        return Ran(
+        return KernelResult(
             torch.tensordot(p, stacked, dims=1), squares, len(clients) * len(tape.code.batches)
         )
 

@@ -11,38 +11,50 @@ without kernels.
 Imports core.streams and core.threads alone.
 """
 
-from trimtab.compute.kernel.calls import Ran, combine, gradients, outputs, outputs_of_each, run
-from trimtab.compute.kernel.draws import Cut, Drawn
-from trimtab.compute.kernel.errors import BadDataError, readable
-from trimtab.compute.kernel.library import LEVELS, cores, level
-from trimtab.compute.kernel.placed import Placed
-from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, Code, Layers, Terms
-from trimtab.compute.kernel.samples import Chosen, Cohorts, Samples
-from trimtab.compute.kernel.self_check import works
+from trimtab.compute.kernel.calls import (
+    ClientVectors,
+    KernelResult,
+    combine,
+    gradients,
+    outputs,
+    outputs_of_each,
+    run,
+    works,
+)
+from trimtab.compute.kernel.draws import BatchPlan, DrawnBatches
+from trimtab.compute.kernel.library import SIMD_LEVELS, cores, simd_level
+from trimtab.compute.kernel.program import ACTIVATIONS, LOSSES, Batch, EncodedProgram, Layers, Terms
+from trimtab.compute.kernel.samples import (
+    BadDataError,
+    ClientSamples,
+    SampleCache,
+    Samples,
+    readable,
+)
 
 __all__ = [
     "ACTIVATIONS",
-    "LEVELS",
     "LOSSES",
+    "SIMD_LEVELS",
     "BadDataError",
     "Batch",
-    "Chosen",
-    "Code",
-    "Cohorts",
-    "Cut",
-    "Drawn",
+    "BatchPlan",
+    "ClientSamples",
+    "ClientVectors",
+    "DrawnBatches",
+    "EncodedProgram",
+    "KernelResult",
     "Layers",
-    "Placed",
-    "Ran",
+    "SampleCache",
     "Samples",
     "Terms",
     "combine",
     "cores",
     "gradients",
-    "level",
     "outputs",
     "outputs_of_each",
     "readable",
     "run",
+    "simd_level",
     "works",
 ]

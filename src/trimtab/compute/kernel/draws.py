@@ -14,25 +14,27 @@ import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import library
-from trimtab.compute.kernel.program import Draws
+from trimtab.compute.kernel.program import DrawsStruct
 from trimtab.core.streams import mix
 
-_MOST = 1 << 27  # of <= 2^27 samples; PyTorch draws orders of >= 2^32 / 20 otherwise
-_KEPT = 1 << 25  # <= 32 MB of mini-batches are kept
-_WORD = (1 << 64) - 1
+_MAX_SAMPLES = 1 << 27  # of <= 2^27 samples; PyTorch draws orders of >= 2^32 / 20 otherwise
+_CACHE_BYTES = 1 << 25  # <= 32 MB of mini-batches are kept
+_UINT64_MASK = (1 << 64) - 1
 # The generator makes 624 numbers at a time; at 2^15 and 2^16 a narrower type would end.
-_TRIED = (*((n, seed) for n in (1, 2, 3, 50, 300, 624, 625, 1249) for seed in (0, -1, 1 << 40)),
-          (32_769, 1), (65_537, 2))  # fmt: skip
+_CHECKED_CASES = (
+    *((n, seed) for n in (1, 2, 3, 50, 300, 624, 625, 1249) for seed in (0, -1, 1 << 40)),
+    *((32_769, 1), (65_537, 2)),
+)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnBatches:
     """Which samples make up the mini-batches of some clients, as kernels read them."""
 
     memory: Tensor  # rows, then sizes, then the samples' numbers
     clients: int
     batches: int
-    taken: Sequence[int]  # how many samples all clients have in each mini-batch
+    samples_per_batch: Sequence[int]  # how many samples all clients have in each mini-batch
 
     def __len__(self) -> int:
         return self.clients
@@ -43,7 +45,7 @@ class Drawn:
         return self.memory.nbytes
 
     @property
-    def at(self) -> tuple[int, int]:
+    def addresses(self) -> tuple[int, int]:
         """The addresses of rows and sizes."""
         start = self.memory.data_ptr()
         return start, start + self.memory.element_size() * self.clients * self.batches
@@ -66,37 +68,37 @@ class Drawn:
         return self.memory[start : start + size] if address else None
 
 
-class _Kept:
+class _BatchCache:
     """The last mini-batches: a search runs many candidates on the same ones."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.nbytes = most, 0
-        self._drawn: OrderedDict[Any, Drawn] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.nbytes = max_bytes, 0
+        self._batches: OrderedDict[Any, DrawnBatches] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, what: Any) -> Drawn | None:
+    def get(self, key: Any) -> DrawnBatches | None:
         with self._lock:
-            found = self._drawn.get(what)
+            found = self._batches.get(key)
             if found is not None:
-                self._drawn.move_to_end(what)
+                self._batches.move_to_end(key)
             return found
 
-    def keep(self, what: Any, drawn: Drawn) -> None:
+    def keep(self, key: Any, drawn: DrawnBatches) -> None:
         """Keep these, and drop the oldest while all together are too large."""
         with self._lock:
-            if what in self._drawn:  # Another thread has drawn the same.
+            if key in self._batches:  # Another thread has drawn the same.
                 return
-            self._drawn[what] = drawn
+            self._batches[key] = drawn
             self.nbytes += drawn.nbytes
-            while self.nbytes > self.most:
-                _, oldest = self._drawn.popitem(last=False)
+            while self.nbytes > self.max_bytes:
+                _, oldest = self._batches.popitem(last=False)
                 self.nbytes -= oldest.nbytes
 
 
-_DRAWN = _Kept(_KEPT)
+_CACHE = _BatchCache(_CACHE_BYTES)
 
 
-class Cut:
+class BatchPlan:
     """How the samples of some clients are cut into mini-batches; which is drawn in each round.
 
     Client i has lengths[i] samples and sizes[i] of them in a mini-batch. independent: each sample
@@ -114,65 +116,69 @@ class Cut:
         check: bool = True,
     ) -> None:
         numbers = [-1 if k is None else k for k in batches]
-        self._told = array("l", (*clients, *lengths, *sizes, *numbers))
+        self._numbers = array("l", (*clients, *lengths, *sizes, *numbers))
         self._counts = len(clients), len(batches)
         self._independent = independent
-        self._what = self._told.tobytes(), self._counts, independent
+        self._key = self._numbers.tobytes(), self._counts, independent
         below = any(k is not None and k < 0 for k in batches)  # which is "all" to the kernel
         right = draws_work() if check else True
-        self.works = right and max(lengths) <= _MOST and not below
-        self._most: int = self._call("numbers_to_draw", (0, 0, 0)) if self.works else 0
-        self._taken: list[int] | None = None
+        self.works = right and max(lengths) <= _MAX_SAMPLES and not below
+        self._max_numbers: int = self._call("numbers_to_draw", (0, 0, 0)) if self.works else 0
+        self._samples_per_batch: list[int] | None = None
         whole = not independent and all(map(eq, lengths, sizes))
         self._is_drawn = not whole and any(k is not None for k in batches)
-        self._always: Drawn | None = None  # where nothing is drawn, all rounds are alike
+        self._fixed: DrawnBatches | None = None  # where nothing is drawn, all rounds are alike
 
-    def drawn(self, key: tuple[int, int, int]) -> Drawn:
+    def drawn(self, key: tuple[int, int, int]) -> DrawnBatches:
         """Return the mini-batches of a round; key: the seed, what the numbers are for, the round.
 
         Those that were drawn lately are kept.
         """
         if not self._is_drawn:
-            self._always = self._always or self.draw(key)
-            return self._always
-        found = _DRAWN.get((key, self._what))
+            self._fixed = self._fixed or self.draw(key)
+            return self._fixed
+        found = _CACHE.get((key, self._key))
         if found is None:
             found = self.draw(key)
-            _DRAWN.keep((key, self._what), found)
+            _CACHE.keep((key, self._key), found)
         return found
 
-    def draw(self, key: tuple[int, int, int]) -> Drawn:
+    def draw(self, key: tuple[int, int, int]) -> DrawnBatches:
         """Draw the mini-batches of a round."""
         clients, batches = self._counts
         cells = clients * batches
-        memory = torch.empty(2 * cells + self._most, dtype=torch.int64)
+        memory = torch.empty(2 * cells + self._max_numbers, dtype=torch.int64)
         start, word = memory.data_ptr(), memory.element_size()
         self._call("draw", key, start + 2 * cells * word, start, start + cells * word)
-        if self._taken is None:  # They are the same in every round.
-            self._taken = memory[cells : 2 * cells].view(clients, batches).sum(0).tolist()
-        return Drawn(memory, clients, batches, self._taken)
+        if self._samples_per_batch is None:  # They are the same in every round.
+            self._samples_per_batch = (
+                memory[cells : 2 * cells].view(clients, batches).sum(0).tolist()
+            )
+        return DrawnBatches(memory, clients, batches, self._samples_per_batch)
 
     def _call(self, function: str, key: tuple[int, int, int], *places: int) -> Any:
-        seed, use, r = (number & _WORD for number in key)
-        start, step = self._told.buffer_info()[0], self._told.itemsize * self._counts[0]
+        seed, use, r = (number & _UINT64_MASK for number in key)
+        start, step = self._numbers.buffer_info()[0], self._numbers.itemsize * self._counts[0]
         told = (start, start + step, start + 2 * step, start + 3 * step)
-        draws = Draws(seed, use, r, self._independent, *self._counts, *told)
+        draws = DrawsStruct(seed, use, r, self._independent, *self._counts, *told)
         return library.common(function)(ctypes.byref(draws), *places)
 
 
 @cache
 def draws_work() -> bool:
     """Tell whether there are kernels, and what they draw are the numbers that PyTorch draws."""
-    return library.level() is not None and all(_is_right(n, seed) for n, seed in _TRIED)
+    return library.simd_level() is not None and all(
+        _matches_torch(n, seed) for n, seed in _CHECKED_CASES
+    )
 
 
-def _is_right(n: int, seed: int) -> bool:
+def _matches_torch(n: int, seed: int) -> bool:
     """Compare orders and independent draws with PyTorch's."""
     client, use, r, size = 2, 5, 3, max(1, n // 2)
     steps = -(-n // size)
     batches = list(range(2 * steps))
     orders, samples = (
-        Cut([client], [n], [size], batches, independent, check=False).draw((seed, use, r))
+        BatchPlan([client], [n], [size], batches, independent, check=False).draw((seed, use, r))
         for independent in (False, True)
     )
     generator, order = torch.Generator(), tuple[Tensor, ...]()

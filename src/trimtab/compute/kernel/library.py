@@ -11,17 +11,17 @@ import torch
 from trimtab.compute.kernel.program import (
     ACTIVATIONS,
     LOSSES,
-    Clients,
-    Draws,
-    Model,
-    Program,
-    Trouble,
+    ClientsStruct,
+    DrawsStruct,
+    ModelStruct,
+    ProgramStruct,
+    TroubleStruct,
 )
 
-LEVELS = ("any", "avx2", "avx512")
+SIMD_LEVELS = ("any", "avx2", "avx512")
 """The instruction sets; what `level` returns is a place in this list."""
 
-SHARE = "TRIMTAB_CORES"
+CORES_VARIABLE = "TRIMTAB_CORES"
 """The environment variable that says how many cores are a process's own."""
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -68,8 +68,8 @@ def _found() -> tuple[ctypes.CDLL | None, str | None]:
 
 def differences(library: Any) -> str | None:
     """Return where a library was compiled from other sources than these; None if nowhere."""
-    for kind in (Model, Program, Clients, Draws, Trouble):
-        name, here = kind.__name__, ctypes.sizeof(kind)
+    for kind in (ModelStruct, ProgramStruct, ClientsStruct, DrawsStruct, TroubleStruct):
+        name, here = kind.__name__.removesuffix("Struct"), ctypes.sizeof(kind)
         try:
             there = _LONG.in_dll(library, f"size_of_{name}").value
         except ValueError:
@@ -90,8 +90,8 @@ def _names(library: Any, what: str) -> list[str]:
 
 
 @cache
-def level() -> int | None:
-    """Return which kernels are used, as a place in `LEVELS`; None for no kernel."""
+def simd_level() -> int | None:
+    """Return which kernels are used, as a place in `SIMD_LEVELS`; None for no kernel."""
     library = _loaded()
     widest = None if library is None else int(library.level())
     return _chosen(os.environ.get("TRIMTAB_NATIVE", ""), widest)
@@ -106,7 +106,7 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
     Traceback (most recent call last):
     ValueError: TRIMTAB_NATIVE=avx512, but there is no such kernel here; pass 0, any or avx2.
     """
-    available = LEVELS[: 0 if widest is None else widest + 1]
+    available = SIMD_LEVELS[: 0 if widest is None else widest + 1]
     if wanted == "0":
         return None
     if wanted == "":
@@ -123,7 +123,7 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
 
 def cores() -> int:
     """Return how many cores this process may use; TRIMTAB_CORES says so where several run."""
-    own = os.environ.get(SHARE, "")
+    own = os.environ.get(CORES_VARIABLE, "")
     if own.isdigit() and int(own) > 0:
         return int(own)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -69,7 +69,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Code:
+class EncodedProgram:
     """A program on numbered values: its inputs, then registers.
 
     steps: (dest, [(number, value), ...]) for a combination, whose first term alone may be dest
@@ -87,11 +87,11 @@ class Code:
         return [step[2] for step in self.steps if len(step) == 3]
 
     @cached_property
-    def program(self) -> "Program":
+    def program(self) -> "ProgramStruct":
         """This as the kernels read it, at addresses that live as long."""
         steps, numbers, ends = self._encoded
         places = steps.buffer_info()[0], numbers.buffer_info()[0]
-        return Program(self.inputs, self.registers, len(self.outputs), *ends, *places)
+        return ProgramStruct(self.inputs, self.registers, len(self.outputs), *ends, *places)
 
     @cached_property
     def _encoded(self) -> "tuple[array[int], array[float], tuple[int, int, int, int]]":
@@ -109,10 +109,10 @@ class Code:
         for terms in self.outputs:
             steps += (len(terms), *(value for _, value in terms))
             numbers += (number for number, _ in terms)
-        return longs(steps), array("d", numbers), (*ends, len(steps), len(numbers))
+        return int64_array(steps), array("d", numbers), (*ends, len(steps), len(numbers))
 
 
-class Model(ctypes.Structure):
+class ModelStruct(ctypes.Structure):
     """A network: `Layers` as the C code reads them."""
 
     _fields_ = (
@@ -126,8 +126,8 @@ class Model(ctypes.Structure):
     )
 
 
-class Program(ctypes.Structure):
-    """A program: `Code` as the C code reads it."""
+class ProgramStruct(ctypes.Structure):
+    """A program: `EncodedProgram` as the C code reads it."""
 
     _fields_ = (
         ("inputs", _LONG),
@@ -142,7 +142,7 @@ class Program(ctypes.Structure):
     )
 
 
-class Clients(ctypes.Structure):
+class ClientsStruct(ctypes.Structure):
     """The data of several clients, their mini-batches, and their vectors."""
 
     _fields_ = (
@@ -161,7 +161,7 @@ class Clients(ctypes.Structure):
     )
 
 
-class Draws(ctypes.Structure):
+class DrawsStruct(ctypes.Structure):
     """Which mini-batches of which clients are drawn, and by what seed."""
 
     _fields_ = (
@@ -178,22 +178,22 @@ class Draws(ctypes.Structure):
     )
 
 
-class Trouble(ctypes.Structure):
+class TroubleStruct(ctypes.Structure):
     """What a kernel found wrong, and where."""
 
     _fields_ = (("what", _LONG), ("client", _LONG), ("sample", _LONG), ("value", _LONG))
 
 
-def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[Model, Any]:
+def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[ModelStruct, Any]:
     """Return a model for the kernels, and the arrays it points to, which must live as long."""
     activations = map(ACTIVATIONS.index, layers.activations)
-    arrays = (longs(layers.sizes), array("i", layers.biased), array("i", activations))
+    arrays = (int64_array(layers.sizes), array("i", layers.biased), array("i", activations))
     places = (part.buffer_info()[0] for part in arrays)
     loss = LOSSES.index(layers.loss)
-    return Model(len(layers.biased), *places, loss, layers.delta, l2), arrays
+    return ModelStruct(len(layers.biased), *places, loss, layers.delta, l2), arrays
 
 
-def longs(numbers: Iterable[int]) -> "array[int]":
+def int64_array(numbers: Iterable[int]) -> "array[int]":
     """Return whole numbers as the kernels read them."""
     return array("l", numbers)
 

@@ -42,24 +42,24 @@ def check_batch(batch: int | float | None) -> None:
 
 def drawn(
     clients: Sequence[int],
-    samples: kernel.Chosen,
+    samples: kernel.ClientSamples,
     batch: int | float | None,
     sampling: Sampling,
     seed: int,
     r: int,
     numbers: Sequence[int | None],
-) -> kernel.Drawn | None:
+) -> kernel.DrawnBatches | None:
     """Return which samples make up mini-batches k of clients in round r, by the kernel in one call.
 
     Those that `Batches` draws one by one; None where a kernel cannot.
     """
     how = batch, sampling, tuple(numbers)
-    if how not in samples.cuts:
+    if how not in samples.plans:
         sizes = [batch_size(batch, n) for n in samples.lengths]
         independent = sampling == "iid" and batch is not None
-        samples.cuts[how] = kernel.Cut(clients, samples.lengths, sizes, numbers, independent)
-    cut: kernel.Cut = samples.cuts[how]
-    return cut.drawn((seed, BATCH, r)) if cut.works else None
+        samples.plans[how] = kernel.BatchPlan(clients, samples.lengths, sizes, numbers, independent)
+    plan: kernel.BatchPlan = samples.plans[how]
+    return plan.drawn((seed, BATCH, r)) if plan.works else None
 
 
 class Batches:

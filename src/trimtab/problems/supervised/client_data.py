@@ -9,7 +9,7 @@ import numpy
 from torch import Tensor, dtype
 from torch.utils.data import DataLoader, TensorDataset
 
-from trimtab.compute.kernel import BadDataError, Chosen, Cohorts, Layers, Samples
+from trimtab.compute.kernel import BadDataError, ClientSamples, Layers, SampleCache, Samples
 from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.reading import Loose, Reader
 from trimtab.problems.supervised.samples import Data
@@ -38,7 +38,7 @@ class ClientData:
         self._read: OrderedDict[int, Data] = OrderedDict()
         self._part = clients if isinstance(clients, Part) else None
         self._lock = Lock()  # Executors read from several threads.
-        self._cohorts = Cohorts()
+        self._cache = SampleCache()
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -77,10 +77,12 @@ class ClientData:
                 self._read.popitem(last=False)
             return data
 
-    def for_kernel(self, clients: Sequence[int], layers: Layers, kind: dtype) -> Chosen | None:
+    def for_kernel(
+        self, clients: Sequence[int], layers: Layers, kind: dtype
+    ) -> ClientSamples | None:
         """Return the data of some clients as a kernel reads them; None if it cannot."""
         what = layers, kind, tuple(clients)
-        found = self._cohorts.get(what)
+        found = self._cache.get(what)
         if found is not None:
             return found
         data, samples = [self[i] for i in clients], list[Samples]()
@@ -88,13 +90,13 @@ class ClientData:
             try:
                 own = each.for_kernel(layers, kind)
             except BadDataError as error:
-                raise error.at(place) from None
+                raise error.at_position(place) from None
             if own is None:
                 return None
             samples.append(own)
-        found = Chosen(samples)
+        found = ClientSamples(samples)
         if self.in_memory:  # Others come and go.
-            self._cohorts.keep(what, [part for each in data for part in (each.X, each.y)], found)
+            self._cache.keep(what, [part for each in data for part in (each.X, each.y)], found)
         return found
 
 

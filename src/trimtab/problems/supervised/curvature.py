@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp, vmap
 
-from trimtab.compute.captured import without_slow_vmap
+from trimtab.compute.captured import disable_vmap_fallback
 from trimtab.compute.kernel import Layers
 from trimtab.core import Vector
 from trimtab.problems.supervised.client_data import ClientData
@@ -109,7 +109,7 @@ class Curvature:
 
     @torch.no_grad()
     def _at_once(self, x: Vector, data: Sequence[Data], V: Tensor) -> Tensor:
-        with GENERATORS, without_slow_vmap():
+        with GENERATORS, disable_vmap_fallback():
             if self._function is None:
                 self._function = FunctionOfVector(self._mean_loss.model)
             value = self._function.loss(self._mean_loss.loss, training=False)

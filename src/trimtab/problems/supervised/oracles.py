@@ -146,7 +146,7 @@ class Oracles:
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> kernel.Ran | None:
+    ) -> kernel.KernelResult | None:
         """Run a tape for some clients through the kernel, if vectors and data suit it."""
         dtype = self.mean_loss.model.dtype
         if not _readable(inputs, dtype):
@@ -181,7 +181,7 @@ class Oracles:
 
 def _readable(vectors: Sequence[Sequence[Vector]], dtype: torch.dtype) -> bool:
     """Tell whether a kernel can read the vectors of clients as they lie in memory."""
-    if isinstance(vectors, kernel.Placed):
+    if isinstance(vectors, kernel.ClientVectors):
         return vectors.dtype == dtype
     each = {id(vector): vector for row in vectors for vector in row}.values()
     return all(kernel.readable(vector, dtype) for vector in each)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.compute.kernel import Layers, Ran
+from trimtab.compute.kernel import KernelResult, Layers
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metrics import Metric
@@ -241,7 +241,7 @@ class Supervised(FromTables):
         r: int,
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
-    ) -> Ran | None:
+    ) -> KernelResult | None:
         """Run a tape for some clients through the kernel, if their data suit it.
 
         `layers` are what `kernel` says in this round. Returns the sum of the clients' weights times

@@ -53,7 +53,7 @@ class Data:
         kept: tuple[Any, ...] | None = self.__dict__.get("_for_kernel")
         if kept is not None and kept[0] is layers and kept[1] == dtype:
             samples: Samples = kept[2]
-            if samples.hold(self.X, self.y):
+            if samples.is_unchanged(self.X, self.y):
                 return samples
         if not self.suits(layers):
             return None

@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimtab._importing import describe_error
-from trimtab.compute.captured import Graph, capture, without_slow_vmap
+from trimtab.compute.captured import Graph, capture, disable_vmap_fallback
 from trimtab.core import Vector
 from trimtab.core.streams import seeded, stream
 from trimtab.problems.supervised.batches import batch_size
@@ -158,7 +158,7 @@ class Vectorised:
         graph = self._graphs.get(key)
         if graph is not None:
             return graph
-        with self._lock, GENERATORS, without_slow_vmap():
+        with self._lock, GENERATORS, disable_vmap_fallback():
             if self._function is None:
                 self._function = FunctionOfVector(self._mean_loss.model)
             each = vmap(grad(self._function.loss(self._loss)))

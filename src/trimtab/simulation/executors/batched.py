@@ -10,9 +10,9 @@ import torch
 
 from trimtab.compute import kernel
 from trimtab.compute.kernel import BadDataError
-from trimtab.compute.lazy import NotAlikeError, NotLazyError, eager, lazily, lazy
+from trimtab.compute.lazy import NotBatchableError, NotLazyError, eager, lazy, with_lazy_vectors
 from trimtab.compute.lazy_rows import LazyRows
-from trimtab.compute.tape import Tape, Traced, filled
+from trimtab.compute.tape import Tape, Traced, fill
 from trimtab.core import Epochs, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
@@ -55,7 +55,7 @@ def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], 
         return [(clients, first)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in clients:
-        groups.setdefault(tuple(map(e.pace(i), first.asked)), []).append(i)
+        groups.setdefault(tuple(map(e.pace(i), first.requested)), []).append(i)
     return [(alike, _traced(e, alike[0])) for alike in groups.values()]
 
 
@@ -90,7 +90,7 @@ def _played(
     try:
         played = play(tape, clients, weights, e.seed, e.r, given, places)
     except BadDataError as error:
-        raise error.of(clients[error.place]) from None
+        raise error.for_client(clients[error.position]) from None
     if played is None:
         return False
     sums, squares, work = played
@@ -98,10 +98,10 @@ def _played(
     e.work.add(work)
     tally.add_sums(
         weights,
-        filled(tape.upload, of_output),
-        filled(tape.state, of_output),
-        _squares_of(tape.moves, squares),
-        _squares_of(tape.states, squares),
+        fill(tape.upload, of_output),
+        fill(tape.state, of_output),
+        _squares_of(tape.dx_outputs, squares),
+        _squares_of(tape.state_outputs, squares),
     )
     keep()
     return True
@@ -126,7 +126,7 @@ def _given(
         state = store.latest(clients[j])
         return [*leaves(new if state is None else state), *sent]
 
-    return kernel.Placed(at, len(clients), d, dtype, row)
+    return kernel.ClientVectors(at, len(clients), d, dtype, row)
 
 
 def _rooms(
@@ -137,15 +137,17 @@ def _rooms(
     These are written where the store says; beyond its limit in new memory, which it copies.
     """
     s, d, dtype, store = len(clients), e.problem.d, vector.dtype, e.store
-    nowhere: list[Vector | None] = [None for _ in tape.uploads]
+    nowhere: list[Vector | None] = [None for _ in tape.upload_outputs]
     zeros = [0 for _ in nowhere]
-    if not tape.states:
-        return kernel.Placed(array("Q", zeros * s), s, d, dtype, lambda j: nowhere), lambda: None
-    like = filled(tape.state, [vector for _ in tape.code.outputs])
+    if not tape.state_outputs:
+        return kernel.ClientVectors(
+            array("Q", zeros * s), s, d, dtype, lambda j: nowhere
+        ), lambda: None
+    like = fill(tape.state, [vector for _ in tape.code.outputs])
     own = None if store is None else store.lend(like, s)
     if store is not None and own is not None:
         at = array("Q", [place for row in own for place in (*zeros, *row)])
-        lent = kernel.Placed(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
+        lent = kernel.ClientVectors(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
         return lent, partial(store.stage_lent, clients)
     rooms = e.rooms(like, s)
     states = rooms + [map_leaves(torch.empty_like, like) for _ in range(s - len(rooms))]
@@ -173,7 +175,7 @@ def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tal
     try:
         uploads, new = _rows(e, can, clients)
     except BadDataError as error:
-        raise error.of(clients[error.place]) from None
+        raise error.for_client(clients[error.position]) from None
     except NotLazyError:
         tally, own = run_block(e, clients)
     else:
@@ -190,13 +192,13 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
     states = [e.state(i) for i in clients]
     given = [*leaves(states[0]), *(leaf for leaf in leaves(e.broadcast) if leaf.dim())]
     if any(leaf.shape != (d,) or not leaf.is_floating_point() for leaf in given):
-        raise NotAlikeError("a tensor that is no vector")
+        raise NotBatchableError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d) if leaf.dim() else leaf, e.broadcast)
-    g = lazily(_oracle(e, can, clients), LazyRows)
+    g = with_lazy_vectors(_oracle(e, can, clients), LazyRows)
     replies = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
     if any(leaf.shape != (s, d) for leaf in leaves(replies)):
-        raise NotAlikeError("a tensor that is the same for all clients")
+        raise NotBatchableError("a tensor that is the same for all clients")
     return uploads, new
 
 
@@ -206,14 +208,14 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
 
     def draw(what: Any, like: Any) -> Any:
         if like.shape[-1:] != (d,):
-            raise NotAlikeError("random numbers that are no vector")
+            raise NotBatchableError("random numbers that are no vector")
         rows = like.expand(len(clients), d)
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 
     def count(K: int | Epochs) -> int:
         steps = {e.pace(i)(K) for i in clients}
         if len(steps) > 1:
-            raise NotAlikeError("clients that make different numbers of steps")
+            raise NotBatchableError("clients that make different numbers of steps")
         return steps.pop()
 
     if can.chunk_oracle is None:

@@ -65,7 +65,7 @@ class Exchange:
         try:
             return self.program(g, state, *broadcast)
         except BadDataError as error:
-            raise error.of(i) from None
+            raise error.for_client(i) from None
 
 
 def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> LocalSteps:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 
-from trimtab.compute.lazy import NotLazyError, eager, lazily, lazy
+from trimtab.compute.lazy import NotLazyError, eager, lazy, with_lazy_vectors
 from trimtab.core import State
 from trimtab.core.replies import Tally
 from trimtab.simulation.executors.executor import Exchange, Executor
@@ -35,7 +35,7 @@ class Fused(Executor):
 def run_fused(e: Exchange, i: int, broadcast: tuple[Any, ...]) -> tuple[Any, State]:
     """Run the program with lazy vectors, or else with tensors."""
     try:
-        g = lazily(e.oracle(i))
+        g = with_lazy_vectors(e.oracle(i))
         upload, state = e.run(i, g, lazy(e.state(i)), broadcast)
         return eager(upload), eager(state)
     except NotLazyError:

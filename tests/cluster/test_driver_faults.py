@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers import fake_ray
 from trimtab import Ray, Scaffold, Simulation, Tree, load_problem, simulate
-from trimtab.cluster.log import Log, Logged, Sent
+from trimtab.cluster.recovery import LoggedRound, RoundLog, SentExchange
 from trimtab.core import leaves
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
@@ -73,7 +73,7 @@ def test_a_machine_that_is_lost_but_looks_free_is_not_waited_for(ray, digits, mo
         waiting = ray.handles[-1].node == "nowhere"
         return ([], references) if waiting else (references, [])
 
-    monkeypatch.setattr("trimtab.cluster.engine.free_now", lambda ray, needs: True)
+    monkeypatch.setattr("trimtab.cluster.engine.has_free_node", lambda ray, needs: True)
     ray.place, ray.wait = nowhere_if_full, wait
     ray.remove("n1")
     advanced(sim, 2)
@@ -85,7 +85,7 @@ def test_an_actor_that_dies_whenever_it_is_asked_ends_the_run(ray, digits, tmp_p
     sim = advanced(started(digits, Ray(shards=4, actors=1, wait=0.0)), 2)
 
     def kill(handle, name, arguments):
-        handle.alive = handle.alive and not (name == "ask" and arguments[1] == "clients")
+        handle.alive = handle.alive and not (name == "invoke" and arguments[1] == "clients")
 
     ray.before = kill
     with refused("5 actors in a row died while shards 0 to 3 were asked for 'clients'"):
@@ -100,7 +100,7 @@ def test_an_actor_that_dies_while_a_run_is_resumed_is_replaced(ray, digits, tmp_
     killed = []
 
     def kill(handle, name, arguments):
-        if name == "ask" and arguments[1] == "load" and not killed:
+        if name == "invoke" and arguments[1] == "load" and not killed:
             killed.append(handle)
             handle.alive = False
 
@@ -122,7 +122,7 @@ def test_a_start_that_fails_leaves_no_actors_behind(ray, digits):
     sim = started(digits, Ray(shards=4))
 
     def fail(handle, name, arguments):
-        if name == "prepare" and handle is ray.handles[0]:
+        if name == "create_shard" and handle is ray.handles[0]:
             handle.alive = False
 
     ray.before = fail
@@ -205,8 +205,8 @@ class Full:
 
 
 def test_a_log_that_cannot_be_written_says_what_to_do():
-    log = Log()
+    log = RoundLog()
     log._file = Full()
     with pytest.raises(OSError, match=r"cannot take more of what was sent \(No space .*TMPDIR"):
-        log.append(Logged(1, (Sent(b"abc", [0]),), [0]))
+        log.append(LoggedRound(1, (SentExchange(b"abc", [0]),), [0]))
     assert len(log) == 0

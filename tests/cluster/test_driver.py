@@ -29,7 +29,7 @@ from trimtab import (
     load_problem,
     simulate,
 )
-from trimtab.cluster.machine import Machine, common_machine
+from trimtab.cluster.engine import MachineInfo, common_machine
 from trimtab.core import leaves
 from trimtab.errors import BadArgument
 from trimtab.simulation.client_states import ClientStates
@@ -100,8 +100,8 @@ def test_an_actor_may_die_at_any_time(ray, digits, tmp_path, algorithm, folder, 
 
     def kill(when):
         def at(handle, name, arguments):
-            asked = arguments[1] if name == "ask" else ""
-            rounds = sum(call[0] == "ask" and call[2] == "commit" for call in handle.calls)
+            asked = arguments[1] if name == "invoke" else ""
+            rounds = sum(call[0] == "invoke" and call[2] == "commit" for call in handle.calls)
             due = f"{when}{asked}" == what and (rounds >= 3 or not leaves_of(algorithm))
             if due and handle.number not in killed and len(killed) < 3:
                 killed.append(handle.number)
@@ -143,7 +143,7 @@ def test_a_lost_shard_runs_its_own_clients_only(ray, digits):
     ray.alive()[0].alive = False
     next(sim)
     new = ray.alive()[-1]
-    replayed = [call for call in new.calls if call[0] == "ask" and call[2] == "replay"]
+    replayed = [call for call in new.calls if call[0] == "invoke" and call[2] == "replay"]
     assert replayed
     for _, _, _, _, exchanges, answered in replayed:
         clients = {i for _, own in exchanges for i in own} | set(answered)
@@ -172,10 +172,10 @@ def test_a_shard_that_was_given_up_answers_nobody(ray, digits):
     old.alive = False
     next(sim)
     old.alive = True  # It was cut off, and is back.
-    member = sim.runs_on.members()[0]
-    answer = ray.get(old.ask.remote(member.incarnation, "discard"))
+    slot = sim.runs_on.slots()[0]
+    answer = ray.get(old.invoke.remote(slot.incarnation, "discard"))
     assert "number 1, and number 2 was asked; another has taken its place" in answer.sentence
-    assert member.handle is not old
+    assert slot.handle is not old
 
 
 def test_a_snapshot_of_a_shard_that_was_given_up_does_not_count(ray, digits, tmp_path):
@@ -187,7 +187,7 @@ def test_a_snapshot_of_a_shard_that_was_given_up_does_not_count(ray, digits, tmp
     advanced(sim, 2)
     old.alive = True
     mark = f"r{9:08}-i1-{sim.runs_on.run_id}"
-    ray.get(old.ask.remote(1, "snapshot", str(tmp_path), mark, []))
+    ray.get(old.invoke.remote(1, "snapshot", str(tmp_path), mark, []))
     assert list(tmp_path.glob(f"*{mark}*"))
     old.alive = False
     ray.alive()[0].alive = False
@@ -200,7 +200,7 @@ def test_an_answer_is_given_twice_but_computed_once(ray, digits):
     seen = []
 
     def lose(handle, name, arguments):
-        if name == "ask" and arguments[1] == "run" and arguments[2] == 7 and not seen:
+        if name == "invoke" and arguments[1] == "run" and arguments[2] == 7 and not seen:
             seen.append(handle)
 
     ray.before = lose
@@ -225,7 +225,7 @@ def test_actors_that_die_again_and_again_end_the_run(ray, digits):
     ray.alive()[0].alive = False
 
     def kill(handle, name, arguments):
-        handle.alive = handle.alive and name != "prepare"
+        handle.alive = handle.alive and name != "create_shard"
 
     ray.before = kill
     with pytest.raises(ValueError, match="5 actors in a row died while shards 0 to 1 were rebuilt"):
@@ -294,7 +294,7 @@ def test_snapshots_hold_what_was_touched_and_old_ones_go(ray, digits, tmp_path):
     files = list(tmp_path.glob("shard-*"))
     assert len(files) < 60  # of 122 that were written
     assert not first & {path.name for path in files}
-    kept = sum(piece.rows for chain in sim.runs_on.snapshots.chains for piece in chain.pieces)
+    kept = sum(file.rows for chain in sim.runs_on.snapshots.chains for file in chain.files)
     assert 20 <= kept < 80
     expected = bits(sim)
     sim.runs_on.close()
@@ -500,7 +500,7 @@ def test_a_snapshot_whose_answer_got_lost_is_told_again(ray, digits, tmp_path):
 # -- machines
 
 
-HERE = Machine("node a", "3.11", "2.13.0", "1.0", 3, "avx512", "AVX512")
+HERE = MachineInfo("node a", "3.11", "2.13.0", "1.0", 3, "avx512", "AVX512")
 
 
 def test_all_machines_use_what_they_have_in_common():
@@ -529,10 +529,10 @@ def test_a_machine_with_narrower_instructions_sets_the_pace(ray, digits, monkeyp
         return replace(usual(node), kernel="any" if node == "node n1" else kernel)
 
     monkeypatch.setattr(fake_ray.actor, "this_machine", machine)
-    monkeypatch.setattr("trimtab.cluster.crew.this_machine", machine)
+    monkeypatch.setattr("trimtab.cluster.actor_pool.this_machine", machine)
     sim = simulate(SCAFFOLD, digits, executor=Ray(shards=4), **HOW)
     next(sim)
-    assert sim.runs_on.crew.machine.kernel == "any"
+    assert sim.runs_on.pool.machine.kernel == "any"
     assert [kernel for node, kernel in chosen if node == "node n0"][-1] == "any"
 
 
