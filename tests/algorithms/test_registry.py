@@ -1,5 +1,7 @@
 """Algorithms, metrics and executors of one's own: known by name, raced, run, checked, shown."""
 
+import hashlib
+import inspect
 import json
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, EntryPoints
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -400,3 +403,56 @@ def test_others_are_compared_with_the_well_known_alone():
     known = [name for name in registry.NAMES if kind(name).well_known]
     assert known == ["sgd", "fedavg", "scaffold"]
     assert not registry.Kind("mine", FedAvg, "Mine", "#000000", "Mine").well_known
+
+
+def test_what_is_tried_and_searched_begins_where_it_says():
+    trial = registry.trial_of(registry.kind("fedavg"))
+    assert (trial.eta_l, trial.K) == (0.1, 5)
+    assert registry.trial_of(registry.kind("sgd")).eta == 0.1
+
+
+@dataclass(frozen=True)
+class Wandering:
+    """An algorithm that goes nowhere; a field of it happens to be called `algorithm`."""
+
+    algorithm: str = "none"
+
+    def init_server(self, x):
+        return (x,)
+
+    def init_client(self, x):
+        return ()
+
+    def round(self, server, clients):
+        return server
+
+
+@pytest.fixture
+def registered():
+    yield
+    registry._own.pop("wandering", None)
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_is_known_by_its_title_and_where_it_comes_from():
+    assert registry.kind(Wandering).title == "Wandering"
+    assert registry.kind(Wandering()).source == f"{__name__}:Wandering"
+    assert registry.register(Wandering, title="To and fro") is Wandering
+    assert registry.kind("wandering").title == "To and fro"
+    source = inspect.getsource(Wandering).encode()
+    assert registry.encode(Wandering())["code"] == hashlib.sha256(source).hexdigest()[:16]
+
+
+def test_what_an_entry_point_names_is_held_to_the_contract(monkeypatch):
+    point = SimpleNamespace(name="lost", value="lost:Lost", load=lambda: object)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(ValueError, match="lost:Lost is no algorithm"):
+        registry.kind("lost")
+
+
+def test_a_message_of_an_unknown_algorithm_is_told_the_known_ones_and_no_parts():
+    with pytest.raises(ValueError, match="use one of") as error:
+        registry.decode({"kind": "nothing"})
+    said = str(error.value).partition("use one of ")[2].rstrip(".").split(", ")
+    assert set(registry.NAMES) <= set(said)
+    assert not set(said) & set(registry._parts())

@@ -21,9 +21,8 @@ def test_there_are_three():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_small_and_holds_no_outputs(path):
+def test_a_notebook_holds_no_outputs(path):
     cells = json.loads(path.read_text("utf-8"))["cells"]
-    assert path.stat().st_size < 20_000
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in cells)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
-from trimtab.federation.log import Lines, printable
+from trimtab.federation.log import LOGGER, Lines, printable
 from trimtab.federation.message import Message, ReplyStatus, decode, encode
-from trimtab.federation.protocol.claims import NotBelieved, read_report, shown
+from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
 from trimtab.federation.protocol.measured import is_reached
 from trimtab.federation.protocol.outliers import outliers
 from trimtab.problems.metrics import ACCURACY, LOSS, READY, ranges_of
@@ -374,3 +374,65 @@ def test_the_log_says_who_outweighs_all_others(tmp_path, caplog):
     made.run(saying(made, "site1", kinds=("hello",), n=1 << 40))
     assert "site site1 has 100 % of the weight: its updates decide" in caplog.text
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("tested", 1 << 48), ("n", 1 << 48), ("d", 1 << 48), ("seconds", 1e8)]
+)
+def test_a_claim_is_believed_up_to_its_bound(name, most):
+    assert getattr(read_report(Message({name: most})), name) == most
+    for value in (most + 1, -0.5 if name == "seconds" else -1):
+        with pytest.raises(NotBelieved, match=f"its {name} is .*, outside 0 … "):
+            read_report(Message({name: value}))
+
+
+def test_what_a_reply_does_not_say_is_nothing():
+    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False)
+
+
+def test_names_are_believed_up_to_64_letters_and_64_of_them():
+    long, many = {"a" * 64: 1.0}, {str(i): 1.0 for i in range(64)}
+    assert read_report(Message({"metrics": long})).metrics == long
+    assert read_report(Message({"metrics": many})).metrics == many
+
+
+def test_what_is_shown_has_at_most_40_letters_and_60_digits():
+    assert shown("x" * 38) == f"'{'x' * 38}'"
+    assert shown("x" * 39) == f"'{'x' * 39} …"
+    for way in (1, -1):
+        assert shown(way * (10**60 - 1)) == f"{'-' * (way < 0)}{'9' * (40 - (way < 0))} …"
+        assert shown(way * 10**60) == "a number of more than 60 digits"
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
+    end = 1.0 if way > 0 else 0.0
+    near, beyond = end + way * 0.9e-6, end + way * 1.5e-6
+    ranges = {"accuracy": ACCURACY}
+    assert read_report(Message({"metrics": {"accuracy": near}}), ranges).metrics["accuracy"] == near
+    with pytest.raises(NotBelieved, match="outside 0 … 1"):
+        read_report(Message({"metrics": {"accuracy": beyond}}), ranges)
+
+
+@pytest.mark.parametrize(
+    ("norm", "refused", "logged"),
+    [(10.0, False, False), (15.0, False, True), (100.0, False, True), (150.0, True, False)],
+)
+@pytest.mark.parametrize("median", [1.0, 4.0])
+def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
+    caplog, monkeypatch, median, norm, refused, logged
+):
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
+    assert (set(found) == {"c"}) is refused
+    assert ("site c: array 0 has norm" in caplog.text) is logged
+
+
+def test_norms_are_compared_from_three_sites_on_and_above_rounding():
+    assert outliers({"a": [1.0], "c": [1e9]}, 1.0, ()) == {}
+    still = {"a": [0.0], "b": [0.0]}
+    assert outliers(still | {"c": [0.9e-4]}, 1.0, ()) == {}
+    assert set(outliers(still | {"c": [1.5e-4]}, 1.0, ())) == {"c"}
+    assert outliers(still | {"c": [0.9e-3]}, 10.0, ()) == {}
+    found = outliers(still | {"c": [1.5e-3]}, 10.0, ())
+    assert found == {"c": "array 0 has norm 0.0015, 150 times what can be expected"}

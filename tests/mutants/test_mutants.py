@@ -112,7 +112,9 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     for name in ("__init__.py", "run.py", "operators.py", "children.py", "ways.py"):
         (tests / name).write_text((HERE / name).read_text())
     (tests / "equivalent.json").write_text("[]")
-    (tests / "test_survivors_of_algorithms.py").write_text(
+    subjects = tmp_path / "tests" / "algorithms"
+    subjects.mkdir()
+    (subjects / "test_sum.py").write_text(
         "from trimtab.algorithms.sum import f, g\n\n\n"
         "def test_f():\n    assert f(1, 2) == 3\n\n\n"
         "def test_g():\n    assert g(1, 0) == 1\n"
@@ -126,7 +128,7 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     )
     record = json.loads((tmp_path / "results/mutants/algorithms.sum.json").read_text())
     rejected = {entry["line"]: entry["by"] for entry in record["mutants"]}
-    place = "tests/mutants/test_survivors_of_algorithms.py"
+    place = "tests/algorithms/test_sum.py"
     assert rejected == {
         2: f"{place}::test_f",
         3: f"{place}::test_f",

@@ -1,4 +1,4 @@
-"""The tally against its definitions, in NumPy: what rejects the mutants of replies.py."""
+"""The tally against its definitions, in NumPy."""
 
 from math import isnan
 
