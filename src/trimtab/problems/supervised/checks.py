@@ -25,7 +25,7 @@ from trimtab.problems.supervised.losses import Loss, recognise
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, describe, join, leaves, map_tree
+from trimtab.problems.supervised.trees import Tree, describe, join, leaves, map_rows, map_tree
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -139,15 +139,19 @@ def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tenso
         for t in (2, 3):
             if isinstance(loss, OnBatch):
                 model.mode(training=False)
-                batch = join([few.batch] * t)
+                batch = _repeated(few.batch, t)
                 values.append(float(loss(model.at(model.start), batch)))
             else:
-                outputs = join([map_tree(detached, output)] * t)
-                values.append(float(loss(outputs, join([few.y] * t))))
+                outputs = _repeated(map_tree(detached, output), t)
+                values.append(float(loss(outputs, _repeated(few.y, t))))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False  # This loss takes batches of one size only.
     near = [abs(value - t * once) <= SAME * abs(once) for t, value in enumerate(values, start=2)]
     return once != 0 and all(near)
+
+
+def _repeated(tree: Tree, t: int) -> Tree:
+    return map_rows(lambda part: torch.cat([part] * t), tree)
 
 
 @torch.no_grad()
@@ -172,14 +176,14 @@ def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of indices, those with the extreme ones."""
     if isinstance(data, Loose):
         return data.cut(0, 2).copy()
-    rows = list(range(min(2, len(data))))
+    chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
         if X.dtype in _INDICES and X.numel():
             each = X[0].numel()
-            rows += [int(X.argmin()) // each, int(X.argmax()) // each]
-    if len(rows) <= 2:
+            chosen += [int(X.argmin()) // each, int(X.argmax()) // each]
+    if len(chosen) <= 2:
         return data.cut(0, 2).copy()
-    return data.take(torch.tensor(rows, device=data.device))
+    return data.take(torch.tensor(chosen, device=data.device))
 
 
 def _range(data: Data) -> str:

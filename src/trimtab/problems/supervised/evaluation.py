@@ -53,6 +53,7 @@ class Evaluation:
         Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
+        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
         rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         if layers is not None and not self.metrics:
             for group in _groups(clients):
@@ -62,11 +63,10 @@ class Evaluation:
             fast = layers if layers is not None and data.suits(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
-            if len(means) < len(self.metrics):
-                kept.append((output, data.y))
+            if rest:
+                kept.append((_scores_for(rest, output, data.y), data.y))
         measured = weighted_mean(rows, p)
-        if kept:
-            rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+        if rest:
             try:
                 outputs, targets = (join(part) for part in zip(*kept, strict=True))
             except RuntimeError as error:
@@ -150,9 +150,7 @@ class Evaluation:
         measured = dict[str, float]()
         for name, metric in metrics.items():
             if is_ready(metric):
-                found = _scores(output, y)
-                if found is None:
-                    raise ValueError(_no_scores(name, metric, output, y))
+                found = _scores_for({name: metric}, output, y)
                 scores, labels = _as_logits(self.mean_loss.loss, found, y)
                 measured[name] = _ready_number(name, metric, scores, labels)
             else:
@@ -289,6 +287,14 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
     if not isinstance(found, Tensor) or not isinstance(y, Tensor):
         return None
     return found if found is output or found.dim() <= 2 else None
+
+
+def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
+    """Return the outputs that ready metrics take; refuse, for the first of them, what is none."""
+    found = _scores(output, y)
+    if found is None:
+        raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
+    return found
 
 
 def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:

@@ -89,7 +89,11 @@ class MeanLoss:
         model = self.thread_model
         model.mode(training)
         with _Naming(data.who):
-            return join([model(x, piece.X) for piece in self.output_pieces(data)])
+            pieces = self.output_pieces(data)
+            # What a module returns beside rows of samples, such as one number, cannot be joined.
+            if len(pieces) == 1:
+                return model(x, data.X)
+            return join([model(x, piece.X) for piece in pieces])
 
     def outputs_on_threads(self, x: Vector, data: Data) -> Tree:
         """Return the outputs without dropout, piece by piece on all cores: the same bits on any."""

@@ -65,6 +65,15 @@ def join(trees: Sequence[Tree]) -> Tree:
     raise TypeError(f"a {type(first).__name__} has no rows")
 
 
+def map_rows(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """Apply f to tensors that have rows; keep what belongs to no sample, such as one number.
+
+    >>> map_rows(lambda t: t[:1], {"scores": torch.zeros(5), "penalty": 0.1})
+    {'scores': tensor([0.]), 'penalty': 0.1}
+    """
+    return map_tree(lambda part: f(part) if isinstance(part, Tensor) and part.dim() else part, tree)
+
+
 def describe(tree: Tree) -> str:
     """Say what a tree is made of, with the shape of one sample.
 
