@@ -14,7 +14,7 @@ from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import check_fit, check_mean, rowwise
+from trimtab.problems.supervised.checks import check_first, check_fit, rowwise
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.flat import FlatModule, version
@@ -56,10 +56,9 @@ class MeanLoss:
     def check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
         with GENERATORS:
-            check_fit(who, data, self.model, self.loss)
-            if not self._loss_checked:
-                check_mean(who, data, self.model, self.loss)
-                self._loss_checked = True
+            check = check_fit if self._loss_checked else check_first
+            check(who, data, self.model, self.loss)
+            self._loss_checked = True
             form = self._closed_form
             if form is not None and not self._closed_form_checked and data.suits(form.layers):
                 self._check_closed_form(form, data)
