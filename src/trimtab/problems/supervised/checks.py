@@ -25,7 +25,7 @@ from trimtab.problems.supervised.loss_value import (
 from trimtab.problems.supervised.losses import Loss, recognise
 from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.samples import Data, is_sparse
 from trimtab.problems.supervised.trees import (
     Tree,
     describe,
@@ -171,12 +171,18 @@ def _check_gradient(who: str, few: Data, model: FlatModule, output: Tree, value:
             "forward as types.MethodType(f, module), which goes with a copy."
         )
     try:
-        model.gradient(value)
+        gradients = torch.autograd.grad(value, model.trainable, materialize_grads=True)
     except RuntimeError as error:
         raise ValueError(
             f"the loss of {who} has no gradient ({first_line(error)}); make outputs and targets "
             f"of one kind, here {dtypes(output)} and {dtypes(few.y)}."
         ) from error
+    for name, gradient in zip(model.names, gradients, strict=True):
+        if is_sparse(gradient):
+            raise ValueError(
+                f"parameter '{name}' of {type(model.module).__name__} has a sparse gradient, which "
+                "is no part of a vector; pass sparse=False to its embedding."
+            )
 
 
 def _leaves(value: Tensor) -> set[int]:

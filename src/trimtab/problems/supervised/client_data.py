@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trimtab.compute.kernel import BadDataError, Chosen, Cohorts, Layers, Samples
 from trimtab.problems.supervised.holdout import Part
 from trimtab.problems.supervised.reading import Loose, Reader
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.samples import Data, is_sparse
 from trimtab.problems.supervised.trees import leaves
 
 _PIECE = 256  # of samples that a collate makes batches of, <= 256 are looked at together
@@ -117,7 +117,7 @@ def check_clients(clients: Any) -> None:
     if not isinstance(clients, list | tuple):
         return
     for i, client in enumerate(clients):
-        if isinstance(client, Tensor | numpy.ndarray):
+        if isinstance(client, Tensor | numpy.ndarray) or is_sparse(client):
             raise ValueError(
                 f"client {i} is a {type(client).__name__}, not a pair; pass a list with a pair "
                 "(X, y) for each client, [(X, y)] if there is one."

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from trimtab.core import Vector
 from trimtab.problems.supervised.trees import Tree, leaves
@@ -31,8 +33,11 @@ class FlatModule:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _refuse_running_statistics(module)
-        self.module = _copy(module).to(device=device, dtype=dtype)
+        _refuse_changing_buffers(module)
+        self.module = _copy(module).to(device=device)
+        if dtype is not None:
+            # Module.to(dtype) would drop the imaginary parts of complex buffers.
+            self.module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
         self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -215,7 +220,8 @@ def _copy(module: nn.Module) -> nn.Module:
     except Exception as error:
         raise ValueError(
             f"{_name(module)} cannot be copied ({first_line(error)}); pass a module that "
-            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove."
+            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove, or with "
+            "torch.nn.utils.parametrizations.weight_norm."
         ) from error
     for new, old in zip(copy.parameters(), module.parameters(), strict=True):
         for hook in (old._backward_hooks or {}).values():
@@ -224,7 +230,13 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse a module whose parameters are no finite numbers of float32 or float64."""
+    """Refuse TorchScript, and parameters that are no finite numbers of float32 or float64."""
+    for name, m in module.named_modules():
+        if isinstance(m, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{_layer(name, m)} is TorchScript, whose parameters cannot become parts of a "
+                "vector; pass the nn.Module that torch.jit.script or torch.jit.trace was given."
+            )
     for name, p in module.named_parameters():
         where = f"parameter '{name}' of {_name(module)}"
         if isinstance(p, UninitializedParameter):
@@ -233,6 +245,11 @@ def check_module(module: nn.Module) -> None:
             )
         if p.is_meta:
             raise ValueError(f"{where} is on the meta device; pass a module that has numbers.")
+        if p.requires_grad and p.is_complex():
+            raise ValueError(
+                f"{where} is complex ({p.dtype}); make its real and imaginary parts one real "
+                "parameter, of which forward makes torch.view_as_complex(parameter)."
+            )
         if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{where} is {p.dtype}; pass module.float(), and autocast=torch.bfloat16 for speed."
@@ -269,12 +286,30 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def _refuse_changing_buffers(module: nn.Module) -> None:
     for name, m in module.named_modules():
         if m.training and getattr(m, "running_mean", None) is not None:
+            raise ValueError(running_statistics(_layer(name, m)))
+        if m.training and _has_spectral_norm(m):
             raise ValueError(
-                running_statistics(f"layer '{name}' ({_name(m)})" if name else _name(m))
+                f"{_layer(name, m)} has a spectral_norm, whose power iteration changes buffers in "
+                "every forward pass, which have no gradient and cannot be averaged as parameters; "
+                "freeze them with .eval() of that layer before you pass the module, or use "
+                "weight_norm instead."
             )
+
+
+def _has_spectral_norm(m: nn.Module) -> bool:
+    """Return whether a layer's weights are normed by either of PyTorch's two spectral_norms."""
+    parametrized = getattr(m, "parametrizations", None)
+    new = isinstance(parametrized, nn.ModuleDict) and any(
+        isinstance(each, _SpectralNorm) for each in parametrized.modules()
+    )
+    return new or any(isinstance(hook, SpectralNorm) for hook in m._forward_pre_hooks.values())
+
+
+def _layer(name: str, m: nn.Module) -> str:
+    return f"layer '{name}' ({_name(m)})" if name else _name(m)
 
 
 def running_statistics(where: str) -> str:
