@@ -1,7 +1,7 @@
 """Is the advice any good? `diagnose` against `compare` on many problems (advice_cases.py).
 
     python benchmarks/advice.py            # hours at low priority; goes on where it stopped
-    python benchmarks/advice.py --again    # diagnose anew, race only what has no record
+    python benchmarks/advice.py --again    # diagnose again, race only cases without a record
     python benchmarks/advice.py --page     # docs/diagnosis.md from the records, seconds
 
 For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
@@ -134,7 +134,7 @@ def _races(
         R = before["settings"]["R"]
         return R, kept + (_raced(problem, Ks, goal | {"R": R}) if Ks else [])
     expected = min((one.rounds for one in diagnosis.predicted if one.rounds), default=R_MOST)
-    for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if nobody got there
+    for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if no algorithm arrived
         rows = _raced(problem, Ks, goal | {"R": R})
         if any(row["rounds"] for row in rows):
             break
@@ -176,7 +176,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--page", "only_page", is_flag=True, help="Write docs/diagnosis.md alone.")
-@click.option("--again", is_flag=True, help="Diagnose anew; keep the races that have a record.")
+@click.option("--again", is_flag=True, help="Diagnose again; keep the races that have a record.")
 def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
     """Compute the cases that have no record yet, then write the page."""
     os.nice(0 if only_page else 15)
@@ -218,12 +218,12 @@ def published() -> dict[str, Any]:
 
 
 def advised(record: dict[str, Any]) -> bool:
-    """Tell whether there was advice."""
+    """Return whether there was advice."""
     return record["diagnosis"]["algorithm"] is not None
 
 
 def near(record: dict[str, Any]) -> bool:
-    """Tell whether the advised lane is within 1.3 x of the best."""
+    """Return whether the advised lane is within 1.3 x of the best."""
     ratio = judge(record)["ratio"]
     return ratio is not None and ratio <= WITHIN
 
@@ -245,7 +245,7 @@ def table(recorded: dict[str, Any]) -> str:
             f"{diagnosis['delta'] / diagnosis['L']:.2g}" if known else "not measured",
             _lane(verdict["advised"]) if advised(record) else "no advice",
             _count(verdict["advised"], record) if advised(record) else "-",
-            "nobody" if verdict["best"] is None else _lane(verdict["best"]),
+            "none" if verdict["best"] is None else _lane(verdict["best"]),
             "-" if verdict["best"] is None else _count(verdict["best"], record),
             _verdict(record, ratio),
             _with_step(record),
@@ -268,7 +268,7 @@ def _with_step(record: dict[str, Any]) -> str:
 
 
 def _clock_bound(row: dict[str, Any] | None) -> bool:
-    """Tell whether a diagnosis was not measured, or ended because its minutes were over."""
+    """Return whether a diagnosis was not measured, or ended because its minutes were over."""
     return row is None or row["cpu"] > CLOCK
 
 
@@ -309,7 +309,7 @@ def page(recorded: dict[str, Any]) -> str:
     lost = [name for name in missed if judge(recorded[name])["best"] is None]
     if lost:
         sentences += [
-            f"(In {' and '.join(lost)} nobody arrived in {R_MOST} rounds, with any of the "
+            f"(In {' and '.join(lost)} no algorithm arrived in {R_MOST} rounds, with any of the "
             "algorithms; advice that does not say so counts as missed.)"
         ]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []

@@ -100,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/comparisons.json")
-@click.option("--again", is_flag=True, help="Measure anew what the record holds already.")
+@click.option("--again", is_flag=True, help="Measure again what the record holds already.")
 @click.option("--case", type=click.Choice([c.name for c in CASES]), help="Measure one, print it.")
 def main(out: Path, again: bool, case: str | None) -> None:
     """Measure the CPU seconds of comparisons."""

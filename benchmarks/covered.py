@@ -1,8 +1,8 @@
 """Measure how much of src the tests run: `make coverage`, or a part of them as arguments.
 
-Processes that the tests start count as well: coverage.py follows every child, forked or started
-anew ([tool.coverage.run] in pyproject.toml). What a process had seen when it was killed is lost, so
-that tests which kill servers and sites count for less than they run. The suite of whole federations
+Processes that the tests start count as well: coverage.py follows every child, forked or spawned
+([tool.coverage.run] in pyproject.toml). What a process had seen when it was killed is lost, so that
+tests which kill servers and sites count for less than they run. The suite of whole federations
 is not part of it.
 """
 

@@ -24,7 +24,7 @@ from trimtab.bench import WORKLOADS, Workload, bare_round, machine, problem_of, 
 from trimtab.bench.data import images
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
-from trimtab.problems.models import logistic
+from trimtab.problems.catalogue import logistic
 from trimtab.problems.supervised import oracles
 from trimtab.simulation import Simulation
 

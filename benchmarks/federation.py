@@ -166,7 +166,7 @@ def serving(folder: Path, sites: int, features: int) -> Iterator[OperatorProcess
 def rounds(
     server: OperatorProcess, algorithm: Algorithm, R: int, state: str
 ) -> list[RoundCommitted]:
-    """Run R rounds; return what was told of each."""
+    """Run R rounds; return the event of each."""
     job = start_job(server.federation, algorithm, R=R, round_timeout=300, state=state)
     return [event for event in server.events(job) if isinstance(event, RoundCommitted)]
 

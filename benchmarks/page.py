@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster_tables import cluster_tables
 from figures import ALGORITHMS, PEERS, growth_figure, peers_figure
-from goals import EVERYBODY, fastest, verdicts
+from goals import ALL_PEERS, fastest, verdicts
 from matplotlib import rc_context
 
 from trimtab.bench import WORKLOADS
@@ -112,7 +112,7 @@ def _summary(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Itera
             yield [name, work.shows, *["not measured"] * 2, *["–"] * 3]
             continue
         ms = measured[name]["milliseconds"]
-        best = fastest(results, name, "scaffold", EVERYBODY)
+        best = fastest(results, name, "scaffold", ALL_PEERS)
         peer = "–" if best is None else f"{best['ratio']:.2g} × ({NAMES[best['peer']]})"
         yield [
             *(name, work.shows, measured[name]["executor"], f"{ms['scaffold']:.1f}"),

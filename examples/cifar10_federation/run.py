@@ -32,7 +32,7 @@ from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.images import cifar10
 from trimtab.problems.partition import dirichlet
 from trimtab.problems.supervised.problem import Supervised
 
@@ -195,7 +195,7 @@ def rounds_of(folder):
 
 
 def out_of_time(options, rounds):
-    """Tell whether the committed rounds took their minutes; pauses between runs do not count."""
+    """Return whether the committed rounds took their minutes; pauses between runs do not count."""
     return sum(line["seconds"] for line in rounds) >= 60 * options.minutes
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from trimtab import __version__
 from trimtab.cli import COMMANDS, cli, main
-from trimtab.problems.data.digits import digits
+from trimtab.problems.data.images import digits
 
 PROBLEMS = """
 import torch

@@ -13,14 +13,10 @@ import pytest
 import trimtab
 from trimtab import testing
 from trimtab.problems import partition
-from trimtab.problems.data.a9a import a9a
-from trimtab.problems.data.cifar10 import cifar10
-from trimtab.problems.data.cifar100 import cifar100
-from trimtab.problems.data.concrete import concrete
-from trimtab.problems.data.digits import digits
 from trimtab.problems.data.emnist import emnist
-from trimtab.problems.data.heart_disease import heart_disease
+from trimtab.problems.data.images import cifar10, cifar100, digits
 from trimtab.problems.data.shakespeare import shakespeare
+from trimtab.problems.data.tables import a9a, concrete, heart_disease
 
 SRC = Path(trimtab.__file__).parent
 MODULES = {

@@ -17,8 +17,7 @@ from trimtab.federation.message import Message, ReplyStatus, decode, encode
 from trimtab.federation.protocol.claims import NotBelieved, read_report, shown
 from trimtab.federation.protocol.measured import is_reached
 from trimtab.federation.protocol.outliers import outliers
-from trimtab.problems.metric import ACCURACY, LOSS
-from trimtab.problems.metrics import READY, ranges_of
+from trimtab.problems.metrics import ACCURACY, LOSS, READY, ranges_of
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 RANGES = ranges_of({}, None)

@@ -20,7 +20,7 @@ from trimtab.federation.storage import files, journal, ledger
 from trimtab.federation.storage.journal import JOURNAL, append, read_all, read_lines
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.seal import Damaged
-from trimtab.problems.metric import ACCURACY
+from trimtab.problems.metrics import ACCURACY
 
 
 def line(commit, **facts):

@@ -14,7 +14,7 @@ from trimtab import Epochs, FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.core.hyper import settings_of
 from trimtab.problems import digits_problem
 from trimtab.problems.loading import load_problem, load_problem_and_target
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.report import write_page
 from trimtab.studies.advice import advise
 from trimtab.studies.comparison import read_comparison

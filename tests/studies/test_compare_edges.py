@@ -18,7 +18,7 @@ from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
 from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies.baselines import run_alone
 from trimtab.studies.budget import two_digits
 from trimtab.studies.comparison import About, Comparison

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trimtab import Quadratic, Sgd
-from trimtab.problems.metric import LOSS
+from trimtab.problems.metrics import LOSS
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial

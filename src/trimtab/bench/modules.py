@@ -1,4 +1,4 @@
-"""The networks that are measured beside those of `trimtab.problems.models`.
+"""The networks that are measured beside those of `trimtab.problems.catalogue`.
 
 This file needs torch alone: other frameworks read it in environments that have no trimtab.
 """

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from trimtab.bench import modules
 from trimtab.bench.data import characters, images, numbers, table, yes_or_no
 from trimtab.bench.workload import Workload
-from trimtab.problems.models import logistic, mlp, resnet18
+from trimtab.problems.catalogue import logistic, mlp, resnet18
 
 
 def _linear(b: int, classes: int) -> tuple[tuple[int, int, int], ...]:

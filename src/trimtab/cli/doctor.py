@@ -105,9 +105,9 @@ def _devices() -> Iterator[Finding]:
 
 
 def _data(data: Path | None) -> Iterator[Finding]:
-    from trimtab.problems.data.files import places
+    from trimtab.problems.data.files import search_folders
 
-    yield Finding("data", "looked for in", ", ".join(map(str, places(data))))
+    yield Finding("data", "looked for in", ", ".join(map(str, search_folders(data))))
     yield Finding("data", "digits", "comes with scikit-learn")
     for name, sources in _sources().items():
         yield _data_set(name, sources, data)
@@ -115,19 +115,16 @@ def _data(data: Path | None) -> Iterator[Finding]:
 
 def _sources() -> "dict[str, tuple[Source, ...]]":
     """Return the files of each data set that a loader can read."""
-    from trimtab.problems.data.a9a import TEST, TRAIN
-    from trimtab.problems.data.cifar10 import CIFAR10
-    from trimtab.problems.data.cifar100 import CIFAR100
-    from trimtab.problems.data.concrete import CONCRETE
     from trimtab.problems.data.emnist import EMNIST
-    from trimtab.problems.data.heart_disease import HOSPITALS
+    from trimtab.problems.data.images import CIFAR10, CIFAR100
     from trimtab.problems.data.shakespeare import SHAKESPEARE
+    from trimtab.problems.data.tables import A9A_TEST, A9A_TRAIN, CONCRETE, HOSPITALS
 
     return {
         "emnist": (EMNIST,),
         "cifar10": (CIFAR10,),
         "cifar100": (CIFAR100,),
-        "a9a": (TRAIN, TEST),
+        "a9a": (A9A_TRAIN, A9A_TEST),
         "heart": tuple(HOSPITALS.values()),
         "concrete": (CONCRETE,),
         "shakespeare": (SHAKESPEARE,),
@@ -135,10 +132,10 @@ def _sources() -> "dict[str, tuple[Source, ...]]":
 
 
 def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Finding:
-    from trimtab.problems.data.files import look, places
+    from trimtab.problems.data.files import find, search_folders
 
-    found = [path for s in sources for file in s.files if (path := look(s, file, data))]
-    folders = [f for s in sources for p in places(data) if (f := p / s.folder).is_dir()]
+    found = [path for s in sources for file in s.files if (path := find(s, file, data))]
+    folders = [f for s in sources for p in search_folders(data) if (f := p / s.folder).is_dir()]
     if found:
         return Finding("data", name, f"in {found[0].parent}")
     if any(any(folder.iterdir()) for folder in folders):

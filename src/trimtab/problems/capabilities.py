@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 T = TypeVar("T")
 

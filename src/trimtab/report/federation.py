@@ -15,7 +15,7 @@ from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.summary import CHECKPOINT, Summary
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.problems.population import Population
 from trimtab.report.page import page_of
 from trimtab.report.sources import SiteFacts, Source

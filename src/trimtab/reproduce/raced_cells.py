@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from trimtab.core import Vector
 from trimtab.core.task import Progress, Task
 from trimtab.errors import BadArgument
+from trimtab.problems.catalogue import logistic, mlp
 from trimtab.problems.data.emnist import emnist
-from trimtab.problems.data.split import Scale, Split
-from trimtab.problems.metric import ACCURACY
-from trimtab.problems.models import logistic, mlp
-from trimtab.problems.partition import by_similarity, split
+from trimtab.problems.metrics import ACCURACY
+from trimtab.problems.partition import Scale, Split, by_similarity, split
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.reproduce import names
 from trimtab.reproduce.raced_record import SMALL, Candidate, RacedRecord, Setting, read_raced, stays

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from trimtab.problems.data.split import Scale
+from trimtab.problems.partition import Scale
 from trimtab.reproduce.names import takes_base
 from trimtab.reproduce.records import Record, Records
 from trimtab.studies.fragility import Again

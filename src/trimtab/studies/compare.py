@@ -13,7 +13,7 @@ from trimtab._files import Lock, read_json, write_json
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY
+from trimtab.problems.metrics import ACCURACY
 from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import Available

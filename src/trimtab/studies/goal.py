@@ -9,7 +9,7 @@ from typing import Any
 from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
+from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.problems.problem import Problem, metric_of
 from trimtab.studies.cost import Unit, spent, unit_of
 from trimtab.studies.record import RoundLine
@@ -19,7 +19,7 @@ from trimtab.studies.record import RoundLine
 class Goal:
     """A metric at or beyond the target.
 
-    >>> from trimtab.problems.metric import LOSS
+    >>> from trimtab.problems.metrics import LOSS
     >>> Goal(ACCURACY, 0.9).reached({"accuracy": 0.91}), Goal(LOSS, 0.1).reached({"loss": 0.2})
     (True, False)
     """

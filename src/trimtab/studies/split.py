@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from trimtab.core import Vector
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.notes import notes
 from trimtab.problems.problem import Problem, judged_by
 from trimtab.simulation import simulate

@@ -26,8 +26,8 @@ from trimtab.federation.setup.operator_folder import Federation, create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
 from trimtab.federation.storage.summary import read_summary
-from trimtab.problems.data.digits import digits
-from trimtab.problems.data.heart_disease import heart_disease
+from trimtab.problems.data.images import digits
+from trimtab.problems.data.tables import heart_disease
 from trimtab.problems.partition import by_label
 
 OPERATOR = "operator"  # the operator's folder inside that of the demonstration
@@ -40,7 +40,7 @@ _PROBLEM = '''\
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from trimtab.problems.models import logistic
+from trimtab.problems.catalogue import logistic
 
 
 def model():

@@ -21,7 +21,7 @@ from trimtab.federation.protocol.outliers import outliers
 from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 
 class TooFew(Exception):

@@ -23,7 +23,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised
 from trimtab.problems.supervised.frames import Columns
 from trimtab.problems.supervised.hugging_face import Fields

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trimtab.compute.kernel import Layers, Ran
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core import Algorithm
 from trimtab.core.task import Progress
-from trimtab.problems.data.concrete import concrete
+from trimtab.problems.data.tables import concrete
 from trimtab.problems.partition import by_similarity
 from trimtab.problems.quadratic import Quadratic
 from trimtab.reproduce.names import build
