@@ -9,8 +9,15 @@ from torch import Tensor
 from trimtab.core.streams import global_state, seeded
 from trimtab.problems.supervised.flat import (
     FlatModule,
+    Tree,
     changes_inputs,
+    describe,
     first_line,
+    join,
+    leaves,
+    map_rows,
+    map_tree,
+    parts,
     running_statistics,
 )
 from trimtab.problems.supervised.loss_value import (
@@ -22,19 +29,9 @@ from trimtab.problems.supervised.loss_value import (
     loss_of_batch,
     loss_value,
 )
-from trimtab.problems.supervised.losses import Loss, recognise
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.losses import Loss, OnBatch, recognise
 from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data, is_sparse
-from trimtab.problems.supervised.trees import (
-    Tree,
-    describe,
-    join,
-    leaves,
-    map_rows,
-    map_tree,
-    parts,
-)
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf, isfinite, sqrt
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,14 +12,13 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
+from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
-from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ready
-from trimtab.problems.supervised.flat import first_line, version
-from trimtab.problems.supervised.losses import Loss, correct, ignored_label, recognise
+from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
+from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, recognise
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, join, leaves
 
 Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
@@ -331,3 +332,40 @@ def _as_number(name: str, value: Any) -> float:
         raise ValueError(
             f"metric '{name}' returns no number ({first_line(error)}); return one."
         ) from error
+
+
+GROUPS = 20  # rows are left out in turn in <= 20 groups
+
+
+def row_error(
+    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
+) -> float | None:
+    """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
+
+    The jackknife serves every metric, also those that are no means. None where it cannot be told:
+    of one row, or where the metric is undefined without some of them. Where all n rows are alike,
+    all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
+    succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.
+    """
+    n = len(data)
+    groups = min(GROUPS, n)
+    if groups < 2:
+        return None
+    order = torch.randperm(n, generator=stream(0, ERROR, n))
+    values = []
+    for group in range(groups):
+        rows = order[torch.arange(n) % groups != group].sort().values
+        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        values.append(measured.get(name, float("nan")))
+    if not all(map(isfinite, values)):
+        return None
+    if max(values) == min(values):
+        return _error_of_equals(evaluation, name, n)
+    mean = fmean(values)
+    return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
+
+
+def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
+    metric = ranges_of(evaluation.metrics, None).get(name)
+    span = inf if metric is None else metric.high - metric.low
+    return span / (n + 2) if isfinite(span) else 0.0

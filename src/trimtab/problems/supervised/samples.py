@@ -11,8 +11,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from trimtab.compute.kernel import Layers, Samples
-from trimtab.problems.supervised.flat import first_line
-from trimtab.problems.supervised.trees import Tree, describe, form, join, leaves, map_tree
+from trimtab.problems.supervised.flat import (
+    Tree,
+    describe,
+    first_line,
+    form,
+    join,
+    leaves,
+    map_tree,
+)
 
 
 @dataclass(frozen=True)
