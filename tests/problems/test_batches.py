@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tests.helpers.learning import classifier, clients, net, plain_gradient, samples, tracer
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute.kernel import simd_level
-from trimtab.problems.supervised import client_data
+from trimtab.problems.supervised import clients as clients_module
 from trimtab.problems.supervised.batches import Batches, batch_size, drawn
 from trimtab.problems.supervised.samples import Data
 
@@ -220,7 +220,7 @@ def test_only_sampled_clients_are_read():
 
 
 def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
-    monkeypatch.setattr(client_data, "_KEPT", 3)
+    monkeypatch.setattr(clients_module, "_KEPT", 3)
     lazy = Lazy(50)
     problem = Supervised(net(), F.cross_entropy, lazy)
     for i in range(20):
@@ -231,7 +231,7 @@ def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
 
 
 def test_a_client_that_was_dropped_is_read_again_and_is_the_same(monkeypatch):
-    monkeypatch.setattr(client_data, "_KEPT", 1)
+    monkeypatch.setattr(clients_module, "_KEPT", 1)
     problem = Supervised(net(), F.cross_entropy, Lazy(3), batch=2)
     x = problem.x0()
     first = problem.oracle(0, 0, 1)(x, 1)

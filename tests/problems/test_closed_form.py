@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from tests.helpers.learning import CLASSES, FEATURES, data, plain_gradient
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute import kernel
-from trimtab.problems.supervised import untouched
+from trimtab.problems.supervised import losses
 from trimtab.problems.supervised.closed_form import closed_form
 
 MODULES = {
@@ -260,12 +260,12 @@ def test_autocast_around_a_run_is_left_to_autograd():
 
 def test_known_types_have_no_attributes_that_hide_those_of_their_class():
     for made in (nn.Linear(1, 1), nn.ReLU(), nn.Sequential(), nn.CrossEntropyLoss(), nn.MSELoss()):
-        assert untouched.untouched(made, type(made).forward), made
+        assert losses.untouched(made, type(made).forward), made
 
 
 def test_a_closed_form_that_differs_from_autograd_is_dropped_with_a_warning(monkeypatch):
     """The last resort, should something change a gradient that no look can see."""
-    monkeypatch.setattr(untouched, "_ORIGINALS", ())
+    monkeypatch.setattr(losses, "_ORIGINALS", ())
     linear = F.linear
     monkeypatch.setattr(F, "linear", lambda X, W, b=None: linear(X, 2 * W, b))
     module, (X, y) = mlp(), data(9)

@@ -15,7 +15,7 @@ from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data,
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import judged_by, same_problem
-from trimtab.problems.supervised.holdout import Part, held_out
+from trimtab.problems.supervised.clients import Part, held_out
 
 SIZES = (20, 4, 9)
 

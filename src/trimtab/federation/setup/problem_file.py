@@ -25,13 +25,13 @@ from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised
-from trimtab.problems.supervised.frames import Columns
+from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.reading import Collate
 from trimtab.problems.supervised.samples import as_tensor, is_pair
-from trimtab.problems.supervised.trees import map_tree
+from trimtab.problems.supervised.tables import Columns
 
 MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import check_batch
-from trimtab.problems.supervised.client_data import ClientData, no_samples, whole
+from trimtab.problems.supervised.clients import ClientData, no_samples, whole
 from trimtab.problems.supervised.flat import check_module, first_line
 from trimtab.problems.supervised.reading import Collate
 from trimtab.problems.supervised.samples import Data, is_pair

@@ -1,5 +1,6 @@
 """Trials of what is read: do these data fit the module and the loss, and is the loss a mean?"""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,8 +9,15 @@ from torch import Tensor
 from trimtab.core.streams import global_state, seeded
 from trimtab.problems.supervised.flat import (
     FlatModule,
+    Tree,
     changes_inputs,
+    describe,
     first_line,
+    join,
+    leaves,
+    map_rows,
+    map_tree,
+    parts,
     running_statistics,
 )
 from trimtab.problems.supervised.loss_value import (
@@ -21,73 +29,129 @@ from trimtab.problems.supervised.loss_value import (
     loss_of_batch,
     loss_value,
 )
-from trimtab.problems.supervised.losses import Loss, recognise
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.losses import Loss, OnBatch, recognise
 from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, describe, join, leaves, map_tree
+from trimtab.problems.supervised.samples import Data, is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings
 
 
 def check_fit(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Refuse data that the module or the loss cannot take, and modules that are no functions.
+    """Refuse data that the module or the loss cannot take, and buffers that training changes."""
+    with torch.no_grad():
+        _run(who, data, _few(data), model, loss, [True])
 
-    A trial on a few samples also finds out whether the module draws random numbers.
+
+def check_first(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
+    """Do the same, once for each problem with more care.
+
+    Refuse a module or loss that is no function of what it is given, and a loss that is no mean,
+    has no gradient or changes data.
     """
-    few = _few(data)
-    outputs: list[Any] = []
-    loss_of_all = loss if isinstance(loss, OnBatch) else None
+    few, before = _few(data), _few(data)
+    if not _equal(few.batch, before.batch):
+        raise ValueError(
+            "collate returns another batch when it is called again with the same samples, so that "
+            "a mini-batch would differ from call to call; draw random numbers by torch in the "
+            "module, or in a loss of module and batch, OnBatch(f)."
+        )
+    with torch.enable_grad():
+        results = _run(who, data, few, model, loss, [True, True, False])
+    if not _equal(few.X, before.X):
+        raise ValueError(changes_inputs("the module"))
+    if not _equal(few.y, before.y):
+        raise ValueError(changes_targets("the loss"))
+    _check_pure(model, *results[:2])
+    _check_gradient(who, few, model, *results[1])
+    if recognise(loss) is not None:
+        return
+    with seeded(0, model.device):
+        is_sum = _is_sum(loss, model, few, *results[2])
+    if is_sum:
+        raise ValueError(
+            "the loss of a batch that holds every sample twice is twice as large, so it is a sum; "
+            "pass the mean over samples."
+        )
 
-    def trial() -> None:
-        device = model.device
-        with torch.no_grad(), seeded(0, device):
-            before = global_state(device)
-            model.mode(training=True)
-            if loss_of_all is not None:
-                outputs.append(loss_of_batch(who, loss_of_all, model, few))
-            else:
-                outputs.append(model(model.start, few.X))
-            pairs = zip(before, global_state(device), strict=True)
-            model.draws |= not all(torch.equal(old, new) for old, new in pairs)
 
+def _run(
+    who: str, data: Data, few: Data, model: FlatModule, loss: Loss, modes: Sequence[bool]
+) -> list[tuple[Tree, Tensor]]:
+    """Return outputs and losses of a few samples, with the same random numbers in each mode.
+
+    This also finds out whether the module or the loss draws random numbers.
+    """
+    results: list[tuple[Tree, Tensor]] = []
+    device = model.device
+
+    def run() -> None:
+        for training in modes:
+            model.mode(training)
+            with seeded(0, device):
+                before = global_state(device)
+                results.append(_outputs_and_loss(who, data, few, model, loss))
+                pairs = zip(before, global_state(device), strict=True)
+                model.draws |= not all(torch.equal(old, new) for old, new in pairs)
+
+    changed = model.changed_buffers(run)
+    if changed:
+        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
+    return results
+
+
+def _outputs_and_loss(
+    who: str, data: Data, few: Data, model: FlatModule, loss: Loss
+) -> tuple[Tree, Tensor]:
+    if isinstance(loss, OnBatch):
+        return None, loss_of_batch(who, loss, model, few)
     try:
-        changed = model.changed_buffers(trial)
+        output = model(model.start, few.X)
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(
             f"the module cannot take the inputs of {who}, {_kind(few.X)}{_range(data)} "
             f"({first_line(error)}); make the two fit."
         ) from error
-    if changed:
-        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
-    if loss_of_all is None:
-        check_targets(who, loss, outputs[0], few.y, data)
-        loss_value(who, loss, outputs[0], few.y)
+    check_targets(who, loss, output, few.y, data)
+    return output, loss_value(who, loss, output, few.y)
 
 
-def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Refuse, once for each problem, a loss that is no mean, has no gradient or changes data."""
-    few, before = _few(data), _few(data)
-    results: list[tuple[Any, Tensor]] = []
+def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tree, Tensor]) -> None:
+    """Refuse a module or a loss that gives another result for the same inputs and seed."""
+    if not _same(first[0], second[0]):
+        raise ValueError(
+            f"{type(model.module).__name__} returns other outputs when it is called again with "
+            "the same inputs; let its forward depend on them, parameters and buffers alone, and "
+            "draw random numbers by torch's global generator, as torch.randn does."
+        )
+    if not _same(first[1], second[1]):
+        raise ValueError(
+            "the loss has another value when it is computed again for the same batch; let it, and "
+            "the module, depend on the batch, parameters and buffers alone, and draw random "
+            "numbers by torch's global generator, as torch.randn does."
+        )
 
-    def trial() -> None:
-        for training in (False, True):
-            model.mode(training)
-            with torch.enable_grad(), seeded(0, model.device):
-                if isinstance(loss, OnBatch):
-                    results.append((None, loss_of_batch(who, loss, model, few)))
-                else:
-                    output = model(model.start, few.X)
-                    results.append((output, loss_value(who, loss, output, few.y)))
 
-    changed = model.changed_buffers(trial)
-    if changed:
-        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
-    if not _equal(few.X, before.X):
-        raise ValueError(changes_inputs("the module"))
-    if not _equal(few.y, before.y):
-        raise ValueError(changes_targets("the loss"))
-    output, value = results[-1]
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two results are equal up to rounding, numbers beside tensors as well."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        if not one.is_floating_point():
+            return torch.equal(one, other)
+        one, other = one.detach(), other.detach()
+        # Two calls may add up in another order, on a GPU or in another place in memory.
+        near = _ROUNDINGS * torch.finfo(one.dtype).eps
+        size = float(one[one.isfinite()].abs().max()) if bool(one.isfinite().any()) else 0.0
+        return torch.allclose(one, other, rtol=near, atol=near * size, equal_nan=True)
+    if isinstance(one, int | float | str):
+        return type(one) is type(other) and (one == other or one != one)
+    inside, others = parts(one), parts(other)
+    both = zip(inside, others, strict=False)
+    return len(inside) == len(others) and all(_same(a, b) for (_, a), (_, b) in both)
+
+
+def _check_gradient(who: str, few: Data, model: FlatModule, output: Tree, value: Tensor) -> None:
     if output is not None and not any(leaf.requires_grad for leaf in leaves(output)):
         raise ValueError(
             "the module's outputs do not depend on its trainable parameters; look for detach() or "
@@ -104,17 +168,18 @@ def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
             "forward as types.MethodType(f, module), which goes with a copy."
         )
     try:
-        model.gradient(value)
+        gradients = torch.autograd.grad(value, model.trainable, materialize_grads=True)
     except RuntimeError as error:
         raise ValueError(
             f"the loss of {who} has no gradient ({first_line(error)}); make outputs and targets "
             f"of one kind, here {dtypes(output)} and {dtypes(few.y)}."
         ) from error
-    if recognise(loss) is None and _is_sum(loss, model, few, *results[0]):
-        raise ValueError(
-            "the loss of a batch that holds every sample twice is twice as large, so it is a sum; "
-            "pass the mean over samples."
-        )
+    for name, gradient in zip(model.names, gradients, strict=True):
+        if is_sparse(gradient):
+            raise ValueError(
+                f"parameter '{name}' of {type(model.module).__name__} has a sparse gradient, which "
+                "is no part of a vector; pass sparse=False to its embedding."
+            )
 
 
 def _leaves(value: Tensor) -> set[int]:
@@ -139,15 +204,19 @@ def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tenso
         for t in (2, 3):
             if isinstance(loss, OnBatch):
                 model.mode(training=False)
-                batch = join([few.batch] * t)
+                batch = _repeated(few.batch, t)
                 values.append(float(loss(model.at(model.start), batch)))
             else:
-                outputs = join([map_tree(detached, output)] * t)
-                values.append(float(loss(outputs, join([few.y] * t))))
+                outputs = _repeated(map_tree(detached, output), t)
+                values.append(float(loss(outputs, _repeated(few.y, t))))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False  # This loss takes batches of one size only.
     near = [abs(value - t * once) <= SAME * abs(once) for t, value in enumerate(values, start=2)]
     return once != 0 and all(near)
+
+
+def _repeated(tree: Tree, t: int) -> Tree:
+    return map_rows(lambda part: torch.cat([part] * t), tree)
 
 
 @torch.no_grad()
@@ -159,10 +228,10 @@ def rowwise(model: FlatModule, data: Data) -> bool:
         try:
             whole = model(model.start, data.X)
             halves = (data.cut(0, half), data.cut(half, len(data)))
-            parts = join([model(model.start, part.X) for part in halves])
+            joined = join([model(model.start, part.X) for part in halves])
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
-        for one, other in zip(leaves(whole), leaves(parts), strict=True):
+        for one, other in zip(leaves(whole), leaves(joined), strict=True):
             if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
                 return False
     return True
@@ -172,14 +241,14 @@ def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of indices, those with the extreme ones."""
     if isinstance(data, Loose):
         return data.cut(0, 2).copy()
-    rows = list(range(min(2, len(data))))
+    chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
         if X.dtype in _INDICES and X.numel():
             each = X[0].numel()
-            rows += [int(X.argmin()) // each, int(X.argmax()) // each]
-    if len(rows) <= 2:
+            chosen += [int(X.argmin()) // each, int(X.argmax()) // each]
+    if len(chosen) <= 2:
         return data.cut(0, 2).copy()
-    return data.take(torch.tensor(rows, device=data.device))
+    return data.take(torch.tensor(chosen, device=data.device))
 
 
 def _range(data: Data) -> str:
@@ -197,4 +266,5 @@ def _kind(X: Tree) -> str:
 
 
 def _equal(tree: Tree, other: Tree) -> bool:
-    return all(torch.equal(*both) for both in zip(leaves(tree), leaves(other), strict=True))
+    ours, others = leaves(tree), leaves(other)
+    return len(ours) == len(others) and all(map(torch.equal, ours, others))

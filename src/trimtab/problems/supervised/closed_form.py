@@ -18,8 +18,7 @@ from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import stream
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.losses import Loss, recognise
-from trimtab.problems.supervised.untouched import nothing_global, ordinary, untouched
+from trimtab.problems.supervised.losses import Loss, nothing_global, ordinary, recognise, untouched
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",

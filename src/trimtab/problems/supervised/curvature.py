@@ -1,8 +1,9 @@
 """Hessians of several clients at once, times vectors: the same numbers as one after the other.
 
-Linear models have a closed form. For other small modules it is vmap over clients and vectors of
-what differentiates a gradient; whether that is right for this module is found out once, by
-comparison with autograd, since not every operator's batched second derivative is.
+A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and the
+derivatives of losses that are common are known. For other small modules it is vmap over clients
+and vectors of what differentiates a gradient; whether that is right for this module is found out
+once, by comparison with autograd, since not every operator's batched second derivative is.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,18 +15,120 @@ from torch.func import grad, vjp, vmap
 from trimtab.compute.captured import disable_vmap_fallback
 from trimtab.compute.kernel import Layers
 from trimtab.core import Vector
-from trimtab.problems.supervised.client_data import ClientData
+from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.flat import FunctionOfVector
-from trimtab.problems.supervised.linear_hessian import (
-    is_linear,
-    linear_hessian,
-    linear_products,
-    linear_third,
-)
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
 from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
+
+_LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
+
+
+def is_linear(layers: Layers) -> bool:
+    """Tell whether a model is one layer with a loss that is known here."""
+    return layers.activations == ("none",) and layers.loss in _LOSSES
+
+
+def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
+    """Return the Hessian of the mean loss on X at x times each row of V.
+
+    >>> layers = Layers((1, 1), (False,), ("none",), "mse_loss")
+    >>> linear_products(layers, torch.zeros(1), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[18.]])
+    """
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    D, e = _parts(V, C, inputs, biased)
+    Z, moved = X @ W[0].T, X @ D.mT  # of shape (n, C), and (m, n, C)
+    if b is not None and e is not None:
+        Z, moved = Z + b[0], moved + e[:, None]
+    slopes = _curved(layers.loss, Z, moved) / len(X)
+    into = (slopes.mT @ X).flatten(1)
+    return torch.cat([into, slopes.sum(1)], 1) if biased else into
+
+
+def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
+    """Return the whole Hessian of the mean loss on X at x: a block for each pair of outputs."""
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    every = torch.cat([X, torch.ones_like(X[:, :1])], 1) if biased else X
+    q = every.shape[1]
+    H = x.new_zeros(C, q, C, q)
+    for c in range(C):
+        unit = torch.zeros_like(Z)
+        unit[:, c] = 1
+        curved = _curved(layers.loss, Z, unit[None])[0] / len(X)  # of each output with output c
+        rows = (curved[:, :, None] * every[:, None]).flatten(1)
+        H[c] = (every.T @ rows).view(q, C, q)
+    H = H.view(C * q, C * q)
+    order = torch.arange(C * q).view(C, q)
+    if biased:  # In x, all biases come after all weights.
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        H = H[order][:, order]
+    return H
+
+
+def linear_third(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Vector:
+    """Return the gradient of tr(Hess V) at x, with the Hessian of the mean loss on X.
+
+    V is symmetric, of shape (d, d). If it is the covariance of x, a sample's outputs have some
+    covariance S, and it is the third derivative of the loss, contracted with S, taken back to x.
+    """
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    if layers.loss == "mse_loss":
+        return torch.zeros_like(x)
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    S = torch.stack([_outputs_of(_block(V, c, C, inputs, biased), X) for c in range(C)], 1)
+    if layers.loss == "cross_entropy":
+        p = torch.softmax(Z, 1)
+        mixed = (p[:, :, None] * X[:, None]).flatten(1)
+        D, e = _parts((torch.cat([mixed, p], 1) if biased else mixed) @ V, C, inputs, biased)
+        across = (D @ X[:, :, None])[:, :, 0] + (0 if e is None else e)  # S p of each sample
+        t = S - 2 * across
+        slopes = p * (t - (p * t).sum(1, keepdim=True)) / len(X)
+    else:
+        p = torch.sigmoid(Z)
+        slopes = p * (1 - p) * (1 - 2 * p) * S / (C * len(X))
+    into = (slopes.T @ X).flatten()
+    return torch.cat([into, slopes.sum(0)]) if biased else into
+
+
+def _block(V: Tensor, c: int, C: int, inputs: int, biased: bool) -> Tensor:
+    """Return the part of V that belongs to the weights of one output, its bias last."""
+    own = torch.arange(c * inputs, (c + 1) * inputs)
+    own = torch.cat([own, torch.tensor([C * inputs + c])]) if biased else own
+    return V[own][:, own]
+
+
+def _outputs_of(B: Tensor, X: Tensor) -> Tensor:
+    """Return x'Bx for each row of X, with a 1 behind it if B has room for a bias."""
+    n = X.shape[1]
+    quadratic = ((X @ B[:n, :n]) * X).sum(1)
+    return quadratic if len(B) == n else quadratic + 2 * X @ B[:n, n] + B[n, n]
+
+
+def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and the biases in rows of vectors."""
+    return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
+
+
+def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
+    """Return loss''(Z) times how far the outputs move, for each sample."""
+    if loss == "cross_entropy":
+        p = torch.softmax(Z, 1)
+        part = p * moved
+        return part - p * part.sum(-1, keepdim=True)
+    if loss == "mse_loss":
+        return moved * (2 / Z.shape[1])
+    p = torch.sigmoid(Z)
+    return moved * (p * (1 - p) / Z.shape[1])
+
 
 _NUMBERS = 20_000_000  # the products that are computed together hold <= 20,000,000 numbers
 

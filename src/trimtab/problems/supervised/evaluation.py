@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf, isfinite, sqrt
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,14 +12,13 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
+from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
-from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ready
-from trimtab.problems.supervised.flat import first_line, version
-from trimtab.problems.supervised.losses import Loss, correct, ignored_label, recognise
+from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
+from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, recognise
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.on_batch import OnBatch
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, join, leaves
 
 Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
@@ -53,6 +54,7 @@ class Evaluation:
         Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
+        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
         rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         if layers is not None and not self.metrics:
             for group in _groups(clients):
@@ -62,11 +64,10 @@ class Evaluation:
             fast = layers if layers is not None and data.suits(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
-            if len(means) < len(self.metrics):
-                kept.append((output, data.y))
+            if rest:
+                kept.append((_scores_for(rest, output, data.y), data.y))
         measured = weighted_mean(rows, p)
-        if kept:
-            rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+        if rest:
             try:
                 outputs, targets = (join(part) for part in zip(*kept, strict=True))
             except RuntimeError as error:
@@ -150,9 +151,7 @@ class Evaluation:
         measured = dict[str, float]()
         for name, metric in metrics.items():
             if is_ready(metric):
-                found = _scores(output, y)
-                if found is None:
-                    raise ValueError(_no_scores(name, metric, output, y))
+                found = _scores_for({name: metric}, output, y)
                 scores, labels = _as_logits(self.mean_loss.loss, found, y)
                 measured[name] = _ready_number(name, metric, scores, labels)
             else:
@@ -291,6 +290,14 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
     return found if found is output or found.dim() <= 2 else None
 
 
+def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
+    """Return the outputs that ready metrics take; refuse, for the first of them, what is none."""
+    found = _scores(output, y)
+    if found is None:
+        raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
+    return found
+
+
 def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
     """Return the sentence that says which function to pass where a ready metric cannot tell."""
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
@@ -325,3 +332,40 @@ def _as_number(name: str, value: Any) -> float:
         raise ValueError(
             f"metric '{name}' returns no number ({first_line(error)}); return one."
         ) from error
+
+
+GROUPS = 20  # rows are left out in turn in <= 20 groups
+
+
+def row_error(
+    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
+) -> float | None:
+    """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
+
+    The jackknife serves every metric, also those that are no means. None where it cannot be told:
+    of one row, or where the metric is undefined without some of them. Where all n rows are alike,
+    all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
+    succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.
+    """
+    n = len(data)
+    groups = min(GROUPS, n)
+    if groups < 2:
+        return None
+    order = torch.randperm(n, generator=stream(0, ERROR, n))
+    values = []
+    for group in range(groups):
+        rows = order[torch.arange(n) % groups != group].sort().values
+        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        values.append(measured.get(name, float("nan")))
+    if not all(map(isfinite, values)):
+        return None
+    if max(values) == min(values):
+        return _error_of_equals(evaluation, name, n)
+    mean = fmean(values)
+    return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
+
+
+def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
+    metric = ranges_of(evaluation.metrics, None).get(name)
+    span = inf if metric is None else metric.high - metric.low
+    return span / (n + 2) if isfinite(span) else 0.0

@@ -1,4 +1,9 @@
-"""An nn.Module seen as a function of one flat vector of its trainable parameters."""
+"""An nn.Module seen as a function of one flat vector of its trainable parameters; trees of data.
+
+Batches and outputs are trees: a tensor, or tuples, lists and dicts of trees. Unlike the states of
+algorithms (`core.tree`) they may have names, and hold things that are no tensors, such as the
+caches that a language model returns.
+"""
 
 import inspect
 import re
@@ -9,9 +14,109 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from trimtab.core import Vector
-from trimtab.problems.supervised.trees import Tree, leaves
+
+Tree = Any
+"""A tensor, or a tuple, list or dict of trees; None where there is nothing."""
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """Return the tensors of a tree in order; what is no tensor is passed over.
+
+    >>> [t.item() for t in leaves({"a": torch.tensor(1), "b": (torch.tensor(2), None)})]
+    [1, 2]
+    """
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for _, part in parts(tree) for leaf in leaves(part)]
+
+
+def parts(tree: Tree) -> list[tuple[Any, Tree]]:
+    """Return what a tuple, list or dict holds, by key or place; nothing of anything else."""
+    if isinstance(tree, Mapping):
+        return list(tree.items())
+    return list(enumerate(tree)) if isinstance(tree, tuple | list) else []
+
+
+def map_tree(f: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Apply f to whatever is no tuple, list, dict or None; keep the structure and its classes.
+
+    >>> map_tree(len, {"a": "four", "b": ("three", None)})
+    {'a': 4, 'b': (5, None)}
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return _like(tree, {key: map_tree(f, part) for key, part in tree.items()})
+    if isinstance(tree, tuple | list):
+        return _like(tree, [map_tree(f, part) for part in tree])
+    return f(tree)
+
+
+def join(trees: Sequence[Tree]) -> Tree:
+    """Return trees of one structure as one, the rows of each after those of the one before.
+
+    >>> join([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(1, 3)}])["a"].shape
+    torch.Size([3, 3])
+    """
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(trees))
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return _like(first, {key: join([tree[key] for tree in trees]) for key in first})
+    if isinstance(first, tuple | list):
+        return _like(first, [join(together) for together in zip(*trees, strict=True)])
+    raise TypeError(f"a {type(first).__name__} has no rows")
+
+
+def map_rows(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """Apply f to tensors that have rows; keep what belongs to no sample, such as one number.
+
+    >>> map_rows(lambda t: t[:1], {"scores": torch.zeros(5), "penalty": 0.1})
+    {'scores': tensor([0.]), 'penalty': 0.1}
+    """
+    return map_tree(lambda part: f(part) if isinstance(part, Tensor) and part.dim() else part, tree)
+
+
+def describe(tree: Tree) -> str:
+    """Say what a tree is made of, with the shape of one sample.
+
+    >>> describe({"a": torch.zeros(5, 3), "b": torch.zeros(5)})
+    "{'a': (3,), 'b': ()}"
+    """
+    if isinstance(tree, Tensor):
+        return str(tuple(tree.shape[1:]))
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(describe(part) for part in tree) + ("," * (len(tree) == 1)) + ")"
+    return "nothing" if tree is None else type(tree).__name__
+
+
+def form(tree: Tree) -> Any:
+    """Return what two trees of one structure have in common, whatever the shapes of tensors.
+
+    >>> form({"a": torch.zeros(5, 3)}) == form({"a": torch.zeros(2, 7)})
+    True
+    """
+    if isinstance(tree, Tensor):
+        return "tensor"
+    if isinstance(tree, Mapping):
+        return frozenset((key, form(part)) for key, part in tree.items())
+    return tuple(form(part) for _, part in parts(tree))
+
+
+def _like(tree: Tree, contents: Any) -> Tree:
+    """Return contents in the class of a tree: a named tuple, or what transformers call outputs."""
+    if isinstance(tree, Mapping):
+        return contents if type(tree) is dict else type(tree)(**contents)
+    return type(tree)(*contents) if hasattr(tree, "_fields") else type(tree)(contents)
+
 
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
 _ROWS = 64  # <= 64 Hessian-vector products are computed at once
@@ -31,8 +136,11 @@ class FlatModule:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _refuse_running_statistics(module)
-        self.module = _copy(module).to(device=device, dtype=dtype)
+        _refuse_changing_buffers(module)
+        self.module = _copy(module).to(device=device)
+        if dtype is not None:
+            # Module.to(dtype) would drop the imaginary parts of complex buffers.
+            self.module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
         self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -215,7 +323,8 @@ def _copy(module: nn.Module) -> nn.Module:
     except Exception as error:
         raise ValueError(
             f"{_name(module)} cannot be copied ({first_line(error)}); pass a module that "
-            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove."
+            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove, or with "
+            "torch.nn.utils.parametrizations.weight_norm."
         ) from error
     for new, old in zip(copy.parameters(), module.parameters(), strict=True):
         for hook in (old._backward_hooks or {}).values():
@@ -224,7 +333,13 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse a module whose parameters are no finite numbers of float32 or float64."""
+    """Refuse TorchScript, and parameters that are no finite numbers of float32 or float64."""
+    for name, m in module.named_modules():
+        if isinstance(m, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{_layer(name, m)} is TorchScript, whose parameters cannot become parts of a "
+                "vector; pass the nn.Module that torch.jit.script or torch.jit.trace was given."
+            )
     for name, p in module.named_parameters():
         where = f"parameter '{name}' of {_name(module)}"
         if isinstance(p, UninitializedParameter):
@@ -233,6 +348,11 @@ def check_module(module: nn.Module) -> None:
             )
         if p.is_meta:
             raise ValueError(f"{where} is on the meta device; pass a module that has numbers.")
+        if p.requires_grad and p.is_complex():
+            raise ValueError(
+                f"{where} is complex ({p.dtype}); make its real and imaginary parts one real "
+                "parameter, of which forward makes torch.view_as_complex(parameter)."
+            )
         if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{where} is {p.dtype}; pass module.float(), and autocast=torch.bfloat16 for speed."
@@ -269,12 +389,30 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def _refuse_changing_buffers(module: nn.Module) -> None:
     for name, m in module.named_modules():
         if m.training and getattr(m, "running_mean", None) is not None:
+            raise ValueError(running_statistics(_layer(name, m)))
+        if m.training and _has_spectral_norm(m):
             raise ValueError(
-                running_statistics(f"layer '{name}' ({_name(m)})" if name else _name(m))
+                f"{_layer(name, m)} has a spectral_norm, whose power iteration changes buffers in "
+                "every forward pass, which have no gradient and cannot be averaged as parameters; "
+                "freeze them with .eval() of that layer before you pass the module, or use "
+                "weight_norm instead."
             )
+
+
+def _has_spectral_norm(m: nn.Module) -> bool:
+    """Return whether a layer's weights are normed by either of PyTorch's two spectral_norms."""
+    parametrized = getattr(m, "parametrizations", None)
+    new = isinstance(parametrized, nn.ModuleDict) and any(
+        isinstance(each, _SpectralNorm) for each in parametrized.modules()
+    )
+    return new or any(isinstance(hook, SpectralNorm) for hook in m._forward_pre_hooks.values())
+
+
+def _layer(name: str, m: nn.Module) -> str:
+    return f"layer '{name}' ({_name(m)})" if name else _name(m)
 
 
 def running_statistics(where: str) -> str:

@@ -6,11 +6,18 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.problems.supervised.flat import FlatModule, first_line, version
-from trimtab.problems.supervised.losses import Loss, ignored_label, recognise
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.flat import (
+    FlatModule,
+    Tree,
+    describe,
+    first_line,
+    leaves,
+    map_rows,
+    map_tree,
+    version,
+)
+from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, recognise
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, describe, leaves, map_tree
 
 SAME = 1e-4  # numbers are the same if they differ by <= 1e-4 x their size
 
@@ -147,7 +154,7 @@ def _broadcasts(loss: Loss, output: Tree, y: Tree, value: Any) -> bool:
 
     def alone(j: int) -> float:
         """Return the loss of one sample."""
-        both = (map_tree(lambda t: t.detach()[j : j + 1].clone(), tree) for tree in (output, y))
+        both = (map_rows(lambda t: t.detach()[j : j + 1].clone(), tree) for tree in (output, y))
         return float(loss(*both))
 
     try:

@@ -14,16 +14,14 @@ from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import check_fit, check_mean, rowwise
+from trimtab.problems.supervised.checks import check_first, check_fit, rowwise
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
-from trimtab.problems.supervised.flat import FlatModule, version
+from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
 from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
-from trimtab.problems.supervised.losses import Loss, shares
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, join, leaves
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
@@ -56,10 +54,9 @@ class MeanLoss:
     def check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
         with GENERATORS:
-            check_fit(who, data, self.model, self.loss)
-            if not self._loss_checked:
-                check_mean(who, data, self.model, self.loss)
-                self._loss_checked = True
+            check = check_fit if self._loss_checked else check_first
+            check(who, data, self.model, self.loss)
+            self._loss_checked = True
             form = self._closed_form
             if form is not None and not self._closed_form_checked and data.suits(form.layers):
                 self._check_closed_form(form, data)
@@ -89,7 +86,11 @@ class MeanLoss:
         model = self.thread_model
         model.mode(training)
         with _Naming(data.who):
-            return join([model(x, piece.X) for piece in self.output_pieces(data)])
+            pieces = self.output_pieces(data)
+            # What a module returns beside rows of samples, such as one number, cannot be joined.
+            if len(pieces) == 1:
+                return model(x, data.X)
+            return join([model(x, piece.X) for piece in pieces])
 
     def outputs_on_threads(self, x: Vector, data: Data) -> Tree:
         """Return the outputs without dropout, piece by piece on all cores: the same bits on any."""

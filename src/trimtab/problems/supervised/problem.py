@@ -28,29 +28,33 @@ from trimtab.problems.supervised.arguments import (
     numbers_of,
 )
 from trimtab.problems.supervised.batches import Sampling, batch_size
-from trimtab.problems.supervised.client_data import ClientData, check_clients, no_samples
+from trimtab.problems.supervised.clients import (
+    ClientData,
+    Part,
+    Unseen,
+    check_clients,
+    check_fraction,
+    no_samples,
+    with_own_tests,
+)
 from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
     counts_of,
     functions,
+    row_error,
     shares_of,
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.from_tables import FromTables
-from trimtab.problems.supervised.holdout import Part, check_fraction
-from trimtab.problems.supervised.losses import Loss, check_loss
+from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.objective import Objective
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.objective import Objective, Pooled
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.pooled import Pooled
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.row_error import row_error
 from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.unseen import Unseen, with_own_tests
+from trimtab.problems.supervised.tables import FromTables
 from trimtab.problems.supervised.vectorised import Vectorised
 
 

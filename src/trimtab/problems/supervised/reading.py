@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from trimtab._importing import describe_error
+from trimtab.problems.supervised.flat import Tree, form, leaves, map_tree
 from trimtab.problems.supervised.samples import (
     Data,
     columns,
@@ -18,7 +19,6 @@ from trimtab.problems.supervised.samples import (
     samples_of,
     stacked,
 )
-from trimtab.problems.supervised.trees import Tree, form, leaves, map_tree
 
 Collate = Callable[[list[Any]], Any]
 """What makes a batch of a list of samples: (X, y), or for OnBatch anything."""

@@ -11,8 +11,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from trimtab.compute.kernel import Layers, Samples
-from trimtab.problems.supervised.flat import first_line
-from trimtab.problems.supervised.trees import Tree, describe, form, join, leaves, map_tree
+from trimtab.problems.supervised.flat import (
+    Tree,
+    describe,
+    first_line,
+    form,
+    join,
+    leaves,
+    map_tree,
+)
 
 
 @dataclass(frozen=True)
@@ -134,35 +141,59 @@ def as_tree(what: str, part: Any, n: int) -> Tree:
 def rows_of(item: Any) -> int:
     """Return how many samples there are in a pair, or in a dict or tuple of columns."""
     if hasattr(item, "shape"):
-        return len(item) if len(item.shape) else 0
+        return _length(item)
     inside = list(item.values()) if isinstance(item, Mapping) else list(item)
     for part in inside:
         if hasattr(part, "shape"):
-            return len(part) if len(part.shape) else 0
+            return _length(part)
         if isinstance(part, Mapping) and part:
             return rows_of(part)
     last = inside[-1] if inside else ()
     arrays = isinstance(last, tuple) and all(_is_array(each) for each in last)
-    return len(last[0]) if arrays and last else len(last)
+    return _length(last[0]) if arrays and last else len(last)
 
 
 def _is_side_by_side(part: Any, n: int) -> bool:
     """Tell whether a tuple holds tensors of n rows each, and not n rows."""
     if not isinstance(part, tuple) or len(part) in (0, n):
         return False
-    return all(isinstance(each, Mapping) or (_is_array(each) and len(each) == n) for each in part)
+    return all(
+        isinstance(each, Mapping) or (_is_array(each) and _length(each) == n) for each in part
+    )
 
 
 def _is_array(part: Any) -> bool:
     return bool(getattr(part, "shape", ()))
 
 
+def is_sparse(part: Any) -> bool:
+    """Return whether this is a sparse tensor, or a sparse matrix of SciPy, which has no length."""
+    if isinstance(part, Tensor):
+        return part.layout is not torch.strided
+    return type(part).__module__.startswith("scipy.sparse")
+
+
+def _refuse_sparse(what: str, part: Any) -> None:
+    if is_sparse(part):
+        how = "to_dense" if isinstance(part, Tensor) else "toarray"
+        raise ValueError(
+            f"{what} are sparse, a {type(part).__name__}; pass them dense, as .{how}() returns "
+            "them."
+        )
+
+
+def _length(part: Any) -> int:
+    return int(part.shape[0]) if len(part.shape) else 0
+
+
 def as_tensor(what: str, part: Any) -> Tensor:
     """Return numbers as a plain tensor: from a tensor, an array, a table or a list of them."""
+    _refuse_sparse(what, part)
+    if "complex" in str(getattr(part, "dtype", "")):
+        raise ValueError(
+            f"{what} are complex; pass real numbers, e.g. real and imaginary parts as columns."
+        )
     if isinstance(part, Tensor):
-        if part.is_complex() or part.layout is not torch.strided:
-            kind = "complex" if part.is_complex() else "sparse"
-            raise ValueError(f"{what} are {kind}; pass real numbers in a dense tensor.")
         as_is = type(part) is Tensor and not part.requires_grad
         plain: Tensor = part if as_is else part.detach().as_subclass(Tensor)
         return plain.clone() if plain.is_inference() else plain
@@ -236,7 +267,7 @@ def check_dataset(who: str, dataset: Any) -> None:
             f"{who} is a {type(dataset).__name__}; pass a pair (X, y), or a Dataset with a length "
             "whose samples are such pairs."
         )
-    if isinstance(dataset, Mapping | str | Tensor | numpy.ndarray):
+    if isinstance(dataset, Mapping | str | Tensor | numpy.ndarray) or is_sparse(dataset):
         raise ValueError(
             f"{who} is a {type(dataset).__name__}; pass a pair (X, y) of inputs and targets."
         )
@@ -268,6 +299,7 @@ def _parts(who: str, j: int, sample: Any, on_batch: bool) -> Any:
 
 def _numbers(what: str, part: Any) -> Any:
     """Return lists and tuples of numbers as tensors; dicts, and tuples of tensors, as they are."""
+    _refuse_sparse(what, part)
     if isinstance(part, Mapping):
         return {key: _numbers(what, each) for key, each in part.items()}
     if isinstance(part, tuple) and any(isinstance(p, Mapping) or _is_array(p) for p in part):
@@ -278,7 +310,7 @@ def _numbers(what: str, part: Any) -> Any:
 def is_columns(item: Any, *, on_batch: bool) -> bool:
     """Tell whether there is a row for each sample: a pair (X, y); for OnBatch also a dict."""
     if on_batch and isinstance(item, tuple) and len(item) > 2:
-        return all(_is_array(each) and len(each) == len(item[0]) for each in item)
+        return all(_is_array(each) and _length(each) == _length(item[0]) for each in item)
     return is_pair(item) or (on_batch and isinstance(item, Mapping))
 
 
@@ -294,4 +326,4 @@ def is_pair(item: Any) -> bool:
         return not all(isinstance(part, Mapping) for part in item) or isinstance(item, tuple)
     inner = [each for part in item for each in part]
     rows = isinstance(item, tuple) and all(_is_array(each) for each in inner)
-    return rows and len({len(each) for each in inner}) == 1
+    return rows and len({_length(each) for each in inner}) == 1

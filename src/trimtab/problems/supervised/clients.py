@@ -1,0 +1,397 @@
+"""The clients of Supervised: training data, rows held out of them, test and validation data.
+
+Each is read when it is first used, and checked once.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, dtype
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from trimtab.compute.kernel import BadDataError, ClientSamples, Layers, SampleCache, Samples
+from trimtab.core.streams import SPLIT, stream
+from trimtab.problems.supervised.flat import describe, leaves, map_tree
+from trimtab.problems.supervised.reading import Loose, Reader, size
+from trimtab.problems.supervised.samples import Data, check_dataset, columns, is_columns, is_sparse
+
+_ENOUGH = 5  # a client gives up rows if it has n_i >= 5
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One side of a split of every client: the rows to learn from, or those held out.
+
+    A sequence as lazy as `whole`: a client is read when it is asked for. Which rows are held out
+    depends on (seed, client) and on how many it has; the others stay in their order.
+    """
+
+    whole: Sequence[Any]
+    fraction: float
+    seed: int
+    held: bool  # whether these are the rows held out
+    loose: bool = False  # whether a client is a sequence of samples for a `collate`
+    on_batch: bool = False  # whether samples may be anything, for a loss of module and batch
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __getitem__(self, i: int) -> Any:
+        item, who = self.whole[i], f"client {i}"
+        if isinstance(item, TensorDataset) and len(item.tensors) == 2:
+            item = item.tensors
+        if isinstance(item, Data):
+            return item.take(self._rows(i, len(item)).to(item.device))
+        if self.loose or not is_columns(item, on_batch=self.on_batch):
+            check_dataset(who, item)
+            return Subset(item, self._rows(i, len(item)).tolist())
+        whole = Data(*columns(who, item, on_batch=self.on_batch))
+        sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
+        if len(sizes) > 1 or 0 in sizes:
+            return whole.batch  # Whoever reads them says what is wrong.
+        rows = self._rows(i, len(whole))
+        return map_tree(lambda leaf: leaf[rows.to(leaf.device)], whole.batch)
+
+    def size(self, i: int) -> int:
+        """Return how many rows client i has on this side."""
+        n = self.whole_size(i)
+        out = held_out(n, self.fraction)
+        return out if self.held else n - out
+
+    def whole_size(self, i: int) -> int:
+        """Return how many rows client i has on both sides."""
+        return size(self.whole[i], loose=self.loose, on_batch=self.on_batch)
+
+    def _rows(self, i: int, n: int) -> Tensor:
+        order = torch.randperm(n, generator=stream(self.seed, SPLIT, i))
+        out = held_out(n, self.fraction)
+        return (order[:out] if self.held else order[out:]).sort().values
+
+
+def held_out(n: int, fraction: float) -> int:
+    """Return how many of n rows are held out: at least one of five or more, of fewer none.
+
+    >>> [held_out(n, 0.1) for n in (1, 4, 5, 20, 100)]
+    [0, 0, 1, 2, 10]
+    """
+    return min(n - 1, max(1, round(fraction * n))) if n >= _ENOUGH else 0
+
+
+def check_fraction(fraction: float) -> None:
+    """Refuse what is no part of a client's rows."""
+    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    if not number or not 0 < fraction < 1:
+        raise ValueError(f"fraction={fraction!r} of each client's rows; pass one between 0 and 1.")
+
+
+_PIECE = 256  # of samples that a collate makes batches of, <= 256 are looked at together
+_KEPT = 128  # of a lazy sequence, <= 128 clients stay in memory
+
+
+class ClientData:
+    """A sequence of clients, possibly lazy; `self[i]` is read, and passed to `check`, when needed.
+
+    What a list or tuple holds is kept once read; of another sequence, the last few clients used.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Any],
+        reader: Reader,
+        check: Callable[[str, Data], None],
+        name: str = "client",
+    ) -> None:
+        self.clients, self.reader, self.check = clients, reader, check
+        self.name = name  # what they are called in errors, before the number
+        self.in_memory = isinstance(whole(clients), list | tuple)
+        self._read: OrderedDict[int, Data] = OrderedDict()
+        self._part = clients if isinstance(clients, Part) else None
+        self._lock = Lock()  # Executors read from several threads.
+        self._cache = SampleCache()
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def size(self, i: int) -> int:
+        """Return the number of samples of client i."""
+        if i in self._read:
+            return len(self._read[i])
+        try:
+            part = self._part
+            return self.reader.size(self.clients[i]) if part is None else part.size(i)
+        except TypeError:
+            return len(self[i])  # Reading it says what is wrong with it.
+
+    def whole_size(self, i: int) -> int:
+        """Return the number of samples of client i, those held out for validation as well."""
+        return self.size(i) if self._part is None else self._part.whole_size(i)
+
+    def targets(self) -> list[Any] | None:
+        """Return the targets of each client; None where clients would have to be read for them."""
+        return [self[i].y for i in range(len(self))] if self.in_memory else None
+
+    def __getitem__(self, i: int) -> Data:
+        if self.in_memory and i in self._read:
+            return self._read[i]  # It is never dropped.
+        who = f"{self.name} {i}"
+        with self._lock:
+            if i in self._read:
+                self._read.move_to_end(i)
+                return self._read[i]
+            data = self.reader.read(who, self.clients[i])
+            check_data(who, data)
+            self.check(who, data)
+            self._read[i] = data
+            if not self.in_memory and len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+            return data
+
+    def for_kernel(self, clients: Sequence[int], layers: Layers, kind: dtype) -> ClientSamples | None:
+        """Return the data of some clients as a kernel reads them; None if it cannot."""
+        what = layers, kind, tuple(clients)
+        found = self._cache.get(what)
+        if found is not None:
+            return found
+        data, samples = [self[i] for i in clients], list[Samples]()
+        for place, each in enumerate(data):
+            try:
+                own = each.for_kernel(layers, kind)
+            except BadDataError as error:
+                raise error.at_position(place) from None
+            if own is None:
+                return None
+            samples.append(own)
+        found = ClientSamples(samples)
+        if self.in_memory:  # Others come and go.
+            self._cache.keep(what, [part for each in data for part in (each.X, each.y)], found)
+        return found
+
+
+def whole(clients: Sequence[Any]) -> Sequence[Any]:
+    """Return clients as they were given, before some of their rows were held out."""
+    return clients.whole if isinstance(clients, Part) else clients
+
+
+def check_clients(clients: Any) -> None:
+    """Refuse what is no sequence of clients."""
+    kind = type(clients).__name__
+    if isinstance(clients, Mapping):
+        raise ValueError(f"clients is a {kind}; pass a list, such as list(clients.values()).")
+    if isinstance(clients, DataLoader | Tensor | numpy.ndarray | str | TensorDataset):
+        raise ValueError(f"clients is a {kind}; pass a list with a pair (X, y) for each client.")
+    if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
+        raise ValueError(f"clients is a {kind}; pass a list, such as list(clients).")
+    if len(clients) == 0:
+        raise ValueError("Supervised: there are no clients; pass at least one.")
+    if not isinstance(clients, list | tuple):
+        return
+    for i, client in enumerate(clients):
+        if isinstance(client, Tensor | numpy.ndarray) or is_sparse(client):
+            raise ValueError(
+                f"client {i} is a {type(client).__name__}, not a pair; pass a list with a pair "
+                "(X, y) for each client, [(X, y)] if there is one."
+            )
+
+
+def check_data(who: str, data: Data) -> None:
+    """Refuse what no model can learn from."""
+    if isinstance(data, Loose):
+        if not len(data):
+            raise no_samples(who)
+        for start in range(0, len(data), _PIECE):
+            _check_finite(who, data.cut(start, start + _PIECE), start)
+        return
+    inputs, targets = leaves(data.X), leaves(data.y)
+    if not all(leaf.dim() for leaf in inputs):
+        raise ValueError(f"{who} has one number as its inputs; pass samples, one in each row.")
+    if not len(data):
+        raise no_samples(who)
+    counts = [len(leaf) for leaf in inputs]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"{who} has {counts[0]} rows in one part of its inputs but "
+            f"{next(count for count in counts if count != counts[0])} in another; pass a row for "
+            "each sample in every part."
+        )
+    for y in targets:
+        if y.dim() == 0 or y.shape[0] != counts[0]:
+            raise ValueError(
+                f"{who} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+                "pass as many of one as of the other."
+            )
+    _check_finite(who, data, 0)
+
+
+def _check_finite(who: str, data: Data, first: int) -> None:
+    for name, tree in (("inputs", data.X), ("targets", data.y)):
+        for part in leaves(tree):
+            if part.is_floating_point() and not bool(part.isfinite().all()):
+                row = int((~part.isfinite().reshape(len(part), -1).all(1)).nonzero()[0])
+                raise ValueError(
+                    f"{who} has NaN or infinity in its {name} (first in sample {first + row}); "
+                    "drop or fill in such samples."
+                )
+
+
+def no_samples(who: str) -> ValueError:
+    """Return the error that refuses an empty client."""
+    return ValueError(f"{who} has no samples; leave it out, or give it data.")
+
+
+_OWN = "the test part of client"
+
+
+class Unseen:
+    """Test and validation data; each is read and checked when first used, and then kept."""
+
+    def __init__(
+        self,
+        test: Any,
+        tests: Sequence[Any] | None,
+        validation: Any,
+        reader: Reader,
+        check: Callable[[str, Data], None],
+    ) -> None:
+        self.given, self.tests, self.held_out = test, tests, validation
+        self.reader, self.check = reader, check
+        self._own = None if tests is None else ClientData(tests, reader, check, _OWN)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test set: one that was given, or all clients' own test parts."""
+        return self.given is not None or self.tests is not None
+
+    @cached_property
+    def test(self) -> Data:
+        """The test set that was given, else the clients' own test parts together."""
+        if self.given is not None or self.tests is None:
+            return self._read("the test set", self.given)
+        own = ((f"{_OWN} {i}", self.tests[i]) for i in range(len(self.tests)))
+        return self._pooled("the test set", own)
+
+    @cached_property
+    def has_validation(self) -> bool:
+        """Whether there are validation data; looks at clients until one gives up a row."""
+        if isinstance(self.held_out, Part):
+            return any(self.held_out.size(i) for i in range(len(self.held_out)))
+        return self.held_out is not None
+
+    @cached_property
+    def validation(self) -> Data:
+        """The validation data: those that were given, else the rows held out of all clients."""
+        if not isinstance(self.held_out, Part):
+            return self._read("the validation data", self.held_out)
+        held = self.held_out
+        rows = ((f"client {i}", held[i] if held.size(i) else None) for i in range(len(held)))
+        return self._pooled("the validation data", rows)
+
+    def has_own(self, i: int) -> bool:
+        """Tell whether client i has a test part of its own."""
+        return self.tests is not None and self.tests[i] is not None
+
+    def own(self, i: int) -> Data | None:
+        """Return the test part of client i; None if it has none."""
+        return self._own[i] if self._own is not None and self.has_own(i) else None
+
+    def _read(self, who: str, item: Any) -> Data:
+        data = self.reader.read(who, item)
+        check_data(who, data)
+        self.check(who, data)
+        return data
+
+    def _pooled(self, who: str, items: Iterable[tuple[str, Any]]) -> Data:
+        """Return the samples of all clients that have some, one client after the other."""
+        parts: list[Data] = []
+        for whose, item in items:
+            if item is not None:
+                part = self.reader.read(whose, item)
+                check_data(whose, part)
+                if parts and _shapes(part) != _shapes(parts[0]):
+                    self.check(parts[0].who, parts[0])
+                    self.check(whose, part)
+                parts.append(part)
+        if not parts:
+            raise no_samples(who)
+        pooled = _joined(who, parts)
+        self.check(who, pooled)
+        return pooled
+
+
+def with_own_tests(
+    clients: Sequence[Any], tests: Sequence[Any] | None
+) -> tuple[Sequence[Any], Sequence[Any] | None]:
+    """Return clients as pairs, and the test parts of those given as (X, y, (X_test, y_test))."""
+    triples = isinstance(clients, list | tuple) and any(map(is_triple, clients))
+    if triples and tests is not None:
+        raise ValueError(
+            "clients have test parts of their own, (X, y, test), and tests= gives others; pass "
+            "one of the two."
+        )
+    if triples:
+        tests = [item[2] if is_triple(item) else None for item in clients]
+        clients = [tuple(item[:2]) if is_triple(item) else item for item in clients]
+    if tests is None:
+        return clients, None
+    if not (hasattr(tests, "__len__") and hasattr(tests, "__getitem__")) or isinstance(tests, dict):
+        raise ValueError(
+            f"tests is a {type(tests).__name__}; pass a list with a pair (X, y), or None, for each "
+            "client."
+        )
+    if len(tests) != len(clients):
+        raise ValueError(
+            f"tests has {len(tests)} parts for {len(clients)} clients; pass one for each client, "
+            "None for one that has none."
+        )
+    if isinstance(tests, list | tuple) and all(item is None for item in tests):
+        return clients, None
+    return clients, tests
+
+
+def is_triple(item: Any) -> bool:
+    """Tell whether a client is (X, y, test): X and y are tensors or arrays, so it is no samples.
+
+    >>> import torch
+    >>> is_triple((torch.zeros(2, 3), torch.zeros(2), (torch.zeros(1, 3), torch.zeros(1))))
+    True
+    >>> is_triple([([0.0, 1.0], 1), ([1.0, 1.0], 0), ([2.0, 0.0], 1)])
+    False
+    """
+    three = isinstance(item, tuple | list) and len(item) == 3
+    if not three or isinstance(item[2], Mapping) or hasattr(item[2], "shape"):
+        return False
+    parts = [part for given in item[:2] for part in _inside(given)]
+    if not any(isinstance(given, tuple) for given in item[:2]):
+        return bool(parts) and all(hasattr(part, "shape") for part in parts)
+    # Three samples (x, y) in a tuple look much the same.
+    rows = {len(part) if getattr(part, "shape", ()) else 0 for part in parts}
+    return isinstance(item, tuple) and len(rows) == 1 and 0 not in rows
+
+
+def _inside(part: Any) -> list[Any]:
+    """Return the parts of inputs or targets; what is one tensor or array, as one."""
+    if isinstance(part, Mapping):
+        return list(part.values())
+    return list(part) if isinstance(part, tuple) else [part]
+
+
+def _shapes(data: Data) -> Any:
+    if isinstance(data, Loose):
+        return data.form
+    return data.form, [(y.shape[1:], y.dtype) for y in leaves(data.y)]
+
+
+def _joined(who: str, parts: Sequence[Data]) -> Data:
+    try:
+        return parts[0].joined(parts[1:], who)
+    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+        inputs, targets = {describe(part.X) for part in parts}, {describe(part.y) for part in parts}
+        shapes = sorted(inputs if len(inputs) > 1 else targets)
+        raise ValueError(
+            f"{who} come in shapes {' and '.join(shapes)}; give all clients the same."
+        ) from error
