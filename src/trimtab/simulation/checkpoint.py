@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 WITH_SNAPSHOTS = 2  # the format of files whose client states are elsewhere
-_SETTINGS = ("r", "S", "seed", "lost", "cohorts", "executor", "changes", "clients")
+_SETTINGS = ("r", "S", "seed", "lost", "slow", "cohorts", "executor", "changes", "clients")
 
 
 def save(sim: "Simulation", path: Path) -> None:
@@ -75,7 +75,7 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         )
     if missing:
         raise damaged(path, f"it has no {min(missing)}")
-    if saved.get("results", 1) != RESULTS:
+    if saved.get("results") != RESULTS:
         warnings.warn(
             f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
             "rounds to come are not those that it would have run.",
