@@ -6,8 +6,7 @@
 
 For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
 of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case
-in results/account; until all of them are there, the page says how many are, and what the last whole
-account said, whose records are in results/diagnosis.
+in results/account; until all of them are there, the page says how many are.
 """
 
 import json
@@ -29,8 +28,8 @@ from trimtab.core.threads import one_thread
 from trimtab.diagnosis.candidates import named
 
 ROOT = Path(__file__).resolve().parents[1]
-NEW, LAST = (ROOT / "results" / name for name in ("account", "diagnosis"))
-TIMES = LAST / "time.json"  # what diagnosis_time.py measured
+ACCOUNT = ROOT / "results" / "account"
+TIMES = ROOT / "results" / "diagnosis" / "time.json"  # what diagnosis_time.py measured
 R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
@@ -45,14 +44,6 @@ the samples; hospitals for heart; concrete is regression; networks have eight cl
 transformer reads eight roles of Shakespeare; S5 where 5 clients take part. Seeds are of 7001 and
 above, used nowhere before. eps is a hundredth of the start's f - f*, for quadratics a thousandth,
 for networks a tenth."""
-NAMES_OF_LAST = """\
-**This account is of the diagnosis before its numbers had intervals**; the one after it (47 cases,
-`make account`) takes its place when it is whole. Names: G and delta for quadratics (L/mu about
-100, ten clients); per cent of similarity for digits, EMNIST (ten letters, 7 x 7 pixels) and a9a
-(3,000 rows), ten clients each; hospitals for heart; S5 where 5 of 10 clients take part. eps is a
-hundredth of the start's f - f*, for quadratics a thousandth, without l2 a twentieth.
-`digits-50-cut-short` is `digits-50` with 0.06 seconds (`--minutes 0.001`) and the target of
-`digits-50`."""
 
 
 class Loss:
@@ -180,16 +171,16 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
     """Compute the cases that have no record yet, then write the page."""
     os.nice(0 if only_page else 15)
-    NEW.mkdir(parents=True, exist_ok=True)
-    known = records(NEW)
+    ACCOUNT.mkdir(parents=True, exist_ok=True)
+    known = records()
     for name in () if only_page else names or CASES:
         if again or name not in known:
             with one_thread():
                 record = account(CASES[name], known.get(name))
-            write_json(NEW / f"{name}.json", record)
+            write_json(ACCOUNT / f"{name}.json", record)
             click.echo(f"{name}: {judge(record)} {record['seconds']}")
             sys.stdout.flush()
-    (ROOT / "docs" / "diagnosis.md").write_text(page(published()), "utf-8")
+    (ROOT / "docs" / "diagnosis.md").write_text(page(records()), "utf-8")
 
 
 def judge(record: dict[str, Any]) -> dict[str, Any]:
@@ -205,16 +196,10 @@ def judge(record: dict[str, Any]) -> dict[str, Any]:
     return {"advised": mine, "best": best, "ratio": ratio}
 
 
-def records(folder: Path) -> dict[str, Any]:
-    """Return the records of a folder by case, in the order of the cases."""
-    found = {path.stem: path for path in sorted(folder.glob("*.json")) if path != TIMES}
-    order = [*(name for name in CASES if name in found), *(n for n in found if n not in CASES)]
-    return {name: json.loads(found[name].read_text("utf-8")) for name in order}
-
-
-def published() -> dict[str, Any]:
-    """Return the records of the new account, as far as it is; before its first, of the last one."""
-    return records(NEW) or records(LAST)
+def records() -> dict[str, Any]:
+    """Return the records of the account by case, in the order of the cases."""
+    paths = {name: ACCOUNT / f"{name}.json" for name in CASES}
+    return {name: json.loads(p.read_text("utf-8")) for name, p in paths.items() if p.exists()}
 
 
 def advised(record: dict[str, Any]) -> bool:
@@ -238,7 +223,7 @@ def table(recorded: dict[str, Any]) -> str:
     for name, record in recorded.items():
         diagnosis, verdict = record["diagnosis"], judge(record)
         ratio = "none" if verdict["ratio"] is None else f"{verdict['ratio']:.2f}"
-        known = diagnosis["delta"] is not None and not diagnosis.get("rough", False)
+        known = diagnosis["delta"] is not None and not diagnosis["rough"]
         cells = (
             name,
             f"{diagnosis['zeta']:.2g}",
@@ -313,13 +298,10 @@ def page(recorded: dict[str, Any]) -> str:
             "algorithms; advice that does not say so counts as missed.)"
         ]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
-    of_now = set(recorded) <= set(CASES)
-    if of_now and len(recorded) < len(CASES):
-        last = records(LAST)
+    if len(recorded) < len(CASES):
         sentences += [
             f"**{len(recorded)} of {len(CASES)} cases are in**; `make account` goes on with the "
-            f"others. The last whole account, of version 0.1.0 and before numbers had intervals, "
-            f"had {share_of(last)}."
+            "others."
         ]
     text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
     return text.format(
@@ -327,7 +309,7 @@ def page(recorded: dict[str, Any]) -> str:
         share=share_of(recorded),
         missed=" ".join(sentences),
         within=WITHIN,
-        names=NAMES if of_now else NAMES_OF_LAST,
+        names=NAMES,
         times=times(),
     )
 

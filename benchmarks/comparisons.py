@@ -25,6 +25,7 @@ from trimtab.algorithms.registry import build, kind
 from trimtab.bench import WORKLOADS, check_same_machine, machine, problem_of
 from trimtab.core import Vector
 from trimtab.problems.problem import Problem
+from trimtab.simulation import Rounds
 from trimtab.studies.compare import DEFAULT
 from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import moved, repeat
@@ -72,7 +73,7 @@ def searched_as_before(problem: Problem, K: int, R: int) -> Generator[RoundDone,
 
         def start(eta: float, x: Vector | None = None, of: Any = of) -> Trial:
             algorithm = build(of, **{of.step: eta}, **({"K": K} if of.has_K else {}))
-            return Trial(algorithm, problem, Record(None, {}), keep_best=True, x=x)
+            return Trial(algorithm, problem, Record(None, {}), Rounds(x=x), keep_best=True)
 
         trials = yield from race(start, goal, R)
         winner = ranked(trials, goal)[0]

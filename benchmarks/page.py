@@ -215,8 +215,7 @@ def _floor(microseconds: dict[str, float] | None) -> str:
 
 
 def _scale(record: dict[str, Any]) -> Iterable[list[str]]:
-    for case in record["cases"]:
-        c = {"d": record.get("d"), **case}  # Older records have one d for all.
+    for c in record["cases"]:
         limit = "none" if c["memory"] is None else f"{c['memory'] / 1e6:.0f} MB"
         numbers = [f"{c[name]:,}" for name in ("d", "N", "S", "R")]
         measured = ("peak MB", "vectors", "MB on disk", "ms per round")

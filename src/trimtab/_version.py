@@ -5,9 +5,9 @@ from importlib.metadata import version
 
 __version__ = "0.2.0"
 
-# Changes whenever the same settings give other numbers; 0.1.0 wrote none and was 1. With 3, losses
-# other than cross-entropy and activations other than ReLU come from the kernel, and gradients of
-# other small modules from captured graphs.
+# Changes whenever the same settings give other numbers. With 3, losses other than cross-entropy and
+# activations other than ReLU come from the kernel, and gradients of other small modules from
+# captured graphs.
 RESULTS = 3
 
 

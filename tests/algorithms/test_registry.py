@@ -359,11 +359,6 @@ def test_an_executor_of_ones_own(tmp_path, refused):
         simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), executor=Backwards)
 
 
-@pytest.mark.parametrize(("old", "new"), [("wide", "fused"), ("workers", "threads")])
-def test_old_names_of_executors_are_understood(old, new):
-    assert simulate(Sgd(eta=0.1), quadratic_problem(), executor=old).executor == new
-
-
 def test_names_need_no_torch():
     code = (
         "import sys; from trimtab.algorithms.registry import NAMES; import trimtab.errors\n"

@@ -98,7 +98,7 @@ def test_a_step_beyond_two_over_L_is_explained_by_the_L_it_shows(kind, K):
     assert text.endswith("not 0.5.")
 
 
-@pytest.mark.parametrize("executor", ["loop", "batched", "workers"])
+@pytest.mark.parametrize("executor", ["loop", "batched", "threads"])
 def test_one_client_that_moves_alone_is_named(executor):
     A = torch.ones(6, 3, dtype=torch.float64)
     A[4] = 500

@@ -14,10 +14,8 @@ from trimtab.cli import main
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.setup.job import start_job
 from trimtab.federation.setup.operator_folder import create
-from trimtab.federation.setup.status import status_of
-from trimtab.federation.storage import ledger
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.summary import read_summary, without_summary
+from trimtab.federation.storage.summary import read_summary
 
 PROBLEM = """
 from torch import nn
@@ -120,22 +118,6 @@ def test_the_helps_of_the_group_are_those_of_the_commands():
     for name, text in COMMANDS.items():
         said = " ".join(federate.get_command(None, name).help.split())
         assert said == text, name
-
-
-def test_a_checkpoint_of_0_1_0_has_no_summary_and_is_read_as_a_whole(operator, monkeypatch):
-    expected, state = status_of(operator), operator / "state"
-    standing = ledger.read_standing(state)
-    message = ledger._message
-
-    def older(standing):
-        made = message(standing)
-        return type(made)(without_summary(made.header), made.arrays)
-
-    monkeypatch.setattr(ledger, "_message", older)
-    facts = {"cohort": ["rome"], "metrics": {"accuracy": 0.5}, "bytes_up": 0}
-    Ledger(state).commit(standing, "round", **facts)
-    assert b"summary" not in (state / "checkpoint.safetensors").read_bytes()
-    assert status_of(operator) == expected
 
 
 @pytest.mark.parametrize("cut", [4, 100, -1])

@@ -18,7 +18,8 @@ from trimtab._processes import Child
 from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
 from trimtab.problems.metrics import ACCURACY, LOSS
-from trimtab.studies.baselines import run_alone
+from trimtab.simulation import Rounds
+from trimtab.studies.baselines import AloneSimulation
 from trimtab.studies.budget import two_digits
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry
@@ -243,8 +244,8 @@ def test_each_client_alone_may_begin_with_a_row_of_its_own():
     problem = classifier()
     alone = Alone(problem, problem.evaluate)
     X = alone.x0() + torch.arange(3.0)[:, None]
-    assert torch.equal(run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X).server.x, X)
-    one = run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X[1])
+    assert torch.equal(AloneSimulation(FedAvg(eta_l=0.1, K=1), alone, Rounds(x=X)).server.x, X)
+    one = AloneSimulation(FedAvg(eta_l=0.1, K=1), alone, Rounds(x=X[1]))
     assert torch.equal(one.server.x, X[1].expand(3, -1))
 
 

@@ -74,7 +74,9 @@ class ShardActor:
         from trimtab._importing import describe_error
 
         ours = isinstance(error, ValueError | OSError)
-        sentence = (str(error).strip().splitlines() or [""])[0] if ours else f"{describe_error(error)}."
+        sentence = (
+            (str(error).strip().splitlines() or [""])[0] if ours else f"{describe_error(error)}."
+        )
         return Failure(f"{self.node}: {sentence}", isinstance(error, OSError))
 
 

@@ -18,8 +18,8 @@ from trimtab._files import write_json
 from trimtab.cluster.shard import SnapshotFile
 from trimtab.cluster.wire import pack, unpack
 from trimtab.core import State, leaves, nbytes
+from trimtab.simulation.checkpoint import reading
 from trimtab.simulation.client_states import files_of
-from trimtab.simulation.tensor_file import reading
 
 if TYPE_CHECKING:
     from trimtab.cluster.driver import Driver

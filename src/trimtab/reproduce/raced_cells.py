@@ -21,7 +21,7 @@ from trimtab.reproduce import names
 from trimtab.reproduce.raced_record import SMALL, Candidate, RacedRecord, Setting, read_raced, stays
 from trimtab.reproduce.records import Records
 from trimtab.reproduce.reproduction import Cell, Computing
-from trimtab.simulation import step_size
+from trimtab.simulation import Rounds, step_size
 from trimtab.studies.fragility import Again, judge, moved, repeat
 from trimtab.studies.goal import Goal
 from trimtab.studies.race import AS_GOOD, Start, Trials, race, ranked
@@ -131,7 +131,8 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     def start(eta: float, x: Vector | None = None) -> Trial:
         record = _begun(scratch / f"eta{eta:.6g}{'' if x is None else '-again'}", s, eta)
         algorithm = names.build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g, a=s.a)
-        return Trial(algorithm, problem, record, save_every=SAVE_EVERY, S=s.S, seed=s.seed, x=x)
+        rounds = Rounds(S=s.S, seed=s.seed, x=x)
+        return Trial(algorithm, problem, record, rounds, save_every=SAVE_EVERY)
 
     goal = Goal(ACCURACY, s.target)
     if s.eta is not None:

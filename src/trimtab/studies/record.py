@@ -68,8 +68,8 @@ class RoundLine:
     spread: float | None = None
     cosine: float | None = None
     clients: int = 0
-    exchanges: int = 0  # 0 in files of version 0.1.0, which did not count them
-    work: int = 0  # the sample gradients at clients; 0 in files of version 0.1.0
+    exchanges: int = 0
+    work: int = 0  # the sample gradients at clients
     metrics: dict[str, float | None] = field(default_factory=dict)
 
     @classmethod
@@ -199,7 +199,7 @@ def _start_folder(path: Path, kind: str, settings: dict[str, Any]) -> None:
 
 def _check_version(folder: Path, saved: dict[str, Any]) -> None:
     """Refuse to go on with numbers of another kind."""
-    if saved.get("results", 1) != RESULTS or saved.get("format") != FORMAT:
+    if saved.get("results") != RESULTS or saved.get("format") != FORMAT:
         raise BadArgument(
             "out",
             "{folder} was written by trimtab {theirs}, whose numbers are not those of this one, "

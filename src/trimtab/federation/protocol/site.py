@@ -37,8 +37,8 @@ from trimtab.federation.message import (
 )
 from trimtab.federation.protocol.claims import shown
 from trimtab.federation.protocol.policy import (
+    LocalSteps,
     OutsidePolicy,
-    Pace,
     check_algorithm,
     check_request,
     check_round,
@@ -150,7 +150,7 @@ class Site:
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
         draws = client_random(seed, index, r, number + 1)
-        pace: Pace = pace_of(capabilities(self.problem), index, seed, r)
+        pace: LocalSteps = pace_of(capabilities(self.problem), index, seed, r)
         if self.policy is not None:
             pace = limited(self.policy, pace)
         g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)

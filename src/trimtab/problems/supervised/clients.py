@@ -152,7 +152,9 @@ class ClientData:
                 self._read.popitem(last=False)
             return data
 
-    def for_kernel(self, clients: Sequence[int], layers: Layers, kind: dtype) -> ClientSamples | None:
+    def for_kernel(
+        self, clients: Sequence[int], layers: Layers, kind: dtype
+    ) -> ClientSamples | None:
         """Return the data of some clients as a kernel reads them; None if it cannot."""
         what = layers, kind, tuple(clients)
         found = self._cache.get(what)

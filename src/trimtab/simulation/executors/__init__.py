@@ -15,16 +15,14 @@ from trimtab.problems.paths import path_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors.batched import Batched
 from trimtab.simulation.executors.executor import Exchange, Executor
-from trimtab.simulation.executors.fused import Fused
 from trimtab.simulation.executors.loop import Loop
-from trimtab.simulation.executors.threads import Threads
+from trimtab.simulation.executors.threads import Fused, Threads
 from trimtab.simulation.executors.tree import Tree
 
 EXECUTORS: dict[str, Executor] = {
     executor.name: executor for executor in (Loop(), Fused(), Batched(), Threads())
 }
 _LOG = getLogger("trimtab")
-OLD_NAMES = {"wide": "fused", "workers": "threads"}  # of version 0.1.0
 
 
 def choose(problem: Problem, S: int) -> Executor:
@@ -36,18 +34,17 @@ def choose(problem: Problem, S: int) -> Executor:
 
 def known(name: str) -> bool:
     """Tell whether an executor of this name comes with trimtab."""
-    return OLD_NAMES.get(name, name) in EXECUTORS or _tree(name) is not None
+    return name in EXECUTORS or _tree(name) is not None
 
 
 def executor_of(wanted: Any, problem: Problem, S: int) -> Executor:
     """Return the executor of a name, or an executor as it is."""
     if isinstance(wanted, str):
-        name = OLD_NAMES.get(wanted, wanted)
-        if name == "auto":
+        if wanted == "auto":
             return choose(problem, S)
-        if name in EXECUTORS:
-            return EXECUTORS[name]
-        wanted = _tree(name) or wanted
+        if wanted in EXECUTORS:
+            return EXECUTORS[wanted]
+        wanted = _tree(wanted) or wanted
     if isinstance(wanted, Executor) and not isinstance(wanted, type):
         return wanted.begin(problem, S)
     names = ", ".join(EXECUTORS)
