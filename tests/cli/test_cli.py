@@ -287,7 +287,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
-    monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[2])
+    monkeypatch.setattr("trimtab._importing._OURS", (Path(__file__).parents[2],))
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)
     assert "AssertionError: no message; this should not happen: please report it" in err

@@ -44,7 +44,6 @@ LEVELS = (
     ("studies",),
     ("diagnosis", "federation"),
     ("report",),
-    ("reproduce", "bench"),
     ("cli",),
     ("__main__",),
 )
@@ -151,9 +150,9 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        shown = ("cli", "report", "reproduce")
-        if part(f"{module}.") not in shown:
-            assert not outside(module) & {"click", "rich", "matplotlib"}, module
+        if part(f"{module}.") not in ("cli", "report"):
+            assert not outside(module) & {"click", "rich"}, module
+        assert "matplotlib" not in outside(module), module
 
 
 def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
@@ -177,9 +176,9 @@ def sentences(module):
     return [text for text in found if isinstance(text, str) and text not in documentation]
 
 
-# The pages of reproduce show commands, Flower has options of its own, and variables of CSS look so.
+# Flower has options of its own, and variables of CSS look so.
 SHOWN = (
-    *("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower"),
+    *("trimtab.cli", "trimtab.federation.transport.flower"),
     *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
 )
 
@@ -198,7 +197,7 @@ TESTS = Path(__file__).parents[1]
 def test_the_tests_mirror_the_package():
     rooms = {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()}
     folders = {path.name for path in TESTS.iterdir() if (path / "__init__.py").exists()}
-    assert folders == rooms | {"docs", "helpers", "mutants", "package"}
+    assert folders == rooms | {"docs", "helpers", "mutants", "package", "papers"}
     assert not list(TESTS.glob("test_*.py"))
     for room in rooms:
         assert list((TESTS / room).glob("test_*.py")), room

@@ -48,7 +48,8 @@ COMMANDS = {
 @click.group(
     cls=LazyGroup,
     helps=COMMANDS,
-    homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
+    homes={name: f"trimtab.cli.{name}" for name in COMMANDS}
+    | dict.fromkeys(("reproduce", "bench"), "trimtab_papers.commands"),
     sections=SECTIONS,
     examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},

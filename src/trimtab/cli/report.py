@@ -26,7 +26,7 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """
     from trimtab.report import write_pages
     from trimtab.report.sources import read_any
-    from trimtab.reproduce.report import holds_reproduction, write_reproduction
+    from trimtab_papers.report import holds_reproduction, write_reproduction
 
     papers = [folder for folder in folders if holds_reproduction(folder)]
     if papers and len(folders) > 1:
