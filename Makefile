@@ -49,7 +49,7 @@ test-docs: $(VENV)/installed-dev
 lock: $(VENV)/installed-dev
 	$(BIN)/python -m tests.package.lock
 
-# How much of src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+# How much of src and papers/src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/covered.py $(TESTS)
 

@@ -211,7 +211,9 @@ def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in ((name, cli.get_command(None, name)) for name in COMMANDS)
+        for name, command in (
+            (name, cli.get_command(None, name)) for name in cli.list_commands(None)
+        )
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]

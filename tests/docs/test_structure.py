@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import trimtab
+import trimtab_papers
 from trimtab import testing
 from trimtab.problems import partition
 from trimtab.problems.data.a9a import a9a
@@ -153,6 +154,29 @@ def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
         if part(f"{module}.") not in ("cli", "report"):
             assert not outside(module) & {"click", "rich"}, module
         assert "matplotlib" not in outside(module), module
+
+
+def test_trimtab_never_imports_its_papers():
+    for module in MODULES:
+        assert "trimtab_papers" not in outside(module), module
+
+
+PAPERS = Path(trimtab_papers.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PAPERS.rglob("*.py")), ids=lambda path: str(path.relative_to(PAPERS))
+)
+def test_the_papers_use_the_command_line_in_their_commands_only(path):
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            found.add(node.module)
+    if path.name != "commands.py":
+        assert not [n for n in found if n.startswith(("trimtab.cli", "click", "rich"))], path
 
 
 def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():

@@ -1,5 +1,7 @@
 """The page of a reproduction: what the paper says, what our records say, the figure, the table."""
 
+from collections.abc import Callable
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -12,19 +14,28 @@ from trimtab_papers.reproduction import Reproduction
 from trimtab_papers.verdicts import Claim, counted
 
 
-def holds_reproduction(folder: Path) -> bool:
-    """Tell whether a folder holds records of a reproduction."""
-    return any(folder.glob("*.json.gz"))
+def page_of_folder(folder: Path) -> Callable[[], str] | None:
+    """Return what makes the page of a folder with records; None for other folders.
+
+    `trimtab report` finds this function through the entry-point group `trimtab.pages`.
+    """
+    if not any(folder.glob("*.json.gz")):
+        return None
+    return partial(_page_of_records, folder)
 
 
 def write_reproduction(folder: Path, path: Path) -> Path:
     """Write the page of the records in a folder, which is called as its reproduction is."""
+    write_whole(path, _page_of_records(folder))
+    return path
+
+
+def _page_of_records(folder: Path) -> str:
     found = REPRODUCTIONS.get(folder.resolve().name)
     if found is None:
         known = ", ".join(REPRODUCTIONS)
         raise ValueError(f"{folder} is called as no reproduction is; rename it to one of {known}.")
-    write_whole(path, reproduction_page(found, read(folder)))
-    return path
+    return reproduction_page(found, read(folder))
 
 
 def reproduction_page(found: Reproduction, records: Records) -> str:

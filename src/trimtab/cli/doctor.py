@@ -148,6 +148,10 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 
 
 _EXTRAS = {  # what is imported, what it is for, and how it is installed
+    "trimtab_papers": (
+        "trimtab-papers, for `trimtab reproduce` and `trimtab bench`",
+        "pip install 'trimtab[papers]'",
+    ),
     "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
     "ray": ("Ray, for --cluster", "pip install 'trimtab[cluster]'"),
     "pandas": ("pandas, for Comparison.to_pandas", "pip install 'trimtab[pandas]'"),
