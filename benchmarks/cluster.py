@@ -30,7 +30,7 @@ from torch import Tensor
 
 from trimtab import Ray, Scaffold, Simulation, Tree, load_problem, simulate
 from trimtab._files import write_json
-from trimtab.bench import WORKLOADS, machine
+from trimtab_papers.bench import WORKLOADS, machine
 
 PROBLEMS = Path(__file__).with_name("cluster_problems.py")
 STORE = 80 * 2**20  # bytes of a node's object store

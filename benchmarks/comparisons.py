@@ -22,7 +22,6 @@ from rich.table import Table
 from trimtab import compare
 from trimtab._files import read_json, write_json
 from trimtab.algorithms.registry import build, kind
-from trimtab.bench import WORKLOADS, check_same_machine, machine, problem_of
 from trimtab.core import Vector
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
@@ -33,6 +32,7 @@ from trimtab.studies.goal import goal_of
 from trimtab.studies.race import race, ranked
 from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial
+from trimtab_papers.bench import WORKLOADS, check_same_machine, machine, problem_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from figures import ALGORITHMS, PEERS
 
-from trimtab.bench import WORKLOADS
-from trimtab.bench.measurement import met
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.bench.measurement import met
 
 FRAMEWORKS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
 JAX = ("jax",)

@@ -15,11 +15,11 @@ from figures import ALGORITHMS, PEERS, growth_figure, peers_figure
 from goals import ALL_PEERS, fastest, verdicts
 from matplotlib import rc_context
 
-from trimtab.bench import WORKLOADS
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
 from trimtab.problems.paths import WORTH_A_GRAPH
 from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
-from trimtab.report.style import PLOTS
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.drawing import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {peer: name for peer, (name, _) in PEERS.items()}

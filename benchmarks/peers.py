@@ -33,8 +33,8 @@ from rich.table import Table
 from torch import nn
 
 from trimtab._files import read_json, write_json
-from trimtab.bench import WORKLOADS, Workload, check_same_machine, machine
-from trimtab.bench.modules import CharLSTM, Transformer
+from trimtab_papers.bench import WORKLOADS, Workload, check_same_machine, machine
+from trimtab_papers.bench.modules import CharLSTM, Transformer
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"

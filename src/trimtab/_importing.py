@@ -10,7 +10,11 @@ from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 
-_OURS = Path(__file__).resolve().parent
+_OURS = tuple(  # trimtab-papers is found without being imported; it may not be installed
+    Path(spec.origin).resolve().parent
+    for name in ("trimtab", "trimtab_papers")
+    if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
+)
 _OTHERS = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
 )
@@ -67,10 +71,10 @@ def source_location(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}"
     frames = extract_tb(error.__traceback__)
-    if not frames or _belongs(frames[-1].filename, (_OURS,)):
+    if not frames or _belongs(frames[-1].filename, _OURS):
         return None
     for frame in reversed(frames):
-        if not _belongs(frame.filename, (_OURS, *_OTHERS)) and not frame.filename.startswith("<"):
+        if not _belongs(frame.filename, (*_OURS, *_OTHERS)) and not frame.filename.startswith("<"):
             inside = "" if frame.name == "<module>" else f" in {frame.name}"
             return f"{_short(frame.filename)}, line {frame.lineno}{inside}"
     return None

@@ -20,3 +20,13 @@ def environment() -> dict[str, str]:
         "numpy": version("numpy"),
         "platform": platform.platform(),
     }
+
+
+def processor() -> str:
+    """Return the name of the processor, empty where the system has none to give."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith("model name")]
+        return lines[0].split(":", 1)[1].strip()
+    except (OSError, IndexError):
+        return platform.processor()

@@ -211,7 +211,9 @@ def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in ((name, cli.get_command(None, name)) for name in COMMANDS)
+        for name, command in (
+            (name, cli.get_command(None, name)) for name in cli.list_commands(None)
+        )
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
@@ -287,7 +289,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
-    monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[2])
+    monkeypatch.setattr("trimtab._importing._OURS", (Path(__file__).parents[2],))
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)
     assert "AssertionError: no message; this should not happen: please report it" in err

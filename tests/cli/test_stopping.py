@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.bench.measurement import Row
 from trimtab.cli import main
 from trimtab.core.task import Progress, Task
+from trimtab_papers.bench.measurement import Row
 
 WAIT = 120.0  # seconds within which what must come comes; it comes within a few
 SLOW = """
@@ -117,7 +117,7 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
         yield Progress("measuring")
         return Row(work.name, "", "loop", {}, {}, {}, {})
 
-    monkeypatch.setattr("trimtab.bench.measure", Measure)
+    monkeypatch.setattr("trimtab_papers.bench.measure", Measure)
     with pytest.raises(SystemExit) as end:
         main(["bench", "w1", "w2", "--quick"])
     assert end.value.code == 130

@@ -12,8 +12,8 @@ from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, 
 from trimtab.diagnosis import hessians, lanczos, measure, noise, optimum, stationary, theory
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import choose_panel
-from trimtab.reproduce import many_runs
-from trimtab.reproduce.many_runs import Chains, Logistic
+from trimtab_papers import many_runs
+from trimtab_papers.many_runs import Chains, Logistic
 
 K = 10
 STEPS = (0.02, 0.01, 0.005)

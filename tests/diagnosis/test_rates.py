@@ -13,7 +13,7 @@ from tests.helpers.losses import random
 from trimtab import FedAvg, Quadratic, Scaffold, Supervised, diagnose, simulate
 from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Constants, dominating, knee, rates
-from trimtab.reproduce.many_runs import Chains, Noisy
+from trimtab_papers.many_runs import Chains, Noisy
 
 AT = Constants(L=2, mu=0.1, delta=0.3, G=3, B=1.5, sigma=0.7, N=20, S=5, eps=0.01)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import goals
 import page as maker
 
-from trimtab.bench import WORKLOADS
+from trimtab_papers.bench import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import trimtab
+import trimtab_papers
 from trimtab import testing
 from trimtab.problems import partition
 from trimtab.problems.data.emnist import emnist
@@ -40,7 +41,6 @@ LEVELS = (
     ("studies",),
     ("diagnosis", "federation"),
     ("report",),
-    ("reproduce", "bench"),
     ("cli",),
     ("__main__",),
 )
@@ -147,9 +147,32 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        shown = ("cli", "report", "reproduce")
-        if part(f"{module}.") not in shown:
-            assert not outside(module) & {"click", "rich", "matplotlib"}, module
+        if part(f"{module}.") not in ("cli", "report"):
+            assert not outside(module) & {"click", "rich"}, module
+        assert "matplotlib" not in outside(module), module
+
+
+def test_trimtab_never_imports_its_papers():
+    for module in MODULES:
+        assert "trimtab_papers" not in outside(module), module
+
+
+PAPERS = Path(trimtab_papers.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PAPERS.rglob("*.py")), ids=lambda path: str(path.relative_to(PAPERS))
+)
+def test_the_papers_use_the_command_line_in_their_commands_only(path):
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            found.add(node.module)
+    if path.name != "commands.py":
+        assert not [n for n in found if n.startswith(("trimtab.cli", "click", "rich"))], path
 
 
 def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
@@ -173,9 +196,9 @@ def sentences(module):
     return [text for text in found if isinstance(text, str) and text not in documentation]
 
 
-# The pages of reproduce show commands, Flower has options of its own, and variables of CSS look so.
+# Flower has options of its own, and variables of CSS look so.
 SHOWN = (
-    *("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower"),
+    *("trimtab.cli", "trimtab.federation.transport.flower"),
     *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
 )
 
@@ -194,7 +217,7 @@ TESTS = Path(__file__).parents[1]
 def test_the_tests_mirror_the_package():
     rooms = {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()}
     folders = {path.name for path in TESTS.iterdir() if (path / "__init__.py").exists()}
-    assert folders == rooms | {"docs", "helpers", "mutants", "package"}
+    assert folders == rooms | {"docs", "helpers", "mutants", "package", "papers"}
     assert not list(TESTS.glob("test_*.py"))
     for room in rooms:
         assert list((TESTS / room).glob("test_*.py")), room

@@ -20,10 +20,10 @@ from trimtab.report import read_source, write_diagnosis, write_pages
 from trimtab.report.page import page_of
 from trimtab.report.serving import LivePage
 from trimtab.report.sources import source_of
-from trimtab.reproduce.report import write_reproduction
 from trimtab.studies.events import RoundDone
 from trimtab.studies.run import run
 from trimtab.studies.underway import Underway
+from trimtab_papers.report import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")

@@ -35,8 +35,6 @@ COMMANDS = {
     "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
     "check": "Hold an ALGORITHM, such as mine.py:Mine, to the contract, rule by rule.",
     "report": "Write the page of finished results anew, of several side by side.",
-    "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
-    "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
     "picture": "Draw client drift from a real run, or who has which labels.",
     "export": "Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.",
@@ -51,6 +49,8 @@ COMMANDS = {
     homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
     sections=SECTIONS,
     examples=EXAMPLES,
+    entry_point_group="trimtab.commands",
+    extras=dict.fromkeys(SECTIONS["The papers"], "papers"),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")

@@ -30,7 +30,7 @@ class Finding:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("bench", "compute.kernel", "problems.data.files")
+@needs("compute.kernel", "problems.data.files")
 def doctor(data: Path | None, as_json: bool) -> None:
     """Tell versions, cores, kernel, devices and data, and what is missing and how to get it."""
     findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]
@@ -63,11 +63,11 @@ def _versions() -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     import torch
 
-    from trimtab.bench import machine
+    from trimtab._version import processor
+    from trimtab.compute import kernel
 
-    facts = machine()
-    yield Finding("machine", "processor", str(facts["processor"] or "unknown"))
-    yield Finding("machine", "cores", str(facts["cores"]))
+    yield Finding("machine", "processor", processor() or "unknown")
+    yield Finding("machine", "cores", str(kernel.cores()))
     yield Finding("machine", "torch's threads", str(torch.get_num_threads()))
 
 
@@ -144,6 +144,10 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 
 
 _EXTRAS = {  # what is imported, what it is for, and how it is installed
+    "trimtab_papers": (
+        "trimtab-papers, for `trimtab reproduce` and `trimtab bench`",
+        "pip install 'trimtab[papers]'",
+    ),
     "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
     "ray": ("Ray, for --cluster", "pip install 'trimtab[cluster]'"),
     "pandas": ("pandas, for Comparison.to_pandas", "pip install 'trimtab[pandas]'"),

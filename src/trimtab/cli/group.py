@@ -1,8 +1,13 @@
-"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used."""
+"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used.
+
+Other distributions add commands to the program through the entry-point group `trimtab.commands`.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
@@ -23,7 +28,15 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """Commands by name: their helps, the module that each is in, and how help orders them."""
+    """Commands by name: their helps, the module that each is in, and how help orders them.
+
+    helps: one line for each command of this distribution.
+    homes: the module of each, in which it has its own name.
+    sections: titles of the help, and the commands below each; by default one for all.
+    examples: command lines for the end of the help, with what they do.
+    entry_point_group: where other distributions name their commands; by default they cannot.
+    extras: for a command of trimtab-NAME, a distribution of its own, the extra NAME.
+    """
 
     def __init__(
         self,
@@ -32,40 +45,81 @@ class LazyGroup(HelpfulGroup):
         homes: Mapping[str, str],
         sections: Mapping[str, Sequence[str]] | None = None,
         examples: Mapping[str, str] | None = None,
+        entry_point_group: str | None = None,
+        extras: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.helps, self.homes = helps, homes
         self.sections = {"Commands": tuple(helps)} if sections is None else sections
         self.examples = examples or {}
+        self.entry_point_group, self.extras = entry_point_group, extras or {}
+
+    @cached_property
+    def others(self) -> dict[str, EntryPoint]:
+        """The commands of other distributions; a name of ours stays ours."""
+        if self.entry_point_group is None:
+            return {}
+        found = {point.name: point for point in entry_points(group=self.entry_point_group)}
+        return {name: found[name] for name in sorted(found) if name not in self.helps}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the helps."""
-        return list(self.helps)
+        return [*self.helps, *self.others]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Load a command."""
-        if name not in self.helps:
-            return None
+        """Load a command; raise ValueError if it is in a distribution that is not installed."""
         with uninterrupted():
-            command: click.Command = getattr(import_module(self.homes[name]), name)
-        return command
+            if name in self.helps:
+                command: click.Command = getattr(import_module(self.homes[name]), name)
+                return command
+            if name in self.others:
+                command = self.others[name].load()
+                return command
+        if name in self.extras and not ctx.resilient_parsing:
+            extra = self.extras[name]
+            raise ValueError(
+                f"`trimtab {name}` needs trimtab-{extra}; run `pip install 'trimtab[{extra}]'`."
+            )
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the helps in their sections, then examples, and load nothing."""
-        longest = max(map(len, self.helps))
-        for title, names in self.sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:<{longest}}", self.helps[name]) for name in names])
-        if self.examples:
+        """Write the helps in their sections, then examples; load only other distributions'."""
+        helps = self._all_helps()
+        longest = max(map(len, helps))
+        listed = {name for names in self.sections.values() for name in names}
+        more = {"More commands": [name for name in helps if name not in listed]}
+        for title, names in (*self.sections.items(), *more.items()):
+            rows = [(f"{name:<{longest}}", helps[name]) for name in names if name in helps]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        examples = {
+            words: what for words, what in self.examples.items() if words.split()[1] in helps
+        }
+        if examples:
             with formatter.section("Examples"):
-                for command, what in self.examples.items():
+                for command, what in examples.items():
                     formatter.write_text(command)
                     with formatter.indentation():
                         formatter.write_text(what)
 
+    def _all_helps(self) -> dict[str, str]:
+        """Return the help of every command that is installed."""
+        return {**self.helps, **{name: _help_of(point) for name, point in self.others.items()}}
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer names and options, and load nothing."""
-        names = [name for name in self.helps if name.startswith(incomplete)]
+        """Offer names and options; load only other distributions' commands."""
+        helps = {n: text for n, text in self._all_helps().items() if n.startswith(incomplete)}
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=self.helps[name]) for name in names), *options]
+        return [*(CompletionItem(name, help=text) for name, text in helps.items()), *options]
+
+
+def _help_of(point: EntryPoint) -> str:
+    """Return the one-line help of another distribution's command, or why it cannot be loaded."""
+    try:
+        with uninterrupted():
+            command: click.Command = point.load()
+        return command.get_short_help_str(limit=200)
+    except Exception as error:  # One broken distribution must not take away the help of all others.
+        return f"Cannot be loaded ({type(error).__name__}: {error})."

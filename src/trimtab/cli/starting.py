@@ -12,15 +12,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def needs(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Import modules before a command runs: help and completion do without them."""
+def needs(*modules: str, package: str = "trimtab") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Import modules of a package before a command runs: help and completion do without them."""
 
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @wraps(command)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with uninterrupted():
                 for module in modules:
-                    import_module(f"trimtab.{module}")
+                    import_module(f"{package}.{module}")
             return command(*args, **kwargs)
 
         return run
