@@ -198,7 +198,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
     assert out == ""
 
 
-@pytest.mark.parametrize("group", ["", "picture", "federate"])
+@pytest.mark.parametrize("group", ["", "federate"])
 def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
     code, out, err = trimtab(capsys, *group.split())
     assert (code, out) == (2, "")
@@ -250,7 +250,6 @@ def test_options_are_what_they_were():
             ]
         ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
-        "picture": [],  # its commands: tests/cli/test_pictures.py
         "export": ["--json", "--out", "--to"],
         "doctor": ["--data", "--json"],
         "completion": [],

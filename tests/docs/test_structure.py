@@ -180,7 +180,7 @@ def sentences(module):
 # The pages of reproduce show commands, Flower has options of its own, and variables of CSS look so.
 SHOWN = (
     *("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower"),
-    *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
+    *("trimtab.report.charts.svg",),
 )
 
 
