@@ -19,6 +19,7 @@ from trimtab.cli.federate.shown import (
     path_type,
     print_line,
     say_what_to_send,
+    serving_metrics,
     until_stopped,
     watching_options,
 )
@@ -226,7 +227,6 @@ def _serve(
     from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.metrics_page import MetricsPage
     from trimtab.federation.processes.observed import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
 
@@ -242,9 +242,7 @@ def _serve(
         ExitStack() as stack,
     ):
         if metrics_port is not None:
-            metrics = MetricsPage(metrics_port, view.samples, view.troubles)
-            stack.callback(metrics.close)
-            LOGGER.info(f"metrics at http://127.0.0.1:{metrics.port}/metrics")
+            stack.enter_context(serving_metrics(metrics_port, view))
         page.update("no round is committed yet")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
