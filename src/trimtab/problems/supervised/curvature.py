@@ -20,7 +20,6 @@ from trimtab.problems.supervised.linear_hessian import (
     is_linear,
     linear_hessian,
     linear_products,
-    linear_third,
 )
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
@@ -70,11 +69,6 @@ class Curvature:
         """Return (i, x) -> the Hessian on the data of client i, for linear models alone."""
         layers = self._linear_for(clients)
         return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
-
-    def third(self, clients: ClientData) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """Return (i, x, V) -> the gradient of tr(Hess_i V) at x, for linear models alone."""
-        layers = self._linear_for(clients)
-        return None if layers is None else lambda i, x, V: linear_third(layers, x, clients[i].X, V)
 
     def _linear_for(self, clients: ClientData) -> Layers | None:
         """Return the one layer of a linear model, if it holds for the data of all clients."""
