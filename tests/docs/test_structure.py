@@ -199,7 +199,7 @@ def sentences(module):
 # Flower has options of its own, and variables of CSS look so.
 SHOWN = (
     *("trimtab.cli", "trimtab.federation.transport.flower"),
-    *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
+    *("trimtab.report.charts.svg",),
 )
 
 

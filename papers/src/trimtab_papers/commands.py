@@ -13,8 +13,8 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.cli.live import Stage, finish, live_options, nothing_yet, served, with_note
-from trimtab.cli.options import cluster_of, cluster_option
+from trimtab.cli.options import cluster_of, cluster_option, live_option
+from trimtab.cli.output import LivePage
 from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
@@ -47,7 +47,7 @@ def _offer_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 @cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.option("--seed", type=click.IntRange(min=0), help="Only the cells of this seed.")
-@live_options
+@live_option
 @needs("items", package="trimtab_papers")
 def reproduce(
     names: tuple[str, ...],
@@ -60,7 +60,6 @@ def reproduce(
     as_json: bool,
     seed: int | None,
     live: bool,
-    live_port: int,
 ) -> None:
     """Reproduce tables and figures of the papers; without NAMES, list them.
 
@@ -85,11 +84,11 @@ def reproduce(
         Request(REPRODUCTIONS[name], home / name, **asked).check()
     where: dict[str, Any] = {"data": data, "cluster": cluster_of(cluster)}
     for name in names:
-        folder, stage = home / name, Stage(name)
+        folder = home / name
         work = computing.start(REPRODUCTIONS[name], folder, **asked, **where)
-        with served(live, live_port, partial(_so_far, name, folder, stage)) as shown:
-            watch(work, partial(_STOPPED.format, folder=folder), stage.hear)
-            finish(shown, write_reproduction(folder, folder / PAGE))
+        with LivePage(folder / PAGE, partial(_so_far, name, folder), live) as page:
+            watch(work, partial(_STOPPED.format, folder=folder), page.on_event)
+            write_reproduction(folder, folder / PAGE)
     listed = listing(home, names or tuple(REPRODUCTIONS))
     if as_json:
         click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
@@ -115,14 +114,14 @@ def _show(names: Sequence[str], home: Path) -> None:
         click.echo(f"Page: {home / name / PAGE}")
 
 
-def _so_far(name: str, folder: Path, stage: Stage) -> str:
+def _so_far(name: str, folder: Path) -> str:
     """Return the page of the records that there are."""
+    from trimtab.report.page import nothing_yet
     from trimtab_papers.items import REPRODUCTIONS, read
     from trimtab_papers.report import reproduction_page
 
     records = read(folder)
-    page = reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
-    return with_note(page, f"Live: {stage.now}.")
+    return reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
 
 
 def _reproduction_table(reproductions: list[dict[str, Any]]) -> Table:

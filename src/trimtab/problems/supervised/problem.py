@@ -289,11 +289,6 @@ class Supervised(FromTables):
         """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
         return self._objective.client_hessian()
 
-    @property
-    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
-        return self._curvature.third(self.clients)
-
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
         return self._objective.sample_gradient(x, data)
