@@ -10,10 +10,10 @@ import torch
 
 from trimtab import Diverged, FedAvg, Quadratic, Rounding, Scaffold, Through, simulate
 from trimtab.core import StepSize, validate
+from trimtab.simulation.checkpoint import reading, write_tensors
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.executors.threads import Threads
-from trimtab.simulation.tensor_file import reading, write_tensors
 from trimtab.testing import _trials, accepts_chunks
 
 

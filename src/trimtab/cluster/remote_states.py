@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.cluster.wire import pack, unpack
 from trimtab.core import State, leaves, nbytes
+from trimtab.simulation.checkpoint import reading
 from trimtab.simulation.client_states import files_of
-from trimtab.simulation.tensor_file import reading
 
 if TYPE_CHECKING:
     from trimtab.cluster.fleet import Fleet

@@ -17,11 +17,11 @@ from trimtab.problems.capabilities import capabilities
 from trimtab.problems.loading import load_again
 from trimtab.problems.origin import Origin
 from trimtab.problems.problem import Problem, same_problem
+from trimtab.simulation.checkpoint import named_clients, write_tensors
 from trimtab.simulation.client_states import ClientStates
+from trimtab.simulation.cohort import Work
 from trimtab.simulation.executors import Exchange, choose
 from trimtab.simulation.executors.tree import Node, parts, shard_of, shard_sums
-from trimtab.simulation.tensor_file import named_clients, write_tensors
-from trimtab.simulation.work import Work
 
 
 @dataclass(frozen=True)

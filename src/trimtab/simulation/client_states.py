@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
+from trimtab.simulation.checkpoint import reading
 from trimtab.simulation.state_rows import DiskRows, MemoryRow, MemoryRows, Place, form_of
-from trimtab.simulation.tensor_file import reading
 
 
 class StateStore(Protocol):

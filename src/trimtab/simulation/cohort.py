@@ -1,23 +1,29 @@
-"""The clients of one round, as an algorithm reaches them."""
+"""The clients of one round, as an algorithm reaches them; what they compute; why a run diverged.
+
+g(y, k) costs the samples of mini-batch k, g(y) all n_i; a problem without samples counts gradients.
+"""
 
 from collections.abc import Callable, Sequence
-from math import isfinite, nan
-from typing import TYPE_CHECKING, Any
+from math import ceil, isfinite, nan
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from trimtab.compute.lazy import eager
-from trimtab.core import Program, State, Vector, leaves, nbytes
+from trimtab.core import Algorithm, Gradient, Program, State, Vector, leaves, nbytes
+from trimtab.core.hyper import settings_of, step_size
 from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
 from trimtab.simulation.sampling import answering
-from trimtab.simulation.work import Work
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
+
+Size = Callable[[int | None], int]
+"""The samples of mini-batch k of a client; of None, all it has."""
 
 
 class NobodyAnsweredError(Exception):
@@ -123,3 +129,118 @@ def all_finite(state: State) -> bool:
         if not (isfinite(total) or bool(torch.isfinite(leaf).all())):
             return False
     return True
+
+
+# -- what clients compute
+
+
+class Work:
+    """The work of each client in one exchange.
+
+    A client that starts again, because its program did something that its vectors could not, is
+    counted from its last start. Several threads may count different clients.
+    """
+
+    def __init__(self, can: Capabilities) -> None:
+        self._can = can
+        self._done: dict[int, int] = {}
+        self._elsewhere = 0
+
+    @property
+    def total(self) -> int:
+        """The work of all clients."""
+        return sum(self._done.values()) + self._elsewhere
+
+    def add(self, total: int) -> None:
+        """Count what was computed, and counted, elsewhere: by a kernel, or on another machine."""
+        self._elsewhere += total
+
+    def counted(self, i: int, gradient: Gradient) -> Gradient:
+        """Return the oracle of a client that starts, which counts what it is asked."""
+        done, size = self._done, self._size(i)
+        done[i] = 0
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            done[i] += size(k)
+            return gradient(y, k)
+
+        return g
+
+    def counted_rows(self, clients: Sequence[int], gradient: Gradient) -> Gradient:
+        """Return the oracle of several clients at once, which counts what each is asked."""
+        done, sizes = self._done, [(i, self._size(i)) for i in clients]
+        for i in clients:
+            done[i] = 0
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            for i, size in sizes:
+                done[i] += size(k)
+            return gradient(y, k)
+
+        return g
+
+    def _size(self, i: int) -> Size:
+        samples = self._can.samples
+        if samples is None:
+            return lambda k: 1
+        n, b = samples(i)
+        if not self._can.reshuffles or n <= b:
+            return lambda k: n if k is None else b
+        in_a_pass = ceil(n / b)
+        return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))
+
+
+# -- why a run diverged, from the sums that its rounds leave behind
+
+
+class Moves(NamedTuple):
+    """What a round tells of the clients' moves dx_i."""
+
+    drift: float  # mean |dx_i|
+    movers: float  # how many clients it takes to move like that: 1 if one moves alone
+    clients: int
+
+
+def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], int]) -> str:
+    """Say in half a sentence why, and what to do; `rounds` are the last that were finite.
+
+    One client that moves alone is named by `worst`. Momentum adds up to 1/(1 - beta) steps. Else
+    the step is too large for the curvature: on a quadratic, moves that grow by rho a round are
+    those of |1 - eta L|^K = rho.
+
+    >>> from trimtab import FedAvg
+    >>> moves = [Moves(1.0, 10.0, 10), Moves(9.0, 10.0, 10)]
+    >>> explain(FedAvg(eta_l=0.5, K=2), moves, worst=int)
+    'try eta_l below 0.25: the moves grow 9-fold a round, so L is about 8 and 2/L is 0.25, not 0.5'
+    """
+    name, eta = step_size(algorithm)
+    if not name:
+        return "try a smaller step size"
+    last = rounds[-1] if rounds else None
+    if last is not None and last.clients > 2 and last.movers < min(2.0, 0.5 * last.clients):
+        return (
+            f"client {worst()} moves nearly alone, so look at its data (outliers, scale), or try "
+            f"{name} below {eta:g}"
+        )
+    settings = settings_of(algorithm)
+    beta = getattr(settings.get("base"), "beta", 0.0)
+    if beta:
+        return (
+            f"momentum beta = {beta:g} adds up to {1 / (1 - beta):.3g} steps, so try {name} below "
+            f"{eta * (1 - beta):.2g} or a smaller beta, not {name} = {eta:g}"
+        )
+    growth = _growth(rounds)
+    K = settings.get("K")
+    if not isinstance(K, int) or not growth > 1 or "base" in settings:
+        return f"try {name} below {eta:g}"
+    L = (1 + growth ** (1 / K)) / eta
+    return (
+        f"try {name} below {2 / L:.2g}: the moves grow {growth:.2g}-fold a round, so L is about "
+        f"{L:.2g} and 2/L is {2 / L:.2g}, not {eta:g}"
+    )
+
+
+def _growth(rounds: Sequence[Moves]) -> float:
+    if len(rounds) < 2 or not rounds[-2].drift > 0 or not isfinite(rounds[-1].drift):
+        return nan
+    return rounds[-1].drift / rounds[-2].drift

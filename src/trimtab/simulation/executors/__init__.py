@@ -15,9 +15,8 @@ from trimtab.problems.paths import path_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors.batched import Batched
 from trimtab.simulation.executors.executor import Exchange, Executor
-from trimtab.simulation.executors.fused import Fused
 from trimtab.simulation.executors.loop import Loop
-from trimtab.simulation.executors.threads import Threads
+from trimtab.simulation.executors.threads import Fused, Threads
 from trimtab.simulation.executors.tree import Tree
 
 EXECUTORS: dict[str, Executor] = {

@@ -19,7 +19,7 @@ from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import side_by_side
 from trimtab.simulation.executors.executor import Exchange, Executor
-from trimtab.simulation.executors.fused import run_block
+from trimtab.simulation.executors.threads import run_block
 
 WAVE = 128  # a kernel runs <= 128 clients at once
 CHUNK = 20  # a chunk of large vectors has <= 20 clients

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from trimtab.compute.kernel import BadDataError
 from trimtab.compute.tape import Tapes
@@ -13,7 +13,9 @@ from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem, chosen
 from trimtab.simulation.client_states import ClientStates, StateStore
-from trimtab.simulation.work import Work
+
+if TYPE_CHECKING:
+    from trimtab.simulation.cohort import Work
 
 
 @dataclass  # It is not frozen: every round makes one, and freezing takes most of that time.
@@ -32,7 +34,7 @@ class Exchange:
     r: int
     number: int  # of this exchange in its round
     tapes: Tapes
-    work: Work  # counts what the clients compute
+    work: "Work"  # counts what the clients compute
     fresh: Callable[[], State]  # the state of a client that has none yet
     slow: float = 0.0  # the share of clients that make only some of their local steps
     store: ClientStates | None = None  # where states lie, if it is in this process

@@ -1,18 +1,63 @@
-"""Blocks of clients on as many threads as there are cores, one intra-op thread each."""
+"""Clients one after the other, with vectors that fuse what is linear; and in threads."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
 
 from trimtab.compute.kernel import cores
+from trimtab.compute.lazy import NotLazyError, eager, lazily, lazy
+from trimtab.core import State
 from trimtab.core.replies import Tally
 from trimtab.core.threads import pool
 from trimtab.simulation.executors.executor import Exchange, Executor
-from trimtab.simulation.executors.fused import Block, run_block
+
+Block = tuple[Tally, dict[int, State]]
+"""What some clients have sent, added up, and their new states."""
 
 AHEAD = 4  # <= 4 blocks for each thread are under way
 ROOM = 4_000_000  # fewer blocks are, if the vectors of their clients have > 4,000,000 numbers
+
+
+class Fused(Executor):
+    """All of PyTorch's threads for each client in turn; lazy vectors, also at the server."""
+
+    name = "fused"
+    threads: Literal["one", "all"] = "all"
+    lazy_server = True
+
+    @torch.no_grad()
+    def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
+        """Run one client after the other, with vectors that fuse what is linear."""
+        tally, broadcast = Tally(), lazy(exchange.broadcast)
+        for i in clients:
+            upload, state = run_fused(exchange, i, broadcast)
+            tally.add(exchange.weight(i), upload, state)
+            exchange.keep(i, state)
+        return tally
+
+
+def run_fused(e: Exchange, i: int, broadcast: tuple[Any, ...]) -> tuple[Any, State]:
+    """Run the program with lazy vectors, or else with tensors."""
+    try:
+        g = lazily(e.oracle(i))
+        upload, state = e.run(i, g, lazy(e.state(i)), broadcast)
+        return eager(upload), eager(state)
+    except NotLazyError:
+        return e.run(i, e.oracle(i), e.state(i), e.broadcast)
+
+
+@torch.no_grad()
+def run_block(exchange: Exchange, clients: Sequence[int]) -> Block:
+    """Run one client after the other, with vectors that fuse what is linear."""
+    tally, states, broadcast = Tally(), {}, lazy(exchange.broadcast)
+    for i in clients:
+        upload, states[i] = run_fused(exchange, i, broadcast)
+        tally.add(exchange.weight(i), upload, states[i])
+    return tally, states
 
 
 @dataclass(frozen=True)
