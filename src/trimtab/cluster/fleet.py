@@ -91,10 +91,10 @@ class Fleet(Executor):
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
         """Have the actors run the program on their clients; add what they return in the tree."""
         members = self.members()
-        fresh = exchange.fresh()
+        new_state = exchange.new_state()
         if exchange.number == 1:
-            self._open(exchange.r, stateful(fresh))
-        self._like = pack_small(fresh)
+            self._open(exchange.r, stateful(new_state))
+        self._like = pack_small(new_state)
         sent = Sent(self._message(exchange), list(clients))
         reference = self.crew.ray.put(sent.message)
         self._round.append(sent)
@@ -126,7 +126,7 @@ class Fleet(Executor):
                 _LOG.warning("%s The run goes on with its last snapshot.", error)
 
     def _message(self, e: Exchange) -> bytes:
-        parts = (e.program, pack(e.broadcast), pack_small(e.fresh()), e.seed, e.slow)
+        parts = (e.program, pack(e.broadcast), pack_small(e.new_state()), e.seed, e.slow)
         message: bytes = self.crew.ray.cloudpickle.dumps(parts)
         return message
 

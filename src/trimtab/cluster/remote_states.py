@@ -78,7 +78,7 @@ class RemoteStates:
         """Refuse: the states of a round never come here."""
         raise AssertionError("clients of a cluster stage their states themselves")
 
-    def rooms(self, like: State, count: int) -> list[State]:
+    def allocate_states(self, like: State, count: int) -> list[State]:
         """Return no memory: states are written where they stay."""
         return []
 
@@ -95,7 +95,7 @@ class RemoteStates:
         """Forget the staged states."""
         self._fleet.discard()
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Have the shards write what no snapshot has, if there is a folder for snapshots."""
         self.send()
         fleet = self._fleet

@@ -39,7 +39,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 def save(sim: "Simulation", path: Path) -> None:
     """Write server state, client states, and all that decides the rounds to come."""
-    kept = sim.states.keep(path, sim.r)  # what is not in this file, and where it is
+    kept = sim.states.save_states(path, sim.r)  # what is not in this file, and where it is
     settings = {
         "format": WITH_SNAPSHOTS if kept else FORMAT,
         "results": RESULTS,
@@ -58,7 +58,7 @@ def save(sim: "Simulation", path: Path) -> None:
     if kept:
         settings["snapshots"] = kept
     if sim.available is not None:
-        settings["available"] = sim.available.known_by
+        settings["available"] = sim.available.availability_id
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from named("server", sim.server)
@@ -108,7 +108,7 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
 
 def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     """Refuse to go on with other clients than the saved simulation would ask."""
-    before, now = settings.get("available"), sim.available and sim.available.known_by
+    before, now = settings.get("available"), sim.available and sim.available.availability_id
     if before == now:
         return
     if before is None:

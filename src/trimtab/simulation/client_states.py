@@ -39,7 +39,7 @@ class StateStore(Protocol):
         """Keep a state that counts once it is committed."""
         ...
 
-    def rooms(self, like: State, count: int) -> list[State]:
+    def allocate_states(self, like: State, count: int) -> list[State]:
         """Return memory for new states that are to be staged; as many as there is room for."""
         ...
 
@@ -55,7 +55,7 @@ class StateStore(Protocol):
         """Forget the staged states."""
         ...
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Keep the states after round r where a checkpoint will find them, and return where.
 
         An empty answer: nowhere but here, so that the checkpoint has to hold them.
@@ -63,7 +63,7 @@ class StateStore(Protocol):
         ...
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
-        """Take up the states that `keep` has kept, in the form of another state."""
+        """Take up the states that `save_states` has kept, in the form of another state."""
         ...
 
 
@@ -95,13 +95,13 @@ class ClientStates:
         self.in_memory = 0
         self._committed: dict[int, Place] = {}
         self._staged: dict[int, Place] = {}
-        self._lent: dict[int, MemoryRow] = {}  # by the id of its state
-        self._lent_together: list[MemoryRow] = []
+        self._allocated: dict[int, MemoryRow] = {}  # by the id of its state
+        self._allocated_rows: list[MemoryRow] = []
         self._rows: dict[Any, MemoryRows] = {}  # one for each form of state: one, as a rule
         self._files: dict[Any, DiskRows] = {}
 
     def __setitem__(self, client: int, state: State) -> None:
-        self._keep(self._committed, client, state)
+        self._store(self._committed, client, state)
 
     def __getitem__(self, client: int) -> State:
         return map_leaves(torch.clone, self._committed[client].read())
@@ -127,22 +127,22 @@ class ClientStates:
 
     def stage(self, client: int, state: State) -> None:
         """Keep a state that is not in the mapping yet."""
-        self._keep(self._staged, client, state)
+        self._store(self._staged, client, state)
 
-    def room(self, like: State) -> State | None:
+    def allocate_state(self, like: State) -> State | None:
         """Return memory for a new state, to be filled and staged; None if the limit is reached.
 
         What is staged so is not copied. What is not staged in this round is taken back.
         """
-        return next(iter(self.rooms(like, 1)), None)
+        return next(iter(self.allocate_states(like, 1)), None)
 
-    def rooms(self, like: State, count: int) -> list[State]:
+    def allocate_states(self, like: State, count: int) -> list[State]:
         """Return memory for several new states of one form, or for as many as the limit allows."""
         size = nbytes(like)
         if self.limit is not None and size:
             count = min(count, max(0, self.limit - self.in_memory) // size)
         slots = self._take(like, count)
-        self._lent.update((id(slot.state), slot) for slot in slots)
+        self._allocated.update((id(slot.state), slot) for slot in slots)
         return [slot.state for slot in slots]
 
     def addresses(self, clients: Sequence[int], new: State) -> Sequence[tuple[int, ...]] | None:
@@ -160,24 +160,24 @@ class ClientStates:
         places: list[Any] = [staged(i) or committed(i) for i in clients]
         return [place.at if place else of_new for place in places]
 
-    def lend(self, like: State, count: int) -> Sequence[tuple[int, ...]] | None:
-        """Return where the tensors of new states are written, for `stage_lent`; None: no room."""
-        self._free(self._lent_together)  # Nobody has staged these.
-        self._lent_together = []
+    def allocate_rows(self, like: State, count: int) -> Sequence[tuple[int, ...]] | None:
+        """Return where new states are written, for `stage_allocated`; None beyond the limit."""
+        self._free(self._allocated_rows)  # Nobody has staged these.
+        self._allocated_rows = []
         if self.limit is not None and self.in_memory + count * nbytes(like) > self.limit:
             return None
-        self._lent_together = self._take(like, count)
-        return [row.at for row in self._lent_together]
+        self._allocated_rows = self._take(like, count)
+        return [row.at for row in self._allocated_rows]
 
-    def lent(self, j: int) -> State:
-        """Return the j-th of the new states that `lend` has made room for."""
-        return self._lent_together[j].state
+    def allocated_row(self, j: int) -> State:
+        """Return the j-th of the new states that `allocate_rows` has made room for."""
+        return self._allocated_rows[j].state
 
-    def stage_lent(self, clients: Sequence[int]) -> None:
-        """Keep what was written where `lend` said."""
+    def stage_allocated(self, clients: Sequence[int]) -> None:
+        """Keep what was written where `allocate_rows` said."""
         old = [self._staged[i] for i in clients if i in self._staged]
-        self._staged.update(zip(clients, self._lent_together, strict=True))
-        self._lent_together = []
+        self._staged.update(zip(clients, self._allocated_rows, strict=True))
+        self._allocated_rows = []
         self._free(old)
 
     def latest(self, client: int) -> State | None:
@@ -203,13 +203,13 @@ class ClientStates:
 
     def discard(self) -> None:
         """Forget the staged states."""
-        if not (self._staged or self._lent or self._lent_together):
+        if not (self._staged or self._allocated or self._allocated_rows):
             return
-        places = [*self._staged.values(), *self._lent.values(), *self._lent_together]
-        self._staged, self._lent, self._lent_together = {}, {}, []
+        places = [*self._staged.values(), *self._allocated.values(), *self._allocated_rows]
+        self._staged, self._allocated, self._allocated_rows = {}, {}, []
         self._free(places)
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Keep nothing elsewhere."""
         return {}
 
@@ -226,20 +226,20 @@ class ClientStates:
 
     # -- inside
 
-    def _keep(self, index: "dict[int, Place]", client: int, state: State) -> None:
-        lent = self._lent.pop(id(state), None)
-        if lent is not None:
-            self._replace(index, client, lent)
+    def _store(self, index: "dict[int, Place]", client: int, state: State) -> None:
+        allocated = self._allocated.pop(id(state), None)
+        if allocated is not None:
+            self._replace(index, client, allocated)
         elif leaves(state):  # else there is nothing to remember
             with torch.no_grad():
                 self._replace(index, client, self._copied(state))
 
     def _copied(self, state: State) -> "Place":
         """Return the place of a copy, in memory if the limit allows."""
-        room = self.room(state)
-        if room is not None:
-            map_leaves(Tensor.copy_, room, state)
-            return self._lent.pop(id(room))
+        allocated = self.allocate_state(state)
+        if allocated is not None:
+            map_leaves(Tensor.copy_, allocated, state)
+            return self._allocated.pop(id(allocated))
         form = form_of(state)
         if form not in self._files:
             self._files[form] = DiskRows(state)

@@ -17,7 +17,7 @@ from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
-from trimtab.simulation.sampling import answering
+from trimtab.simulation.sampling import responding_clients
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
@@ -26,20 +26,20 @@ Size = Callable[[int | None], int]
 """The samples of mini-batch k of a client; of None, all it has."""
 
 
-class NobodyAnsweredError(Exception):
+class NoRepliesError(Exception):
     """All replies of a round were lost."""
 
 
 class Cohort:
     """The clients of one round. What they learn counts only once the round is over."""
 
-    def __init__(self, sim: "Simulation", r: int, asked: list[int]) -> None:
-        self.sim, self.r, self.asked = sim, r, asked
-        self.start_again()
+    def __init__(self, sim: "Simulation", r: int, sampled_clients: list[int]) -> None:
+        self.sim, self.r, self.sampled_clients = sim, r, sampled_clients
+        self.reset()
 
-    def start_again(self) -> None:
+    def reset(self) -> None:
         """Forget what was done in this round."""
-        self.alive = self.asked
+        self.responding = self.sampled_clients
         self.bytes_down = self.bytes_up = self.exchanges = self.work = 0
         self.last: Tally | None = None
         self.vector: Callable[[Vector], Any] | None = None
@@ -50,11 +50,13 @@ class Cohort:
         sim = self.sim
         if self.vector is not None:
             broadcast = eager(broadcast)
-        self.bytes_down += len(self.alive) * nbytes(broadcast)
+        self.bytes_down += len(self.responding) * nbytes(broadcast)
         self.exchanges += 1
-        self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
-        if not self.alive:
-            raise NobodyAnsweredError
+        self.responding = responding_clients(
+            self.responding, sim.lost, sim.seed, self.r, self.exchanges
+        )
+        if not self.responding:
+            raise NoRepliesError
         states, can = sim.states, capabilities(sim.problem)
         work = Work(can)
         exchange = Exchange(
@@ -65,7 +67,7 @@ class Cohort:
             self._state,
             self._states,
             states.stage,
-            states.rooms,
+            states.allocate_states,
             sim.seed,
             self.r,
             self.exchanges,
@@ -75,7 +77,7 @@ class Cohort:
             sim.slow,
             states if isinstance(states, ClientStates) else None,
         )
-        self.last = sim.runs_on.run(exchange, self.alive)
+        self.last = sim.runs_on.run(exchange, self.responding)
         self.work += work.total
         if self.vector is not None:
             self.last.vector = self.vector
@@ -119,7 +121,7 @@ class Cohort:
         Where clients keep no states there is no spread, and no doubt.
         """
         doubt = self.last is not None and not isfinite(spread) and bool(leaves(self._new()))
-        return not doubt or all(all_finite(self._state(i)) for i in self.alive)
+        return not doubt or all(all_finite(self._state(i)) for i in self.responding)
 
 
 def all_finite(state: State) -> bool:
@@ -193,7 +195,7 @@ class Work:
 # -- why a run diverged, from the sums that its rounds leave behind
 
 
-class Moves(NamedTuple):
+class UpdateStatistics(NamedTuple):
     """What a round tells of the clients' moves dx_i."""
 
     drift: float  # mean |dx_i|
@@ -201,7 +203,9 @@ class Moves(NamedTuple):
     clients: int
 
 
-def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], int]) -> str:
+def explain(
+    algorithm: Algorithm, rounds: Sequence[UpdateStatistics], worst: Callable[[], int]
+) -> str:
     """Say in half a sentence why, and what to do; `rounds` are the last that were finite.
 
     One client that moves alone is named by `worst`. Momentum adds up to 1/(1 - beta) steps. Else
@@ -209,7 +213,7 @@ def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], i
     those of |1 - eta L|^K = rho.
 
     >>> from trimtab import FedAvg
-    >>> moves = [Moves(1.0, 10.0, 10), Moves(9.0, 10.0, 10)]
+    >>> moves = [UpdateStatistics(1.0, 10.0, 10), UpdateStatistics(9.0, 10.0, 10)]
     >>> explain(FedAvg(eta_l=0.5, K=2), moves, worst=int)
     'try eta_l below 0.25: the moves grow 9-fold a round, so L is about 8 and 2/L is 0.25, not 0.5'
     """
@@ -240,7 +244,7 @@ def explain(algorithm: Algorithm, rounds: Sequence[Moves], worst: Callable[[], i
     )
 
 
-def _growth(rounds: Sequence[Moves]) -> float:
+def _growth(rounds: Sequence[UpdateStatistics]) -> float:
     if len(rounds) < 2 or not rounds[-2].drift > 0 or not isfinite(rounds[-1].drift):
         return nan
     return rounds[-1].drift / rounds[-2].drift

@@ -74,7 +74,7 @@ class Availability:
     """Who is there in a round, and what tells one table from another in a saved run."""
 
     there: Callable[[int], Iterable[int]]
-    known_by: str
+    availability_id: str
 
     def sampled(self, N: int, S: int, seed: int, r: int) -> list[int]:
         """Draw S of those who are there in round r, or take all of them if they are fewer."""
@@ -115,8 +115,10 @@ def _of_table(rows: list[_Row]) -> Availability:
     for row in rows:
         spans.setdefault(row[0], []).append(row)
     merged = [span for own in spans.values() for span in _merged(own)]
-    known_by = sha256(repr(merged).encode()).hexdigest()[:16]
-    return Availability(lambda r: [i for i, first, last in merged if first <= r <= last], known_by)
+    availability_id = sha256(repr(merged).encode()).hexdigest()[:16]
+    return Availability(
+        lambda r: [i for i, first, last in merged if first <= r <= last], availability_id
+    )
 
 
 def _merged(rows: list[_Row]) -> list[_Row]:
@@ -174,10 +176,12 @@ def _row(where: str, header: list[str], line: list[str], N: int) -> _Row:
     return client, first, last
 
 
-def answering(asked: list[int], lost: float, seed: int, r: int, exchange: int) -> list[int]:
+def responding_clients(
+    clients: list[int], lost: float, seed: int, r: int, exchange: int
+) -> list[int]:
     """Return those whose replies to an exchange arrive, where a share of them is lost."""
     if not lost:
-        return asked
+        return clients
     draw = stream(seed, LOST, r, exchange)
-    u = torch.rand(len(asked), generator=draw, dtype=torch.float64).tolist()
-    return [i for i, u_i in zip(asked, u, strict=True) if u_i >= lost]
+    u = torch.rand(len(clients), generator=draw, dtype=torch.float64).tolist()
+    return [i for i, u_i in zip(clients, u, strict=True) if u_i >= lost]

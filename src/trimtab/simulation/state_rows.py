@@ -13,9 +13,9 @@ from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
 
-_LINE = 64  # every tensor of a row begins at a multiple of 64 bytes
-_SLAB = 1 << 26  # <= 64 MB are taken from the system at once
-_ROWS = 512  # they are for <= 512 states
+_CACHE_LINE = 64  # every tensor of a row begins at a multiple of 64 bytes
+_BLOCK_BYTES = 1 << 26  # <= 64 MB are taken from the system at once
+_BLOCK_ROWS = 512  # they are for <= 512 states
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ class MemoryRows:
     def _new(self) -> MemoryRow:
         state = next(self._rows, None)
         if state is None:
-            self._rows = self._slab()
+            self._rows = self._block()
             state = next(self._rows)
         return MemoryRow(self, state, self.size, tuple(leaf.data_ptr() for leaf in leaves(state)))
 
-    def _slab(self) -> Iterator[State]:
-        """Return the rows of a new slab, cut when they are taken."""
+    def _block(self) -> Iterator[State]:
+        """Return the rows of a new block, cut when they are taken."""
         if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
             return iter([map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)])
         size = _row_bytes(self.like)
-        rows = max(1, min(_ROWS, _SLAB // max(1, size)))
-        slab = torch.empty(rows, size, dtype=torch.uint8)
-        return (_cut(slab[row], self.like) for row in range(rows))
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, size)))
+        block = torch.empty(rows, size, dtype=torch.uint8)
+        return (_cut(block[row], self.like) for row in range(rows))
 
 
 class DiskRows:
@@ -166,7 +166,7 @@ def _row_bytes(like: State) -> int:
 
 
 def _padded(leaf: Tensor) -> int:
-    return -(-leaf.numel() * leaf.element_size() // _LINE) * _LINE
+    return -(-leaf.numel() * leaf.element_size() // _CACHE_LINE) * _CACHE_LINE
 
 
 def _cut(row: Tensor, like: State) -> State:

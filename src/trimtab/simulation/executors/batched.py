@@ -41,7 +41,7 @@ class Batched(Executor):
         play, tally = can.play, Tally()
         for alike, traced in _by_steps(exchange, clients):
             for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
-                if play is not None and _played(exchange, play, traced.tape, wave, tally):
+                if play is not None and _ran_in_kernel(exchange, play, traced.tape, wave, tally):
                     continue
                 for chunk in _slices(wave, max(1, min(max(CHUNK, NEAR // d), ROOM // d))):
                     tally.merge(_chunk(exchange, can, chunk))
@@ -55,7 +55,7 @@ def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], 
         return [(clients, first)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in clients:
-        groups.setdefault(tuple(map(e.pace(i), first.asked)), []).append(i)
+        groups.setdefault(tuple(map(e.local_steps(i), first.asked)), []).append(i)
     return [(alike, _traced(e, alike[0])) for alike in groups.values()]
 
 
@@ -69,31 +69,31 @@ def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 def _traced(e: Exchange, client: int) -> Traced:
     """Return what the program does for the numbers of steps that a client makes."""
-    pace, unequal = e.pace(client), bool(e.slow)
-    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, pace, unequal)
+    local_steps, unequal = e.local_steps(client), bool(e.slow)
+    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, local_steps, unequal)
 
 
-def _played(
+def _ran_in_kernel(
     e: Exchange, play: Callable[..., Any], tape: Tape | None, clients: Sequence[int], tally: Tally
 ) -> bool:
     """Let the problem's kernel run the tape, and count it; False if it cannot for these clients."""
     if tape is None:
         return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
-    new = e.fresh()
+    new = e.new_state()
     vectors = [*leaves(new), *sent]
     if not vectors:
         return False
     given = _given(e, clients, new, sent, vectors)
-    places, keep = _rooms(e, tape, vectors[0], clients)
+    places, stage_states = _allocate_outputs(e, tape, vectors[0], clients)
     weights = e.weights(clients)
     try:
-        played = play(tape, clients, weights, e.seed, e.r, given, places)
+        result = play(tape, clients, weights, e.seed, e.r, given, places)
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
-    if played is None:
+    if result is None:
         return False
-    sums, squares, work = played
+    sums, squares, work = result
     of_output = sums.unbind(0)
     e.work.add(work)
     tally.add_sums(
@@ -103,7 +103,7 @@ def _played(
         _squares_of(tape.moves, squares),
         _squares_of(tape.states, squares),
     )
-    keep()
+    stage_states()
     return True
 
 
@@ -129,7 +129,7 @@ def _given(
     return kernel.Placed(at, len(clients), d, dtype, row)
 
 
-def _rooms(
+def _allocate_outputs(
     e: Exchange, tape: Tape, vector: Vector, clients: Sequence[int]
 ) -> tuple[Sequence[Sequence[Vector | None]], Callable[[], None]]:
     """Return where outputs are written, and what lets the store keep the new states.
@@ -142,19 +142,22 @@ def _rooms(
     if not tape.states:
         return kernel.Placed(array("Q", zeros * s), s, d, dtype, lambda j: nowhere), lambda: None
     like = filled(tape.state, [vector for _ in tape.code.outputs])
-    own = None if store is None else store.lend(like, s)
+    own = None if store is None else store.allocate_rows(like, s)
     if store is not None and own is not None:
         at = array("Q", [place for row in own for place in (*zeros, *row)])
-        lent = kernel.Placed(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
-        return lent, partial(store.stage_lent, clients)
-    rooms = e.rooms(like, s)
-    states = rooms + [map_leaves(torch.empty_like, like) for _ in range(s - len(rooms))]
 
-    def keep() -> None:
+        def row(j: int) -> list[Vector | None]:
+            return [*nowhere, *leaves(store.allocated_row(j))]
+
+        return kernel.Placed(at, s, d, dtype, row), partial(store.stage_allocated, clients)
+    allocated = e.allocate_states(like, s)
+    states = allocated + [map_leaves(torch.empty_like, like) for _ in range(s - len(allocated))]
+
+    def stage_states() -> None:
         for i, state in zip(clients, states, strict=True):
-            e.keep(i, state)
+            e.store_state(i, state)
 
-    return [[*nowhere, *leaves(state)] for state in states], keep
+    return [[*nowhere, *leaves(state)] for state in states], stage_states
 
 
 def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Sequence[float]:
@@ -180,7 +183,7 @@ def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tal
         tally.add_rows([e.weight(i) for i in clients], uploads, new)
         own = {i: map_leaves(lambda leaf, j=j: leaf[j], new) for j, i in enumerate(clients)}
     for i, state in own.items():
-        e.keep(i, state)
+        e.store_state(i, state)
     return tally
 
 
@@ -211,7 +214,7 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 
     def count(K: int | Epochs) -> int:
-        steps = {e.pace(i)(K) for i in clients}
+        steps = {e.local_steps(i)(K) for i in clients}
         if len(steps) > 1:
             raise NotAlikeError("clients that make different numbers of steps")
         return steps.pop()

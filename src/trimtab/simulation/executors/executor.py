@@ -28,14 +28,16 @@ class Exchange:
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
     states: Callable[[Sequence[int]], list[State]]  # new clients may share one: do not change it
-    keep: Callable[[int, State], None]  # takes a copy of the client's new state,
-    rooms: Callable[[State, int], list[State]]  # unless it was written into what this lends
+    store_state: Callable[[int, State], None]  # takes a copy of the client's new state,
+    allocate_states: Callable[
+        [State, int], list[State]
+    ]  # unless it was written into what this lends
     seed: int
     r: int
     number: int  # of this exchange in its round
     tapes: Tapes
     work: "Work"  # counts what the clients compute
-    fresh: Callable[[], State]  # the state of a client that has none yet
+    new_state: Callable[[], State]  # the state of a client that has none yet
     slow: float = 0.0  # the share of clients that make only some of their local steps
     store: ClientStates | None = None  # where states lie, if it is in this process
 
@@ -50,11 +52,13 @@ class Exchange:
     def oracle(self, i: int) -> ClientOracle:
         """Return the oracle of client i in this exchange."""
         gradient = self.work.counted(i, self.problem.oracle(i, self.seed, self.r))
-        return ClientOracle(gradient, self.draws(i), count=self.pace(i), unequal=bool(self.slow))
+        return ClientOracle(
+            gradient, self.draws(i), count=self.local_steps(i), unequal=bool(self.slow)
+        )
 
-    def pace(self, i: int) -> Pace:
+    def local_steps(self, i: int) -> Pace:
         """Return how many local steps client i makes."""
-        return pace_of(self.can, i, self.seed, self.r, self.slow)
+        return local_steps_of(self.can, i, self.seed, self.r, self.slow)
 
     def draws(self, i: int) -> Draws:
         """Return the random numbers of client i in this exchange."""
@@ -70,7 +74,7 @@ class Exchange:
             raise error.of(i) from None
 
 
-def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
+def local_steps_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
     """Return how many local steps client i of a problem makes in round r."""
     passes = None if can.steps_in_a_pass is None else partial(can.steps_in_a_pass, i)
     return Pace(passes, slow, (seed, i, r))
@@ -81,8 +85,8 @@ class Executor(Protocol):
     """A way to run a program on a cohort. It knows no algorithm, and is told no names.
 
     To write one, subclass this, give it a name, and write `run`; `Loop` is the reference. Uploads
-    are added, and new states handed to `exchange.keep`, in the order of the clients' numbers and as
-    they come, so that those of a whole cohort never exist all at once.
+    are added, and new states handed to `exchange.store_state`, in the order of the clients' numbers
+    and as they come, so that those of a whole cohort never exist all at once.
     """
 
     name: str

@@ -36,7 +36,7 @@ class Fused(Executor):
         for i in clients:
             upload, state = run_fused(exchange, i, broadcast)
             tally.add(exchange.weight(i), upload, state)
-            exchange.keep(i, state)
+            exchange.store_state(i, state)
         return tally
 
 
@@ -76,7 +76,7 @@ class Threads(Executor):
         for part, new in _in_order(exchange, blocks, count, ahead * count):
             tally.merge(part)
             for i, state in new.items():
-                exchange.keep(i, state)
+                exchange.store_state(i, state)
         return tally
 
 

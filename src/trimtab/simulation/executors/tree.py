@@ -63,10 +63,10 @@ def shard_of(client: int, V: int) -> int:
     return client % V
 
 
-def by_shard(clients: Sequence[int], V: int) -> dict[int, list[int]]:
+def clients_by_shard(clients: Sequence[int], V: int) -> dict[int, list[int]]:
     """Return the clients of each shard that has any, in order.
 
-    >>> by_shard([0, 1, 5, 8], 4)
+    >>> clients_by_shard([0, 1, 5, 8], 4)
     {0: [0, 8], 1: [1, 5]}
     """
     groups: dict[int, list[int]] = {}
@@ -79,7 +79,7 @@ def shard_sums(
     inner: Executor, exchange: Exchange, clients: Sequence[int], V: int
 ) -> dict[Node, Tally]:
     """Run the program on clients; return the sum of each shard that has any of them."""
-    return {(v, 1): inner.run(exchange, own) for v, own in by_shard(clients, V).items()}
+    return {(v, 1): inner.run(exchange, own) for v, own in clients_by_shard(clients, V).items()}
 
 
 def subtrees(begin: int, end: int) -> Iterator[Node]:
