@@ -336,7 +336,7 @@ class Backwards(Executor):
                 i, exchange.oracle(i), exchange.state(i), exchange.broadcast
             )
             tally.add(exchange.weight(i), upload, state)
-            exchange.keep(i, state)
+            exchange.store_state(i, state)
             self.ran += 1
         return tally
 

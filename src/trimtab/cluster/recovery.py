@@ -93,7 +93,7 @@ class RemoteStates:
         """Refuse: the states of a round never come here."""
         raise AssertionError("clients of a cluster stage their states themselves")
 
-    def rooms(self, like: State, count: int) -> list[State]:
+    def allocate_states(self, like: State, count: int) -> list[State]:
         """Return no memory: states are written where they stay."""
         return []
 
@@ -110,7 +110,7 @@ class RemoteStates:
         """Forget the staged states."""
         self._driver.discard()
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Have the shards write what no snapshot has, if there is a folder for snapshots."""
         self.flush()
         driver = self._driver

@@ -185,8 +185,8 @@ class Shard:
     # -- inside
 
     def _exchange(self, r: int, number: int, sent: bytes) -> Exchange:
-        program, broadcast, fresh, seed, slow = pickle.loads(sent)
-        new = unpack(fresh, self.device)
+        program, broadcast, new_state, seed, slow = pickle.loads(sent)
+        new = unpack(new_state, self.device)
 
         def state(i: int) -> State:
             found = self.states.latest(i)
@@ -199,14 +199,14 @@ class Shard:
             broadcast=unpack(broadcast, self.device),
             state=state,
             states=lambda clients: [state(i) for i in clients],
-            keep=self.states.stage,
-            rooms=self.states.rooms,
+            store_state=self.states.stage,
+            allocate_states=self.states.allocate_states,
             seed=seed,
             r=r,
             number=number,
             tapes=self.tapes,
             work=Work(self.can),
-            fresh=lambda: new,
+            new_state=lambda: new,
             slow=slow,
             store=self.states,
         )

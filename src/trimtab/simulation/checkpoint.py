@@ -1,6 +1,6 @@
-"""A simulation on disk: one safetensors file whose header holds the settings as JSON.
+"""Save and load a simulation as one safetensors file whose header holds the settings as JSON.
 
-Where client states have snapshots of their own, the file has the names of those in their place.
+On a cluster the client states are in snapshots, and the file holds the names of these instead.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
 FORMAT = 1
-WITH_SNAPSHOTS = 2  # the format of files whose client states are elsewhere
+WITH_SNAPSHOTS = 2  # the format of files whose client states are in snapshots
 _SETTINGS = ("r", "S", "seed", "lost", "slow", "cohorts", "executor", "changes", "clients")
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
@@ -38,8 +38,8 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def save(sim: "Simulation", path: Path) -> None:
-    """Write server state, client states, and all that decides the rounds to come."""
-    kept = sim.states.keep(path, sim.r)  # what is not in this file, and where it is
+    """Write the states and the settings on which later rounds depend."""
+    kept = sim.states.save_states(path, sim.r)  # the snapshots that hold the client states, if any
     settings = {
         "format": WITH_SNAPSHOTS if kept else FORMAT,
         "results": RESULTS,
@@ -58,7 +58,7 @@ def save(sim: "Simulation", path: Path) -> None:
     if kept:
         settings["snapshots"] = kept
     if sim.available is not None:
-        settings["available"] = sim.available.known_by
+        settings["available"] = sim.available.availability_id
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from named("server", sim.server)
@@ -68,7 +68,7 @@ def save(sim: "Simulation", path: Path) -> None:
 
 
 def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
-    """Return the settings in a file, if they are those of this algorithm and this problem."""
+    """Return the settings in a file. Raise ValueError for another algorithm or problem."""
     try:
         with safe_open(path, framework="pt") as file:
             saved: dict[str, Any] = json.loads((file.metadata() or {})["trimtab"])
@@ -107,8 +107,8 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
 
 
 def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
-    """Refuse to go on with other clients than the saved simulation would ask."""
-    before, now = settings.get("available"), sim.available and sim.available.known_by
+    """Raise BadArgument unless the same clients are available as in the saved simulation."""
+    before, now = settings.get("available"), sim.available and sim.available.availability_id
     if before == now:
         return
     if before is None:
@@ -135,18 +135,20 @@ def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     sim.changes = [(r, text) for r, text in settings["changes"]]
 
 
-# -- files of tensors, written and read one tensor at a time: client states may be more than fits
-# into memory, and the functions of safetensors itself need all of them at once
+# -- files of tensors
+#
+# They are written and read one tensor at a time, because all client states together may not fit
+# into memory. The functions of safetensors need all tensors at once.
 
 
 def named(name: str, state: State) -> Iterator[tuple[str, Tensor]]:
-    """Go through the tensors of a state with the names they have in a file."""
+    """Yield the tensors of a state with their names in a file."""
     for j, leaf in enumerate(leaves(state)):
         yield f"{name}.{j}", leaf.detach()
 
 
 def named_clients(states: Iterable[tuple[int, State]]) -> Iterator[tuple[str, Tensor]]:
-    """Go through the tensors of clients' states with the names they have in a file."""
+    """Yield the tensors of client states with their names in a file."""
     for i, state in states:
         yield from named(f"client.{i}", state)
 
@@ -154,7 +156,7 @@ def named_clients(states: Iterable[tuple[int, State]]) -> Iterator[tuple[str, Te
 def write_tensors(
     path: Path, tensors: Callable[[], Iterator[tuple[str, Tensor]]], metadata: dict[str, str]
 ) -> None:
-    """Write a file so that it appears whole or not at all; go through the tensors twice."""
+    """Write a file atomically. `tensors` is called twice: for the header, and for the data."""
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, leaf in tensors():
@@ -162,7 +164,7 @@ def write_tensors(
         entry = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape, "data_offsets": (start, end)}
         header[name] = entry
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
+    text += b" " * (-len(text) % 8)  # The data must begin at a multiple of 8 bytes.
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part, open(part, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -171,7 +173,7 @@ def write_tensors(
 
 
 class TensorFile:
-    """A file that is open to be read."""
+    """A file of tensors that is open for reading."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
@@ -188,7 +190,7 @@ class TensorFile:
         return [int(i) for _, i, j in names if j == "0"]
 
     def state(self, name: str, like: State) -> State:
-        """Return the state of a name, in the form and on the device of another."""
+        """Return the state of a name, in the form and on the device of `like`."""
         numbers = count()
         return map_leaves(lambda leaf: self._tensor(f"{name}.{next(numbers)}", leaf.device), like)
 
@@ -206,15 +208,15 @@ class TensorFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[TensorFile]:
-    """Open a file to be read."""
+    """Open a file for reading."""
     with open(path, "rb") as file:
         yield TensorFile(path, file)
 
 
 def damaged(path: Path, why: str) -> ValueError:
-    """Return the error that refuses a file, and says how to go on without it."""
+    """Return the error for a file that cannot be read."""
     why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
     return ValueError(
-        f"{path} is damaged or no saved simulation ({why}); delete this file to start anew, or "
-        "resume without it to have its rounds run once more."
+        f"{path} is damaged or no saved simulation ({why}); delete this file to start again, or "
+        "resume without it, which runs its rounds again."
     )

@@ -50,9 +50,9 @@ def recorded_settings(rounds: Rounds, N: int) -> dict[str, Any]:
 def _availability_id(available: Available, N: int) -> str | None:
     """Return what tells one table of who is there from another."""
     there = availability(available, N)
-    if there is None or there.known_by == FUNCTION:
+    if there is None or there.availability_id == FUNCTION:
         return None if there is None else FUNCTION
-    return f"{Path(str(available)).name} {there.known_by}"
+    return f"{Path(str(available)).name} {there.availability_id}"
 
 
 def read_model(path: Path, problem: Problem) -> Vector:

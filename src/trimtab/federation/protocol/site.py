@@ -54,7 +54,7 @@ from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
-from trimtab.simulation.executors.executor import pace_of
+from trimtab.simulation.executors.executor import local_steps_of
 
 log = logging.getLogger("trimtab.federation.protocol")
 
@@ -150,7 +150,7 @@ class Site:
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
         draws = client_random(seed, index, r, number + 1)
-        pace: LocalSteps = pace_of(capabilities(self.problem), index, seed, r)
+        pace: LocalSteps = local_steps_of(capabilities(self.problem), index, seed, r)
         if self.policy is not None:
             pace = limited(self.policy, pace)
         g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
@@ -259,7 +259,7 @@ class Site:
         index, r = request["index"], request.header.get("r", policy.rounds[0])
         batch = self.problem.samples(index)[1] if isinstance(self.problem, Supervised) else None
         check_round(policy, r, batch)
-        pace = pace_of(capabilities(self.problem), index, 0, r)
+        pace = local_steps_of(capabilities(self.problem), index, 0, r)
         check_algorithm(policy, at(self._algorithm(request), r), pace)
 
     def _algorithm(self, request: Message) -> Any:
