@@ -157,7 +157,7 @@ def _rows(path: Path, N: int) -> Iterator[_Row]:
 
 def _row(where: str, header: list[str], line: list[str], N: int) -> _Row:
     if len(line) != len(header):
-        raise ValueError(f"{where} has {len(line)} columns, its header {len(header)}; mend it.")
+        raise ValueError(f"{where} has {len(line)} columns, its header {len(header)}; fix it.")
     cells = {name: cell.strip() for name, cell in zip(header, line, strict=True)}
     numbers = [cells[name] for name in COLUMNS if name != "to" or cells[name]]
     wrong = [cell for cell in numbers if not cell.removeprefix("-").isdecimal()]
