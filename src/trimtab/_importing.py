@@ -33,9 +33,7 @@ def load(path: Path) -> ModuleType:
         with sibling_imports(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"{path} cannot be imported ({describe_error(error)}); mend it."
-        ) from error
+        raise ValueError(f"{path} cannot be imported ({describe_error(error)}); fix it.") from error
     return module
 
 

@@ -171,7 +171,7 @@ BAD = {
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
     "report nosuch": "nosuch holds no run (there is no compare.json); pass the folder of one.",
-    "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or mend",
+    "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or fix",
     "diagnose digist": "'digist' is no problem; pass one of digits, quadratic, emnist,",
     "diagnose quadratic --S 99": "S=99 clients asked for, but the problem has N=10; pass S <= 10.",
     "diagnose quadratic --eps 0": "eps=0.0; pass the f(x) - f(x*) that is wanted",

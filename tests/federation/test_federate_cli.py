@@ -136,7 +136,7 @@ BAD = {
     "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
-    "federate init fed --sites a --problem raises.py": "KeyError: 'x'); mend it, or pass --debug",
+    "federate init fed --sites a --problem raises.py": "KeyError: 'x'); fix it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
     "federate register made no.json": "no.json: there is no such file; pass the request of a site.",
     "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",

@@ -29,15 +29,15 @@ def of_error(error: Exception) -> str:
     place = source_location(error)
     if place is None and isinstance(error, OSError) and error.filename and error.strerror:
         why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
-        return f"{error.filename}: {why}; pass another path, or mend this one."
+        return f"{error.filename}: {why}; pass another path, or fix this one."
     if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
         text = str(error)
-        mend = text.endswith("; mend it.") and error.__cause__ is not None
-        return f"{text[:-1]}, or pass --debug for the whole traceback." if mend else text
+        fixable = text.endswith("; fix it.") and error.__cause__ is not None
+        return f"{text[:-1]}, or pass --debug for the whole traceback." if fixable else text
     what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if place is None:
         return f"{what}; this should not happen: please report it with what --debug shows."
-    return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
+    return f"{place}: {what}; fix it, or pass --debug for the whole traceback."
 
 
 def option_of(name: str, value: str = "") -> str:

@@ -134,7 +134,7 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and source_location(error) is None:
             raise
-        raise ValueError(f"{spec} failed ({describe_error(error)}); mend it.") from error
+        raise ValueError(f"{spec} failed ({describe_error(error)}); fix it.") from error
     if not all(
         hasattr(problem, name) for name in ("N", "d", "weights", "x0", "oracle", "evaluate")
     ):

@@ -153,5 +153,5 @@ def _verdict(check: Callable[[Any, int], None], algorithm: Any, seed: int) -> Ve
         return Verdict(check.__name__, says, str(error))
     except Exception as error:
         what = f"{type(algorithm).__name__}: it fails ({type(error).__name__}: {first_line(error)})"
-        return Verdict(check.__name__, says, f"{what}; mend it.")
+        return Verdict(check.__name__, says, f"{what}; fix it.")
     return Verdict(check.__name__, says)

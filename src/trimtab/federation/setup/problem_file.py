@@ -129,7 +129,7 @@ class ProblemFile:
         """Return an error of trimtab's own as it is, and another one with its place."""
         if isinstance(error, ValueError) and source_location(error) is None:
             return error
-        return ValueError(f"{function} in {self.path} failed ({describe_error(error)}); mend it.")
+        return ValueError(f"{function} in {self.path} failed ({describe_error(error)}); fix it.")
 
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()

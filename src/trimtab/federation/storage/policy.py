@@ -81,7 +81,7 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name} cannot be read ({error}); mend it.") from None
+        raise ValueError(f"{name} cannot be read ({error}); fix it.") from None
     usual = default_policy("")
     default = tomllib.loads(usual)
     for key in content.keys() - default.keys():
@@ -97,7 +97,7 @@ def read_policy(path: Path) -> Policy:
     try:
         return parse_policy(path.read_text(encoding="utf-8"), path.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); mend or restore it.") from None
+        raise ValueError(f"{path} cannot be read ({error}); fix or restore it.") from None
 
 
 def write_problem(path: Path, problem: str) -> None:

@@ -136,7 +136,7 @@ def collated(who: str, samples: Sequence[Any], reader: Reader) -> Data:
         batch = reader.collate(list(samples))
     except Exception as error:
         raise ValueError(
-            f"collate fails on samples of {who} ({describe_error(error)}); mend it."
+            f"collate fails on samples of {who} ({describe_error(error)}); fix it."
         ) from error
     if not torch.equal(state, torch.get_rng_state()):
         raise ValueError(
