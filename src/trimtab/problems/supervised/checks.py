@@ -30,7 +30,6 @@ from trimtab.problems.supervised.loss_value import (
     loss_value,
 )
 from trimtab.problems.supervised.losses import Loss, OnBatch, recognise
-from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data, is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -239,7 +238,7 @@ def rowwise(model: FlatModule, data: Data) -> bool:
 
 def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of indices, those with the extreme ones."""
-    if isinstance(data, Loose):
+    if data.samples is not None:
         return data.cut(0, 2).copy()
     chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
@@ -252,7 +251,7 @@ def _few(data: Data) -> Data:
 
 
 def _range(data: Data) -> str:
-    X = None if isinstance(data, Loose) else data.X
+    X = None if data.samples is not None else data.X
     if not isinstance(X, Tensor) or X.dtype not in _INDICES:
         return ""
     return f", numbers from {int(X.min())} to {int(X.max())}"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from trimtab.compute.kernel import BadDataError, Chosen, Cohorts, Layers, Samples
 from trimtab.core.streams import SPLIT, stream
 from trimtab.problems.supervised.flat import describe, leaves, map_tree
-from trimtab.problems.supervised.reading import Loose, Reader, size
+from trimtab.problems.supervised.reading import Reader, size
 from trimtab.problems.supervised.samples import Data, check_dataset, columns, is_columns, is_sparse
 
 _ENOUGH = 5  # a client gives up rows if it has n_i >= 5
@@ -201,7 +201,7 @@ def check_clients(clients: Any) -> None:
 
 def check_data(who: str, data: Data) -> None:
     """Refuse what no model can learn from."""
-    if isinstance(data, Loose):
+    if data.samples is not None:
         if not len(data):
             raise no_samples(who)
         for start in range(0, len(data), _PIECE):
@@ -381,7 +381,7 @@ def _inside(part: Any) -> list[Any]:
 
 
 def _shapes(data: Data) -> Any:
-    if isinstance(data, Loose):
+    if data.samples is not None:
         return data.form
     return data.form, [(y.shape[1:], y.dtype) for y in leaves(data.y)]
 

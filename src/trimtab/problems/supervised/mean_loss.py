@@ -20,7 +20,6 @@ from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
 from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
-from trimtab.problems.supervised.reading import Loose
 from trimtab.problems.supervised.samples import Data
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
@@ -235,7 +234,7 @@ class MeanLoss:
         if self._cuttable is None:
             few = data.cut(0, 64)
             with GENERATORS, seeded(0, self.model.device):
-                by_losses = isinstance(self.loss, OnBatch) or isinstance(data, Loose)
+                by_losses = isinstance(self.loss, OnBatch) or data.samples is not None
                 model = self.thread_model
                 self._cuttable = self._adds_up(few) if by_losses else rowwise(model, few)
         if not self._cuttable:
@@ -244,11 +243,11 @@ class MeanLoss:
 
     def output_pieces(self, data: Data) -> list[Data]:
         """Cut large inputs, if outputs of the pieces have one shape and may be joined."""
-        return [data] if isinstance(data, Loose) else self.pieces(data)
+        return [data] if data.samples is not None else self.pieces(data)
 
     def _shares(self, pieces: list[Data]) -> list[float] | None:
         """Return by what the losses of pieces are weighed to make up the loss of the whole."""
-        by_losses = isinstance(self.loss, OnBatch) or isinstance(pieces[0], Loose)
+        by_losses = isinstance(self.loss, OnBatch) or pieces[0].samples is not None
         known = shares(self.loss, [piece.y for piece in pieces])
         n = sum(len(piece) for piece in pieces)
         return [len(piece) / n for piece in pieces] if by_losses and known is None else known

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from trimtab._importing import told
-from trimtab.problems.supervised.flat import Tree, form, leaves, map_tree
+from trimtab.problems.supervised.flat import leaves, map_tree
 from trimtab.problems.supervised.samples import (
     Data,
     columns,
@@ -38,7 +37,7 @@ class Reader:
         if isinstance(item, Data):
             return item
         if self.collate is not None:
-            return Loose(tuple(samples_of(who, item)), self, who)
+            return Data(who=who, samples=tuple(samples_of(who, item)), collate=self.collated)
         if not is_columns(item, on_batch=self.on_batch):
             item = stacked(who, item, on_batch=self.on_batch)
         return self.data(who, item)
@@ -49,6 +48,37 @@ class Reader:
         if y is None:
             return Data(map_tree(self._whole_numbers, X), None, who)
         return Data(map_tree(self._input, X), map_tree(self._target, y), who)
+
+    def collated(self, who: str, samples: Sequence[Any]) -> Data:
+        """Return the batch that a user's `collate` makes of samples; refuse one that is none."""
+        assert self.collate is not None
+        state = torch.get_rng_state()
+        try:
+            batch = self.collate(list(samples))
+        except Exception as error:
+            raise ValueError(
+                f"collate fails on samples of {who} ({told(error)}); mend it."
+            ) from error
+        if not torch.equal(state, torch.get_rng_state()):
+            raise ValueError(
+                "collate draws random numbers, so that a mini-batch would differ from call to "
+                "call; draw them in the module, or in a loss of module and batch, OnBatch(f)."
+            )
+        if not self.on_batch and not (isinstance(batch, tuple | list) and len(batch) == 2):
+            raise ValueError(
+                f"collate returns a {type(batch).__name__}; return a pair (X, y), or pass a loss "
+                "of module and batch, OnBatch(f)."
+            )
+        data = self.data(who, tuple(batch) if isinstance(batch, list) else batch)
+        counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
+        n = len(samples)
+        if not counts or (n not in counts if self.on_batch else any(c != n for c in counts)):
+            made = next((count for count in counts if count != n), 0)
+            raise ValueError(
+                f"collate made {made} rows of {n} samples of {who}; return a row for each sample, "
+                "and leave samples out before you pass the data."
+            )
+        return data
 
     def size(self, item: Any) -> int:
         """Return how many samples there are, without reading them."""
@@ -64,98 +94,6 @@ class Reader:
     def _whole_numbers(self, t: Tensor) -> Tensor:
         """Return whole numbers as int64, which both embeddings and losses take."""
         return self._input(t.long() if t.dtype in (torch.int32, torch.int16, torch.int8) else t)
-
-
-class Loose(Data):
-    """Samples that a `collate` makes a batch of each time, such as sentences of any length."""
-
-    def __init__(self, samples: Sequence[Any], reader: Reader, who: str) -> None:
-        self.samples, self.reader = samples, reader
-        object.__setattr__(self, "who", who)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @cached_property
-    def _collated(self) -> Data:
-        return collated(self.who, self.samples, self.reader)
-
-    @property
-    def X(self) -> Tree:
-        """The inputs of all these samples in one batch."""
-        return self._collated.X
-
-    @property
-    def y(self) -> Tree:
-        """The targets of all these samples in one batch."""
-        return self._collated.y
-
-    @property
-    def plain(self) -> bool:
-        """Whether inputs and targets are one tensor each: not before there is a batch."""
-        return False
-
-    @property
-    def device(self) -> torch.device:
-        """Where the rows that `take` is given should be."""
-        return torch.device("cpu")
-
-    @property
-    def row_bytes(self) -> int:
-        """How many bytes the inputs of one sample take, by the first of them."""
-        return Data(self.cut(0, 1).X, None).row_bytes
-
-    @property
-    def form(self) -> Any:
-        """What all clients must have in common: the structure of a batch."""
-        return form(self.cut(0, 1).batch)
-
-    def take(self, rows: Tensor) -> "Loose":
-        """Return some samples, by their numbers."""
-        return Loose([self.samples[j] for j in rows.tolist()], self.reader, self.who)
-
-    def cut(self, start: int, end: int) -> "Loose":
-        """Return the samples from one number up to another."""
-        return Loose(self.samples[start:end], self.reader, self.who)
-
-    def joined(self, others: Sequence[Data], who: str) -> "Loose":
-        """Return these samples and others after them."""
-        more = [sample for data in others if isinstance(data, Loose) for sample in data.samples]
-        return Loose([*self.samples, *more], self.reader, who)
-
-    def copy(self) -> Data:
-        """Return the batch of these samples in tensors of its own."""
-        return collated(self.who, self.samples, self.reader)
-
-
-def collated(who: str, samples: Sequence[Any], reader: Reader) -> Data:
-    """Return the batch that a user's `collate` makes of samples; refuse one that is none."""
-    assert reader.collate is not None
-    state = torch.get_rng_state()
-    try:
-        batch = reader.collate(list(samples))
-    except Exception as error:
-        raise ValueError(f"collate fails on samples of {who} ({told(error)}); mend it.") from error
-    if not torch.equal(state, torch.get_rng_state()):
-        raise ValueError(
-            "collate draws random numbers, so that a mini-batch would differ from call to call; "
-            "draw them in the module, or in a loss of module and batch, OnBatch(f)."
-        )
-    if not reader.on_batch and not (isinstance(batch, tuple | list) and len(batch) == 2):
-        raise ValueError(
-            f"collate returns a {type(batch).__name__}; return a pair (X, y), or pass a loss of "
-            "module and batch, OnBatch(f)."
-        )
-    data = reader.data(who, tuple(batch) if isinstance(batch, list) else batch)
-    counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
-    n = len(samples)
-    if not counts or (n not in counts if reader.on_batch else any(c != n for c in counts)):
-        made = next((count for count in counts if count != n), 0)
-        raise ValueError(
-            f"collate made {made} rows of {n} samples of {who}; return a row for each sample, and "
-            "leave samples out before you pass the data."
-        )
-    return data
 
 
 def size(item: Any, *, loose: bool = False, on_batch: bool = False) -> int:

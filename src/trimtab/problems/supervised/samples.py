@@ -1,7 +1,6 @@
 """Samples as tensors with a row for each: from pairs (X, y), dicts, arrays, lists and Datasets."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,18 +21,47 @@ from trimtab.problems.supervised.flat import (
 )
 
 
-@dataclass(frozen=True)
 class Data:
     """Inputs and targets: tensors, or tuples and dicts of them, with a row for each sample.
 
-    y is None where a loss of module and batch is given samples that are no pairs.
+    y is None where a loss of module and batch is given samples that are no pairs. Samples without
+    a common shape, such as sentences, stay as they are: `collate` makes X and y of those that a
+    mini-batch has, each time.
     """
 
-    X: Tree
-    y: Tree
-    who: str = "the data"  # whose they are, for errors
+    def __init__(
+        self,
+        X: Tree = None,
+        y: Tree = None,
+        who: str = "the data",
+        *,
+        samples: Sequence[Any] | None = None,
+        collate: Callable[[str, Sequence[Any]], "Data"] | None = None,
+    ) -> None:
+        self.who = who  # whose they are, for errors
+        self.samples, self._collate = samples, collate
+        if samples is None:
+            self.X, self.y = X, y
+
+    @cached_property
+    def X(self) -> Tree:
+        """The inputs, of samples in one batch."""
+        return self._collated.X
+
+    @cached_property
+    def y(self) -> Tree:
+        """The targets, of samples in one batch."""
+        return self._collated.y
+
+    @cached_property
+    def _collated(self) -> "Data":
+        assert self._collate is not None
+        assert self.samples is not None
+        return self._collate(self.who, self.samples)
 
     def __len__(self) -> int:
+        if self.samples is not None:
+            return len(self.samples)
         return self.X.shape[0] if isinstance(self.X, Tensor) else len(leaves(self.batch)[0])
 
     @cached_property
@@ -70,8 +98,8 @@ class Data:
 
     @property
     def plain(self) -> bool:
-        """Whether inputs and targets are one tensor each."""
-        return isinstance(self.X, Tensor) and isinstance(self.y, Tensor)
+        """Whether inputs and targets are one tensor each, whichever samples are taken."""
+        return self.samples is None and isinstance(self.X, Tensor) and isinstance(self.y, Tensor)
 
     @property
     def batch(self) -> Tree:
@@ -81,35 +109,49 @@ class Data:
     @property
     def device(self) -> torch.device:
         """Where the rows that `take` is given should be."""
-        return leaves(self.X)[0].device
+        return torch.device("cpu") if self.samples is not None else leaves(self.X)[0].device
 
     @property
     def row_bytes(self) -> int:
-        """How many bytes the inputs of one sample take."""
-        return sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(self.X))
+        """How many bytes the inputs of one sample take; of samples, those of the first."""
+        X = self.X if self.samples is None else self.cut(0, 1).X
+        return sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(X))
 
     @property
     def form(self) -> Any:
         """What all clients must have in common: the structure, and the shape of one input."""
+        if self.samples is not None:
+            return form(self.cut(0, 1).batch)
         return form(self.batch), [leaf.shape[1:] for leaf in leaves(self.X)]
 
     def take(self, rows: Tensor) -> "Data":
         """Return some samples, by their numbers."""
+        if self.samples is not None:
+            return self._of([self.samples[j] for j in rows.tolist()], self.who)
         # index_select is about 5 x as fast as X[rows].
         return self._each(lambda leaf: leaf.index_select(0, rows))
 
     def cut(self, start: int, end: int) -> "Data":
         """Return the samples from one number up to another."""
+        if self.samples is not None:
+            return self._of(self.samples[start:end], self.who)
         return self._each(lambda leaf: leaf[start:end])
 
     def joined(self, others: Sequence["Data"], who: str) -> "Data":
         """Return these samples and others after them."""
         both = [self, *others]
+        if self.samples is not None:
+            return self._of([sample for data in both for sample in data.samples or ()], who)
         return Data(join([data.X for data in both]), join([data.y for data in both]), who)
 
     def copy(self) -> "Data":
-        """Return the same samples in tensors of their own."""
+        """Return the same samples in tensors of their own; those of a collate as a new batch."""
+        if self.samples is not None:
+            return self._of(self.samples, self.who)._collated
         return self._each(torch.clone)
+
+    def _of(self, samples: Sequence[Any], who: str) -> "Data":
+        return Data(who=who, samples=samples, collate=self._collate)
 
     def _each(self, f: Any) -> "Data":
         if self.plain:
