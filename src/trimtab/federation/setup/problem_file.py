@@ -29,8 +29,7 @@ from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.reading import Collate
-from trimtab.problems.supervised.samples import as_tensor, is_pair
+from trimtab.problems.supervised.reading import Collate, as_tensor, is_pair
 from trimtab.problems.supervised.tables import Columns
 
 MOST = 1024  # a federation has ever had <= this many sites

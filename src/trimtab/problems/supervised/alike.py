@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import describe
-from trimtab.problems.supervised.samples import Data
 
 
 class Alike:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.streams import global_state, seeded
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
     Tree,
@@ -30,7 +31,7 @@ from trimtab.problems.supervised.loss_value import (
     loss_value,
 )
 from trimtab.problems.supervised.losses import Loss, OnBatch, recognise
-from trimtab.problems.supervised.samples import Data, is_sparse
+from trimtab.problems.supervised.reading import is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings

@@ -17,9 +17,16 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from trimtab.compute.kernel import BadDataError, Chosen, Cohorts, Layers, Samples
 from trimtab.core.streams import SPLIT, stream
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import describe, leaves, map_tree
-from trimtab.problems.supervised.reading import Reader, size
-from trimtab.problems.supervised.samples import Data, check_dataset, columns, is_columns, is_sparse
+from trimtab.problems.supervised.reading import (
+    Reader,
+    check_dataset,
+    columns,
+    is_columns,
+    is_sparse,
+    size,
+)
 
 _ENOUGH = 5  # a client gives up rows if it has n_i >= 5
 

@@ -15,10 +15,10 @@ from trimtab.core import Vector
 from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
 from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, recognise
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.samples import Data
 
 Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""

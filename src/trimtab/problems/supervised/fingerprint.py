@@ -12,11 +12,18 @@ from torch.utils.data import TensorDataset
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_code, hashed_tensors, update
 from trimtab.problems.supervised.clients import ClientData, Part, Unseen, whole
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule, Tree, parts
 from trimtab.problems.supervised.losses import Loss
-from trimtab.problems.supervised.reading import Collate, size
-from trimtab.problems.supervised.samples import Data, as_tensor, columns, is_columns, stacked
+from trimtab.problems.supervised.reading import (
+    Collate,
+    as_tensor,
+    columns,
+    is_columns,
+    size,
+    stacked,
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
     Tree,
@@ -17,7 +18,6 @@ from trimtab.problems.supervised.flat import (
     version,
 )
 from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, recognise
-from trimtab.problems.supervised.samples import Data
 
 SAME = 1e-4  # numbers are the same if they differ by <= 1e-4 x their size
 

@@ -17,10 +17,10 @@ from trimtab.core.threads import pool
 from trimtab.problems.supervised.checks import check_first, check_fit, rowwise
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
 from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
-from trimtab.problems.supervised.samples import Data
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes

@@ -38,6 +38,7 @@ from trimtab.problems.supervised.clients import (
     with_own_tests,
 )
 from trimtab.problems.supervised.curvature import Curvature
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
@@ -53,7 +54,6 @@ from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, Pooled
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.samples import Data
 from trimtab.problems.supervised.tables import FromTables
 from trimtab.problems.supervised.vectorised import Vectorised
 

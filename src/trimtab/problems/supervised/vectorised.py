@@ -19,11 +19,11 @@ from trimtab.core import Vector
 from trimtab.core.streams import seeded, stream
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.clients import ClientData
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.losses import OnBatch, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
-from trimtab.problems.supervised.samples import Data
 
 FEWEST = 4  # >= 4 clients with mini-batches of one size are worth a graph
 LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
