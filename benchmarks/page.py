@@ -18,7 +18,7 @@ from matplotlib import rc_context
 from trimtab.bench import WORKLOADS
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
 from trimtab.problems.paths import WORTH_A_GRAPH
-from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
+from trimtab.problems.supervised.graphs import FEWEST, LARGEST, OPERATIONS
 from trimtab.report.style import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,12 +14,17 @@ from trimtab.compute.kernel import library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import check_first, check_fit, rowwise
+from trimtab.problems.supervised.checks import (
+    SAME,
+    changes_batch,
+    changes_targets,
+    check_first,
+    check_fit,
+)
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
-from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
@@ -277,6 +282,24 @@ class MeanLoss:
             self._threads.model = self.model.twin()
         model: FlatModule = self._threads.model
         return model
+
+
+@torch.no_grad()
+def rowwise(model: FlatModule, data: Data) -> bool:
+    """Tell whether the module treats each sample by itself, so that its inputs may be cut up."""
+    half = len(data) // 2
+    for training in (False,) if model.draws else (False, True):
+        model.mode(training)
+        try:
+            whole = model(model.start, data.X)
+            halves = (data.cut(0, half), data.cut(half, len(data)))
+            joined = join([model(model.start, part.X) for part in halves])
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        for one, other in zip(leaves(whole), leaves(joined), strict=True):
+            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
+                return False
+    return True
 
 
 class _Naming:

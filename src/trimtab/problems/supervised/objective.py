@@ -8,11 +8,10 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
-from trimtab.problems.supervised.checks import rowwise
 from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.losses import OnBatch, shares
-from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
+from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss, rowwise
 from trimtab.problems.supervised.oracles import Oracles
 
 _BYTES = 1 << 22  # samples are pooled if their inputs have <= 2^22 bytes

@@ -16,9 +16,9 @@ from trimtab.problems.supervised.batches import Batches, Sampling, drawn
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form
 from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
 
 _BLOCKS = 24  # threads share out a cohort in <= 24 blocks
 

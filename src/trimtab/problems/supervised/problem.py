@@ -15,7 +15,6 @@ from trimtab.problems.metrics import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.problems.supervised.alike import Alike
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -29,6 +28,7 @@ from trimtab.problems.supervised.arguments import (
 )
 from trimtab.problems.supervised.batches import Sampling, batch_size
 from trimtab.problems.supervised.clients import (
+    Alike,
     ClientData,
     Part,
     Unseen,
@@ -49,13 +49,13 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.graphs import Vectorised
 from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, Pooled
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.tables import FromTables
-from trimtab.problems.supervised.vectorised import Vectorised
 
 
 class Supervised(FromTables):
