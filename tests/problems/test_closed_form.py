@@ -183,7 +183,7 @@ def test_what_is_hooked_or_changed_between_two_rounds_counts(name):
     TOUCHED[name](problem.model.module, loss)
     assert problem._mean_loss.closed_form is None
     assert problem._mean_loss.closed_form is None
-    plain = problem.model.twin()
+    plain = problem.model.copy_for_thread()
     plain(problem.x0(), X)
     check(problem, plain.module, loss, X, y)
 
@@ -260,7 +260,7 @@ def test_autocast_around_a_run_is_left_to_autograd():
 
 def test_known_types_have_no_attributes_that_hide_those_of_their_class():
     for made in (nn.Linear(1, 1), nn.ReLU(), nn.Sequential(), nn.CrossEntropyLoss(), nn.MSELoss()):
-        assert losses.untouched(made, type(made).forward), made
+        assert losses.is_unpatched(made, type(made).forward), made
 
 
 def test_a_closed_form_that_differs_from_autograd_is_dropped_with_a_warning(monkeypatch):

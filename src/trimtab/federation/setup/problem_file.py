@@ -101,7 +101,7 @@ class ProblemFile:
         if isinstance(self.columns, Columns) and frame:
             return self.columns.read(part, loss)
         if isinstance(self.columns, Fields) and dataset:
-            return self.columns.read(part.with_format(None), loose=self.collate is not None)
+            return self.columns.read(part.with_format(None), as_samples=self.collate is not None)
         if frame:
             raise ValueError(
                 f"silo in {self.path} returned a table; say what its columns become, columns = "

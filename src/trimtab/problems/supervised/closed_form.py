@@ -18,7 +18,13 @@ from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import stream
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.losses import Loss, nothing_global, ordinary, recognise, untouched
+from trimtab.problems.supervised.losses import (
+    Loss,
+    is_plain_parameter,
+    is_unpatched,
+    loss_kind,
+    no_global_hooks,
+)
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -48,10 +54,10 @@ class ClosedForm:
     device: torch.device
     dtype: torch.dtype
 
-    def holds(self) -> bool:
+    def is_applicable(self) -> bool:
         """Tell whether module and loss still do what this was derived from; asked every round."""
         return (
-            nothing_global()
+            no_global_hooks()
             and _loss_for_kernel(self.loss) == (self.layers.loss, self.layers.delta)
             and _parts(self.module) == self.parts
             and not torch.is_autocast_enabled("cpu")
@@ -88,7 +94,7 @@ class ClosedForm:
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
     """Return the gradient of such a module, or None for another."""
     parts, known = _parts(module), _loss_for_kernel(loss)
-    if parts is None or known is None or not nothing_global():
+    if parts is None or known is None or not no_global_hooks():
         return None
     layers = _for_kernel(parts, *known)
     if layers is None:
@@ -151,21 +157,21 @@ def _parts(module: nn.Module) -> list[Layer] | None:
     """Return the layers of a module that is made of known ones alone, each with what it is."""
     layers = [module]
     if type(module) is nn.Sequential:
-        if not untouched(module, _FORWARDS[nn.Sequential]):
+        if not is_unpatched(module, _FORWARDS[nn.Sequential]):
             return None
         layers = list(module._modules.values())
     seen = set[int]()
     parts = list[Layer]()
     for layer in layers:
         kind = type(layer)
-        if kind not in _FORWARDS or not untouched(layer, _FORWARDS[kind]):
+        if kind not in _FORWARDS or not is_unpatched(layer, _FORWARDS[kind]):
             return None
         what = "linear" if kind is nn.Linear else _ACTIVATIONS.get(kind) or _other(layer)
         parts.append((layer, "gelu_tanh" if kind is nn.GELU and _by_tanh(layer) else what))
         for parameter in layer._parameters.values():
             if parameter is None:
                 continue
-            if id(parameter) in seen or not ordinary(parameter):
+            if id(parameter) in seen or not is_plain_parameter(parameter):
                 return None
             seen.add(id(parameter))
     return parts
@@ -227,10 +233,15 @@ def _padded(W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _loss_for_kernel(loss: Loss) -> tuple[str, float] | None:
     """Return the name of a loss that kernels know and where it bends, if it is a plain mean."""
-    known = recognise(loss)
-    if known is None or not known.plain or known.name not in kernel.LOSSES or not known.bend > 0:
+    known = loss_kind(loss)
+    if (
+        known is None
+        or not known.plain
+        or known.name not in kernel.LOSSES
+        or not known.huber_delta > 0
+    ):
         return None
-    return known.name, known.bend
+    return known.name, known.huber_delta
 
 
 def _views(x: Vector, layers: kernel.Layers) -> list[tuple[Tensor, Tensor | None]]:

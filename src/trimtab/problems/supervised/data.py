@@ -23,12 +23,12 @@ class Data:
         self,
         X: Tree = None,
         y: Tree = None,
-        who: str = "the data",
+        owner: str = "the data",
         *,
         samples: Sequence[Any] | None = None,
         collate: Callable[[str, Sequence[Any]], "Data"] | None = None,
     ) -> None:
-        self.who = who  # whose they are, for errors
+        self.owner = owner  # whose they are, for errors
         self.samples, self._collate = samples, collate
         if samples is None:
             self.X, self.y = X, y
@@ -47,7 +47,7 @@ class Data:
     def _collated(self) -> "Data":
         assert self._collate is not None
         assert self.samples is not None
-        return self._collate(self.who, self.samples)
+        return self._collate(self.owner, self.samples)
 
     def __len__(self) -> int:
         if self.samples is not None:
@@ -62,7 +62,7 @@ class Data:
         one = self.y.dim() == 1 and not self.y.is_floating_point()
         return one and int(self.y.min()) >= 0
 
-    def suits(self, layers: Layers) -> bool:
+    def fits_kernel(self, layers: Layers) -> bool:
         """Tell whether these are what a closed form takes: numbers, and labels or numbers."""
         if not self.plain:
             return False
@@ -80,7 +80,7 @@ class Data:
             samples: Samples = kept[2]
             if samples.hold(self.X, self.y):
                 return samples
-        if not self.suits(layers):
+        if not self.fits_kernel(layers):
             return None
         samples = Samples(layers, dtype, self.X, self.y)
         self.__dict__["_for_kernel"] = layers, dtype, samples
@@ -117,33 +117,33 @@ class Data:
     def take(self, rows: Tensor) -> "Data":
         """Return some samples, by their numbers."""
         if self.samples is not None:
-            return self._of([self.samples[j] for j in rows.tolist()], self.who)
+            return self._of([self.samples[j] for j in rows.tolist()], self.owner)
         # index_select is about 5 x as fast as X[rows].
         return self._each(lambda leaf: leaf.index_select(0, rows))
 
     def cut(self, start: int, end: int) -> "Data":
         """Return the samples from one number up to another."""
         if self.samples is not None:
-            return self._of(self.samples[start:end], self.who)
+            return self._of(self.samples[start:end], self.owner)
         return self._each(lambda leaf: leaf[start:end])
 
-    def joined(self, others: Sequence["Data"], who: str) -> "Data":
+    def joined(self, others: Sequence["Data"], owner: str) -> "Data":
         """Return these samples and others after them."""
         both = [self, *others]
         if self.samples is not None:
-            return self._of([sample for data in both for sample in data.samples or ()], who)
-        return Data(join([data.X for data in both]), join([data.y for data in both]), who)
+            return self._of([sample for data in both for sample in data.samples or ()], owner)
+        return Data(join([data.X for data in both]), join([data.y for data in both]), owner)
 
     def copy(self) -> "Data":
         """Return the same samples in tensors of their own; those of a collate as a new batch."""
         if self.samples is not None:
-            return self._of(self.samples, self.who)._collated
+            return self._of(self.samples, self.owner)._collated
         return self._each(torch.clone)
 
-    def _of(self, samples: Sequence[Any], who: str) -> "Data":
-        return Data(who=who, samples=samples, collate=self._collate)
+    def _of(self, samples: Sequence[Any], owner: str) -> "Data":
+        return Data(owner=owner, samples=samples, collate=self._collate)
 
     def _each(self, f: Any) -> "Data":
         if self.plain:
-            return Data(f(self.X), f(self.y), self.who)
-        return Data(map_tree(f, self.X), map_tree(f, self.y), self.who)
+            return Data(f(self.X), f(self.y), self.owner)
+        return Data(map_tree(f, self.X), map_tree(f, self.y), self.owner)

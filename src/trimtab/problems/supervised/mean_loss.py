@@ -19,7 +19,7 @@ from trimtab.problems.supervised.checks import (
     changes_batch,
     changes_targets,
     check_first,
-    check_fit,
+    check_on_two_samples,
 )
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
@@ -53,21 +53,23 @@ class MeanLoss:
     def closed_form(self) -> ClosedForm | None:
         """The closed form, if it holds at this moment: the only way to it and to the kernel."""
         form = self._closed_form
-        return form if form is not None and form.loss is self.loss and form.holds() else None
+        return (
+            form if form is not None and form.loss is self.loss and form.is_applicable() else None
+        )
 
-    def check(self, who: str, data: Data) -> None:
+    def check(self, owner: str, data: Data) -> None:
         """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
         with GENERATORS:
-            check = check_fit if self._loss_checked else check_first
-            check(who, data, self.model, self.loss)
+            check = check_on_two_samples if self._loss_checked else check_first
+            check(owner, data, self.model, self.loss)
             self._loss_checked = True
             form = self._closed_form
-            if form is not None and not self._closed_form_checked and data.suits(form.layers):
+            if form is not None and not self._closed_form_checked and data.fits_kernel(form.layers):
                 self._check_closed_form(form, data)
 
     def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
         """Compare the closed form with autograd, once; do without it if they differ."""
-        if not form.holds():
+        if not form.is_applicable():
             return
         self._closed_form_checked = True
         apart = difference(form, self.model.start, data.X, data.y)
@@ -89,7 +91,7 @@ class MeanLoss:
         """Return the module's outputs for all samples."""
         model = self.thread_model
         model.mode(training)
-        with _Naming(data.who):
+        with _Naming(data.owner):
             pieces = self.output_pieces(data)
             # What a module returns beside rows of samples, such as one number, cannot be joined.
             if len(pieces) == 1:
@@ -105,13 +107,13 @@ class MeanLoss:
                 model.mode(training=False)
                 return model(x, piece.X)
 
-        with _Naming(data.who):
+        with _Naming(data.owner):
             pieces = self.output_pieces(data)
             return join(list(pool(library.cores()).map(of_piece, pieces)))
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
-        with _Naming(data.who):
+        with _Naming(data.owner):
             return self._of_outputs(output, data.y)
 
     def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
@@ -147,7 +149,7 @@ class MeanLoss:
         """Return a metric of module and batch, without dropout, on all samples at once."""
         model = self.thread_model
         model.mode(training=False)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             return self._on_batch(function, f"metric '{name}'", x, data)
 
     # -- derivatives
@@ -155,7 +157,7 @@ class MeanLoss:
     def gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the gradient on all these samples at once."""
         form = self.closed_form
-        if form is not None and data.suits(form.layers):
+        if form is not None and data.fits_kernel(form.layers):
             return form.gradients(x, [(data.X, data.y, None)])[0]
         found = self.compiled.gradient(x, data) if self.compiled and training else None
         return self.autograd(x, data, training) if found is None else found
@@ -200,7 +202,7 @@ class MeanLoss:
     def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
         """Return the loss as autograd records it."""
         model.mode(training)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
                 return loss
@@ -279,7 +281,7 @@ class MeanLoss:
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):
-            self._threads.model = self.model.twin()
+            self._threads.model = self.model.copy_for_thread()
         model: FlatModule = self._threads.model
         return model
 
@@ -305,10 +307,10 @@ def rowwise(model: FlatModule, data: Data) -> bool:
 class _Naming:
     """Say whose data it is that a module or a loss fails on."""
 
-    __slots__ = ("who",)
+    __slots__ = ("owner",)
 
-    def __init__(self, who: str) -> None:
-        self.who = who
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
 
     def __enter__(self) -> None:
         pass
@@ -322,6 +324,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.who} ({told(error)}); look for a "
+                f"the module or the loss fails on {self.owner} ({told(error)}); look for a "
                 "sample unlike the others there."
             ) from error

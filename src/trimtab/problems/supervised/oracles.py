@@ -44,7 +44,7 @@ class Oracles:
         """Return g_i, by the closed form where there is one."""
         data = self.clients[i]
         form = self.mean_loss.closed_form
-        if form is not None and data.suits(form.layers):
+        if form is not None and data.fits_kernel(form.layers):
             chunk = self._by_closed_form(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
@@ -69,7 +69,7 @@ class Oracles:
         """
         data = [self.clients[i] for i in clients]
         form = self.mean_loss.closed_form
-        if form is not None and not all(each.suits(form.layers) for each in data):
+        if form is not None and not all(each.fits_kernel(form.layers) for each in data):
             form = None
         if (form is None or self.layers() is None) and not self.why_not_vectorised():
             return self._by_graph(clients, data, seed, r)
@@ -85,26 +85,26 @@ class Oracles:
 
         def g(y: Vector, k: int | None = None) -> Vector:
             parts = [each if k is None else batches[k] for each, batches in pairs]
-            alike: dict[int, list[int]] = {}
+            same_size: dict[int, list[int]] = {}
             for j, part in enumerate(parts):
-                alike.setdefault(len(part), []).append(j)
+                same_size.setdefault(len(part), []).append(j)
             points = y.expand(len(parts), y.shape[-1])
-            if len(alike) == 1:
-                return self._of_alike(points, parts, data, all_of_them=True)
+            if len(same_size) == 1:
+                return self._of_one_size(points, parts, data, all_of_them=True)
             gradients = torch.empty_like(points)
-            for rows in alike.values():
+            for rows in same_size.values():
                 some = [parts[j] for j in rows]
                 whole = [data[j] for j in rows]
-                gradients[rows] = self._of_alike(points[rows], some, whole, all_of_them=False)
+                gradients[rows] = self._of_one_size(points[rows], some, whole, all_of_them=False)
             return gradients
 
         return g
 
-    def _of_alike(
+    def _of_one_size(
         self, points: Vector, parts: list[Data], data: list[Data], all_of_them: bool
     ) -> Vector:
         """Return the gradients on mini-batches of one size; one by one where a graph cannot."""
-        if len(parts) >= FEWEST and self.vectorised.takes(len(parts[0])):
+        if len(parts) >= FEWEST and self.vectorised.worth_graph(len(parts[0])):
             try:
                 gradients = self.vectorised.gradients(points, parts, all_of_them)
                 return gradients + self.l2 * points if self.l2 else gradients

@@ -26,24 +26,24 @@ class Reader:
     collate: Collate | None = None
     on_batch: bool = False  # whether the loss takes module and batch, so that samples may be any
 
-    def read(self, who: str, item: Any) -> Data:
+    def read(self, owner: str, item: Any) -> Data:
         """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors."""
         if isinstance(item, Data):
             return item
         if self.collate is not None:
-            return Data(who=who, samples=tuple(samples_of(who, item)), collate=self.collated)
+            return Data(owner=owner, samples=tuple(samples_of(owner, item)), collate=self.collated)
         if not is_columns(item, on_batch=self.on_batch):
-            item = stacked(who, item, on_batch=self.on_batch)
-        return self.data(who, item)
+            item = stacked(owner, item, on_batch=self.on_batch)
+        return self.data(owner, item)
 
-    def data(self, who: str, item: Any) -> Data:
+    def data(self, owner: str, item: Any) -> Data:
         """Return columns as tensors of this dtype, on this device."""
-        X, y = columns(who, item, on_batch=self.on_batch)
+        X, y = columns(owner, item, on_batch=self.on_batch)
         if y is None:
-            return Data(map_tree(self._whole_numbers, X), None, who)
-        return Data(map_tree(self._input, X), map_tree(self._target, y), who)
+            return Data(map_tree(self._whole_numbers, X), None, owner)
+        return Data(map_tree(self._input, X), map_tree(self._target, y), owner)
 
-    def collated(self, who: str, samples: Sequence[Any]) -> Data:
+    def collated(self, owner: str, samples: Sequence[Any]) -> Data:
         """Return the batch that a user's `collate` makes of samples; refuse one that is none."""
         assert self.collate is not None
         state = torch.get_rng_state()
@@ -51,7 +51,7 @@ class Reader:
             batch = self.collate(list(samples))
         except Exception as error:
             raise ValueError(
-                f"collate fails on samples of {who} ({told(error)}); mend it."
+                f"collate fails on samples of {owner} ({told(error)}); mend it."
             ) from error
         if not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
@@ -63,20 +63,20 @@ class Reader:
                 f"collate returns a {type(batch).__name__}; return a pair (X, y), or pass a loss "
                 "of module and batch, OnBatch(f)."
             )
-        data = self.data(who, tuple(batch) if isinstance(batch, list) else batch)
+        data = self.data(owner, tuple(batch) if isinstance(batch, list) else batch)
         counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
         n = len(samples)
         if not counts or (n not in counts if self.on_batch else any(c != n for c in counts)):
             made = next((count for count in counts if count != n), 0)
             raise ValueError(
-                f"collate made {made} rows of {n} samples of {who}; return a row for each sample, "
-                "and leave samples out before you pass the data."
+                f"collate made {made} rows of {n} samples of {owner}; return a row for each "
+                "sample, and leave samples out before you pass the data."
             )
         return data
 
     def size(self, item: Any) -> int:
         """Return how many samples there are, without reading them."""
-        return size(item, loose=self.collate is not None, on_batch=self.on_batch)
+        return size(item, as_samples=self.collate is not None, on_batch=self.on_batch)
 
     def _input(self, t: Tensor) -> Tensor:
         t = t.to(self.dtype) if t.is_floating_point() else t
@@ -90,21 +90,23 @@ class Reader:
         return self._input(t.long() if t.dtype in (torch.int32, torch.int16, torch.int8) else t)
 
 
-def size(item: Any, *, loose: bool = False, on_batch: bool = False) -> int:
+def size(item: Any, *, as_samples: bool = False, on_batch: bool = False) -> int:
     """Return how many samples a pair or a Dataset has, without reading them."""
-    if isinstance(item, TensorDataset | Data) or loose:
+    if isinstance(item, TensorDataset | Data) or as_samples:
         return len(item)
     return rows_of(item) if is_columns(item, on_batch=on_batch) else len(item)
 
 
-def columns(who: str, item: Any, *, on_batch: bool) -> tuple[Tree, Tree]:
+def columns(owner: str, item: Any, *, on_batch: bool) -> tuple[Tree, Tree]:
     """Return inputs and targets as trees of tensors, which have a row for each sample."""
     n = rows_of(item)
     if on_batch and not is_pair(item):
-        what = f"the data of {who}"
+        what = f"the data of {owner}"
         several = isinstance(item, tuple)
         return tuple(as_tree(what, p, n) for p in item) if several else as_tree(what, item, n), None
-    return as_tree(f"the inputs of {who}", item[0], n), as_tree(f"the targets of {who}", item[1], n)
+    return as_tree(f"the inputs of {owner}", item[0], n), as_tree(
+        f"the targets of {owner}", item[1], n
+    )
 
 
 def as_tree(what: str, part: Any, n: int) -> Tree:
@@ -192,31 +194,31 @@ def as_tensor(what: str, part: Any) -> Tensor:
         ) from error
 
 
-def stacked(who: str, dataset: Any, *, on_batch: bool = False) -> Any:
+def stacked(owner: str, dataset: Any, *, on_batch: bool = False) -> Any:
     """Return all samples of a map-style Dataset as X and y; on_batch: as what samples are."""
-    given = samples_of(who, dataset)
+    given = samples_of(owner, dataset)
     if not given:
         return torch.empty(0), torch.empty(0)
-    samples = [_parts(who, j, sample, on_batch) for j, sample in enumerate(given)]
+    samples = [_parts(owner, j, sample, on_batch) for j, sample in enumerate(given)]
     for j, sample in enumerate(samples):
         if form(sample) != form(samples[0]):
             raise ValueError(
-                f"sample {j} of {who} is made of {_made_of(sample)}, sample 0 of "
+                f"sample {j} of {owner} is made of {_made_of(sample)}, sample 0 of "
                 f"{_made_of(samples[0])}; give all samples the same parts."
             )
     try:
         return _tuples(default_collate(samples), samples[0])
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"the samples of {who} do not fit together ({first_line(error)}); make them tensors "
+            f"the samples of {owner} do not fit together ({first_line(error)}); make them tensors "
             "of one shape, or pass collate=…, which makes a batch of them."
         ) from error
 
 
-def samples_of(who: str, dataset: Any) -> list[Any]:
+def samples_of(owner: str, dataset: Any) -> list[Any]:
     """Return all samples of a map-style Dataset as they are."""
-    check_dataset(who, dataset)
-    return [_sample(who, dataset, j) for j in range(len(dataset))]
+    check_dataset(owner, dataset)
+    return [_sample(owner, dataset, j) for j in range(len(dataset))]
 
 
 def _tuples(batch: Tree, sample: Tree) -> Tree:
@@ -235,45 +237,45 @@ def _made_of(sample: Any) -> str:
     return f"a {type(sample).__name__}"
 
 
-def check_dataset(who: str, dataset: Any) -> None:
+def check_dataset(owner: str, dataset: Any) -> None:
     """Refuse what is no map-style Dataset."""
     if isinstance(dataset, DataLoader):
         raise ValueError(
-            f"{who} is a DataLoader; pass its dataset, and the size of mini-batches as batch=…."
+            f"{owner} is a DataLoader; pass its dataset, and the size of mini-batches as batch=…."
         )
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not sized or isinstance(dataset, IterableDataset):
         raise ValueError(
-            f"{who} is a {type(dataset).__name__}; pass a pair (X, y), or a Dataset with a length "
-            "whose samples are such pairs."
+            f"{owner} is a {type(dataset).__name__}; pass a pair (X, y), or a Dataset with a "
+            "length whose samples are such pairs."
         )
     if isinstance(dataset, Mapping | str | Tensor | numpy.ndarray) or is_sparse(dataset):
         raise ValueError(
-            f"{who} is a {type(dataset).__name__}; pass a pair (X, y) of inputs and targets."
+            f"{owner} is a {type(dataset).__name__}; pass a pair (X, y) of inputs and targets."
         )
 
 
-def _sample(who: str, dataset: Any, j: int) -> Any:
+def _sample(owner: str, dataset: Any, j: int) -> Any:
     """Return sample j of a Dataset."""
     try:
         return dataset[j]
     except (KeyError, NotImplementedError) as error:
         raise ValueError(
-            f"sample {j} of {who} cannot be read ({type(error).__name__}); pass a pair (X, y), or "
-            "a Dataset whose samples are numbered from 0."
+            f"sample {j} of {owner} cannot be read ({type(error).__name__}); pass a pair (X, y), "
+            "or a Dataset whose samples are numbered from 0."
         ) from error
 
 
-def _parts(who: str, j: int, sample: Any, on_batch: bool) -> Any:
+def _parts(owner: str, j: int, sample: Any, on_batch: bool) -> Any:
     """Return a sample with numbers as tensors; refuse one that should be a pair and is none."""
     several = isinstance(sample, tuple | list)
     if not on_batch and not (several and len(sample) == 2):
         count = f" of {len(sample)} parts" if several else ""
         raise ValueError(
-            f"sample {j} of {who} is a {type(sample).__name__}{count}; make it a pair (x, y), or "
+            f"sample {j} of {owner} is a {type(sample).__name__}{count}; make it a pair (x, y), or "
             "pass a loss of module and batch, OnBatch(f)."
         )
-    what = f"parts of sample {j} of {who}"
+    what = f"parts of sample {j} of {owner}"
     return tuple(_numbers(what, part) for part in sample) if several else _numbers(what, sample)
 
 
