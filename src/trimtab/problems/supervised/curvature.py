@@ -149,8 +149,8 @@ class Curvature:
     @property
     def _linear(self) -> Layers | None:
         """The one layer of a linear model, if it holds at this moment."""
-        form = self._mean_loss.closed_form
-        return form.layers if form is not None and is_linear(form.layers) else None
+        layers = self._mean_loss.known_layers
+        return layers if layers is not None and is_linear(layers) else None
 
     def products(self, x: Vector, data: Sequence[Data], V: Tensor) -> Tensor:
         """Return the Hessian on each client's data times its rows of V, of shape (s, m, d)."""

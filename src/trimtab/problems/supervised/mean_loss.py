@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab._importing import told
-from trimtab.compute.kernel import library
+from trimtab.compute.kernel import Layers, library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
@@ -33,7 +33,7 @@ _TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradi
 
 
 class MeanLoss:
-    """What is differentiated: the closed form where it holds, else autograd."""
+    """What is differentiated: by the kernel where it knows module and loss, else by autograd."""
 
     def __init__(
         self,
@@ -51,11 +51,17 @@ class MeanLoss:
 
     @property
     def closed_form(self) -> ClosedForm | None:
-        """The closed form, if it holds at this moment: the only way to it and to the kernel."""
+        """The closed form, if it holds at this moment: the only way to the kernel."""
         form = self._closed_form
-        return (
-            form if form is not None and form.loss is self.loss and form.is_applicable() else None
-        )
+        applicable = form is not None and form.loss is self.loss and form.is_applicable()
+        return form if applicable else None
+
+    @property
+    def known_layers(self) -> Layers | None:
+        """The layers of the module, if it is made of known ones at this moment."""
+        form = self._closed_form
+        known = form is not None and form.loss is self.loss and form.is_unchanged()
+        return form.layers if form is not None and known else None
 
     def check(self, owner: str, data: Data) -> None:
         """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
