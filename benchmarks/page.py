@@ -17,7 +17,7 @@ from matplotlib import rc_context
 
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
 from trimtab.problems.paths import WORTH_A_GRAPH
-from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
+from trimtab.problems.supervised.graphs import FEWEST, LARGEST, OPERATIONS
 from trimtab_papers.bench import WORKLOADS
 from trimtab_papers.drawing import PLOTS
 

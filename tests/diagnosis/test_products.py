@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
 from trimtab import Supervised
+from trimtab.compute import kernel
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.supervised.curvature import Curvature
 
@@ -202,3 +203,12 @@ def test_networks_have_no_such_closed_form():
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     problem = Supervised(module, F.cross_entropy, [(random(6, 3), torch.arange(6) % 2)] * 2)
     assert problem.client_hessian is None
+
+
+def test_the_hessian_of_a_linear_model_does_not_need_the_kernel(monkeypatch):
+    problem = network(nn.Linear(4, 2))
+    x = problem.x0()
+    expected = problem.client_hessian(0, x)
+    monkeypatch.setattr(kernel, "works", lambda dtype: False)
+    assert problem.kernel is None
+    assert torch.equal(problem.client_hessian(0, x), expected)

@@ -16,7 +16,7 @@ from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute.kernel import simd_level
 from trimtab.problems.supervised import clients as clients_module
 from trimtab.problems.supervised.batches import Batches, batch_size, drawn
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.data import Data
 
 # -- which samples
 

@@ -29,8 +29,7 @@ from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.reading import Collate
-from trimtab.problems.supervised.samples import as_tensor, is_pair
+from trimtab.problems.supervised.reading import Collate, as_tensor, is_pair
 from trimtab.problems.supervised.tables import Columns
 
 MOST = 1024  # a federation has ever had <= this many sites
@@ -102,7 +101,7 @@ class ProblemFile:
         if isinstance(self.columns, Columns) and frame:
             return self.columns.read(part, loss)
         if isinstance(self.columns, Fields) and dataset:
-            return self.columns.read(part.with_format(None), loose=self.collate is not None)
+            return self.columns.read(part.with_format(None), as_samples=self.collate is not None)
         if frame:
             raise ValueError(
                 f"silo in {self.path} returned a table; say what its columns become, columns = "

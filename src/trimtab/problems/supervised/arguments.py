@@ -10,9 +10,9 @@ from torch.utils.data import TensorDataset
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import check_batch
 from trimtab.problems.supervised.clients import ClientData, no_samples, whole
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import check_module, first_line
-from trimtab.problems.supervised.reading import Collate
-from trimtab.problems.supervised.samples import Data, is_pair
+from trimtab.problems.supervised.reading import Collate, is_pair
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
 

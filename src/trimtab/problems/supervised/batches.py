@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core.streams import BATCH, stream
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.data import Data
 
 Sampling = Literal["reshuffle", "iid"]
 """A fresh order at each pass, or independent draws with replacement."""

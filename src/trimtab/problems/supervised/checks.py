@@ -1,49 +1,42 @@
-"""Trials of what is read: do these data fit the module and the loss, and is the loss a mean?"""
+"""Checks on two samples: whether data, module and loss fit together, and a sentence if not."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.streams import global_state, seeded
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
     Tree,
     changes_inputs,
     describe,
     first_line,
-    join,
     leaves,
     map_rows,
     map_tree,
     parts,
     running_statistics,
+    version,
 )
-from trimtab.problems.supervised.loss_value import (
-    SAME,
-    changes_targets,
-    check_targets,
-    detached,
-    dtypes,
-    loss_of_batch,
-    loss_value,
-)
-from trimtab.problems.supervised.losses import Loss, OnBatch, recognise
-from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data, is_sparse
+from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, loss_kind
+from trimtab.problems.supervised.reading import is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+SAME = 1e-4  # numbers are the same if they differ by <= 1e-4 x their size
 _ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings
 
 
-def check_fit(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
+def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
     """Refuse data that the module or the loss cannot take, and buffers that training changes."""
     with torch.no_grad():
-        _run(who, data, _few(data), model, loss, [True])
+        _run(owner, data, _few(data), model, loss, [True])
 
 
-def check_first(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
+def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
     """Do the same, once for each problem with more care.
 
     Refuse a module or loss that is no function of what it is given, and a loss that is no mean,
@@ -57,14 +50,14 @@ def check_first(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
             "module, or in a loss of module and batch, OnBatch(f)."
         )
     with torch.enable_grad():
-        results = _run(who, data, few, model, loss, [True, True, False])
+        results = _run(owner, data, few, model, loss, [True, True, False])
     if not _equal(few.X, before.X):
         raise ValueError(changes_inputs("the module"))
     if not _equal(few.y, before.y):
         raise ValueError(changes_targets("the loss"))
     _check_pure(model, *results[:2])
-    _check_gradient(who, few, model, *results[1])
-    if recognise(loss) is not None:
+    _check_gradient(owner, few, model, *results[1])
+    if loss_kind(loss) is not None:
         return
     with seeded(0, model.device):
         is_sum = _is_sum(loss, model, few, *results[2])
@@ -76,7 +69,7 @@ def check_first(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
 
 
 def _run(
-    who: str, data: Data, few: Data, model: FlatModule, loss: Loss, modes: Sequence[bool]
+    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss, modes: Sequence[bool]
 ) -> list[tuple[Tree, Tensor]]:
     """Return outputs and losses of a few samples, with the same random numbers in each mode.
 
@@ -90,7 +83,7 @@ def _run(
             model.mode(training)
             with seeded(0, device):
                 before = global_state(device)
-                results.append(_outputs_and_loss(who, data, few, model, loss))
+                results.append(_outputs_and_loss(owner, data, few, model, loss))
                 pairs = zip(before, global_state(device), strict=True)
                 model.draws |= not all(torch.equal(old, new) for old, new in pairs)
 
@@ -101,19 +94,19 @@ def _run(
 
 
 def _outputs_and_loss(
-    who: str, data: Data, few: Data, model: FlatModule, loss: Loss
+    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss
 ) -> tuple[Tree, Tensor]:
     if isinstance(loss, OnBatch):
-        return None, loss_of_batch(who, loss, model, few)
+        return None, loss_of_batch(owner, loss, model, few)
     try:
         output = model(model.start, few.X)
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(
-            f"the module cannot take the inputs of {who}, {_kind(few.X)}{_range(data)} "
+            f"the module cannot take the inputs of {owner}, {_kind(few.X)}{_range(data)} "
             f"({first_line(error)}); make the two fit."
         ) from error
-    check_targets(who, loss, output, few.y, data)
-    return output, loss_value(who, loss, output, few.y)
+    check_targets(owner, loss, output, few.y, data)
+    return output, loss_value(owner, loss, output, few.y)
 
 
 def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tree, Tensor]) -> None:
@@ -151,7 +144,7 @@ def _same(one: Any, other: Any) -> bool:
     return len(inside) == len(others) and all(_same(a, b) for (_, a), (_, b) in both)
 
 
-def _check_gradient(who: str, few: Data, model: FlatModule, output: Tree, value: Tensor) -> None:
+def _check_gradient(owner: str, few: Data, model: FlatModule, output: Tree, value: Tensor) -> None:
     if output is not None and not any(leaf.requires_grad for leaf in leaves(output)):
         raise ValueError(
             "the module's outputs do not depend on its trainable parameters; look for detach() or "
@@ -171,7 +164,7 @@ def _check_gradient(who: str, few: Data, model: FlatModule, output: Tree, value:
         gradients = torch.autograd.grad(value, model.trainable, materialize_grads=True)
     except RuntimeError as error:
         raise ValueError(
-            f"the loss of {who} has no gradient ({first_line(error)}); make outputs and targets "
+            f"the loss of {owner} has no gradient ({first_line(error)}); make outputs and targets "
             f"of one kind, here {dtypes(output)} and {dtypes(few.y)}."
         ) from error
     for name, gradient in zip(model.names, gradients, strict=True):
@@ -219,27 +212,9 @@ def _repeated(tree: Tree, t: int) -> Tree:
     return map_rows(lambda part: torch.cat([part] * t), tree)
 
 
-@torch.no_grad()
-def rowwise(model: FlatModule, data: Data) -> bool:
-    """Tell whether the module treats each sample by itself, so that its inputs may be cut up."""
-    half = len(data) // 2
-    for training in (False,) if model.draws else (False, True):
-        model.mode(training)
-        try:
-            whole = model(model.start, data.X)
-            halves = (data.cut(0, half), data.cut(half, len(data)))
-            joined = join([model(model.start, part.X) for part in halves])
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            return False
-        for one, other in zip(leaves(whole), leaves(joined), strict=True):
-            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
-                return False
-    return True
-
-
 def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of indices, those with the extreme ones."""
-    if isinstance(data, Loose):
+    if data.samples is not None:
         return data.cut(0, 2).copy()
     chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
@@ -252,7 +227,7 @@ def _few(data: Data) -> Data:
 
 
 def _range(data: Data) -> str:
-    X = None if isinstance(data, Loose) else data.X
+    X = None if data.samples is not None else data.X
     if not isinstance(X, Tensor) or X.dtype not in _INDICES:
         return ""
     return f", numbers from {int(X.min())} to {int(X.max())}"
@@ -268,3 +243,185 @@ def _kind(X: Tree) -> str:
 def _equal(tree: Tree, other: Tree) -> bool:
     ours, others = leaves(tree), leaves(other)
     return len(ours) == len(others) and all(map(torch.equal, ours, others))
+
+
+def check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -> None:
+    """Refuse targets that a loss which is known would compare with something else."""
+    known = loss_kind(loss)
+    if known is None:
+        return
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"the module returns a {type(output).__name__}, but {known.name} takes a single "
+            f"tensor; pass a loss of your own, such as lambda output, y: {known.name}"
+            f"(output[{_first(output)!r}], y)."
+        )
+    if not isinstance(few, Tensor):
+        raise ValueError(
+            f"{owner} has targets {describe(few)}, but {known.name} takes a single tensor; pass a "
+            "loss of your own, which takes them apart."
+        )
+    if known.elementwise and output.shape != few.shape:
+        raise ValueError(
+            f"{known.name} would compare outputs of shape {_shape(output)} with targets of {owner} "
+            f"of shape {_shape(few)}; give both the same shape, e.g. with y.view(-1, 1) or "
+            "y.flatten()."
+        )
+    if known.takes_labels and not few.is_floating_point() and output.dim() >= 2:
+        _check_labels(owner, loss, output, data.y)
+
+
+def loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
+    """Return the loss of a few samples, if it is one number and takes these shapes."""
+    shapes = f"outputs of shape {_whole(output)}, targets of {owner} of shape {_whole(y)}"
+    before = [version(leaf) for leaf in leaves(y)]
+    try:
+        known = loss_kind(loss) is not None  # The shapes of such a loss were checked before.
+        value, messages = (
+            (loss(output, y), []) if known else _captured_warnings(lambda: loss(output, y))
+        )
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the loss cannot take {shapes} and {dtypes(y)} ({first_line(error)}); make the two "
+            "fit."
+        ) from error
+    if [version(leaf) for leaf in leaves(y)] != before:
+        raise ValueError(changes_targets("the loss"))
+    if any("target size" in text for text in messages) or _broadcasts(loss, output, y, value):
+        raise ValueError(
+            f"the loss compares {shapes}, which PyTorch broadcasts; give both the same shape, "
+            "e.g. with y.view_as(output)."
+        )
+    return _one_number(value)
+
+
+def loss_of_batch(owner: str, loss: OnBatch, model: FlatModule, few: Data) -> Tensor:
+    """Return the loss of module and batch on a few samples, if it is one number."""
+    before = [version(leaf) for leaf in leaves(few.batch)]
+    try:
+        value, messages = _captured_warnings(lambda: loss(model.at(model.start), few.batch))
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the loss fails on a batch of {owner}, {describe(few.batch)} a sample "
+            f"({type(error).__name__}: {first_line(error)}); make the two fit."
+        ) from error
+    if [version(leaf) for leaf in leaves(few.batch)] != before:
+        raise ValueError(changes_batch("the loss"))
+    if any("target size" in text for text in messages):
+        raise ValueError(
+            "the loss compares outputs and targets of different shapes, which PyTorch broadcasts; "
+            "give both the same shape, e.g. with y.view_as(output)."
+        )
+    return _one_number(value)
+
+
+def changes_targets(owner: str) -> str:
+    """Return the sentence that refuses a loss or a metric that writes into the targets."""
+    return (
+        f"{owner} changes the targets in place, that is, the data themselves; write y = y - 1 "
+        "instead of y -= 1."
+    )
+
+
+def changes_batch(owner: str) -> str:
+    """Return the sentence that refuses a loss or metric that writes into its batch."""
+    return (
+        f"{owner} changes its batch in place, that is, the data themselves; write x = x / 255 "
+        "instead of x /= 255."
+    )
+
+
+def dtypes(tree: Tree) -> str:
+    """Say which dtypes there are."""
+    return " and ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(tree))) or "nothing"
+
+
+def detached(part: Any) -> Any:
+    """Return a tensor without its graph, and anything else as it is."""
+    return part.detach() if isinstance(part, Tensor) else part
+
+
+def _one_number(value: Any) -> Tensor:
+    """Return what a loss returned, if it is one number in a tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"the loss returns a {type(value).__name__}, which has no gradient; return a tensor, "
+            "without item() or float()."
+        )
+    if value.numel() != 1:
+        raise ValueError(
+            f"the loss returns a tensor of shape {tuple(value.shape)}; return one number, the mean "
+            "over samples."
+        )
+    return value
+
+
+def _whole(tree: Tree) -> str:
+    """Say what shapes a tensor or a tree of them has; of a tree, those of one sample."""
+    return str(tuple(tree.shape)) if isinstance(tree, Tensor) else f"{describe(tree)} a sample"
+
+
+def _broadcasts(loss: Loss, output: Tree, y: Tree, value: Any) -> bool:
+    """Tell whether (n, 1) meets (n,): the loss is not the mean over samples, and would be if flat.
+
+    Of one sample alone nothing is broadcast.
+    """
+    n = len(leaves(y)[0]) if leaves(y) else 0
+
+    def flat(t: Any) -> Any:
+        """Return numbers, one a sample, as a vector, and all else as it is."""
+        one = isinstance(t, Tensor) and t.numel() == n and t.dim() and len(t) == n
+        return t.detach().clone().reshape(n) if one else detached(t)
+
+    shapes = {leaf.shape for tree in (output, y) for leaf in leaves(tree) if leaf.numel() == n}
+    if n < 2 or len(shapes) < 2 or loss_kind(loss) is not None:
+        return False
+
+    def alone(j: int) -> float:
+        """Return the loss of one sample."""
+        both = (map_rows(lambda t: t.detach()[j : j + 1].clone(), tree) for tree in (output, y))
+        return float(loss(*both))
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # These shapes are not the user's.
+            other = float(loss(map_tree(flat, output), map_tree(flat, y)))
+            mean = sum(alone(j) for j in range(n)) / n
+        found = float(value.detach())
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):
+        return False  # This loss wants the shapes as they are.
+    near = SAME * abs(mean)
+    return abs(other - mean) <= near < abs(found - mean)
+
+
+def _captured_warnings(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Return what a function returns and the warnings it gives; pass those on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = run()
+    messages = [str(w.message) for w in caught]
+    for w in caught:
+        if "target size" not in str(w.message):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    return value, messages
+
+
+def _first(output: Any) -> Any:
+    """Return where the outputs may be in what a module returns."""
+    return next(iter(output), 0) if isinstance(output, Mapping) else 0
+
+
+def _check_labels(owner: str, loss: Loss, output: Tensor, y: Tensor) -> None:
+    classes = output.shape[1]
+    if y.dim() == 2 and output.dim() == 2:
+        what = "y.flatten()" if y.shape[1] == 1 else "y.argmax(1), or y.float() for probabilities"
+        raise ValueError(f"{owner} has labels of shape {_shape(y)}; pass {what}.")
+    counted = y[y != ignored_label(loss)]
+    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        raise ValueError(
+            f"{owner} has labels from {int(counted.min())} to {int(counted.max())}, but the module "
+            f"has {classes} outputs; labels run from 0 to {classes - 1}."
+        )
+
+
+def _shape(t: Tensor) -> str:
+    return f"({', '.join(['n', *map(str, t.shape[1:])])}{',' if t.dim() == 1 else ''})"

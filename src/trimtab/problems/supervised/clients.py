@@ -1,7 +1,4 @@
-"""The clients of Supervised: training data, rows held out of them, test and validation data.
-
-Each is read when it is first used, and checked once.
-"""
+"""The data of Supervised, each read when first used: clients, rows held out, tests, validation."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,15 +14,22 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from trimtab.compute.kernel import BadDataError, ClientSamples, Layers, SampleCache, Samples
 from trimtab.core.streams import SPLIT, stream
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import describe, leaves, map_tree
-from trimtab.problems.supervised.reading import Loose, Reader, size
-from trimtab.problems.supervised.samples import Data, check_dataset, columns, is_columns, is_sparse
+from trimtab.problems.supervised.reading import (
+    Reader,
+    check_dataset,
+    columns,
+    is_columns,
+    is_sparse,
+    size,
+)
 
 _ENOUGH = 5  # a client gives up rows if it has n_i >= 5
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class HeldOutView:
     """One side of a split of every client: the rows to learn from, or those held out.
 
     A sequence as lazy as `whole`: a client is read when it is asked for. Which rows are held out
@@ -36,22 +40,22 @@ class Part:
     fraction: float
     seed: int
     held: bool  # whether these are the rows held out
-    loose: bool = False  # whether a client is a sequence of samples for a `collate`
+    as_samples: bool = False  # whether a client is a sequence of samples for a `collate`
     on_batch: bool = False  # whether samples may be anything, for a loss of module and batch
 
     def __len__(self) -> int:
         return len(self.whole)
 
     def __getitem__(self, i: int) -> Any:
-        item, who = self.whole[i], f"client {i}"
+        item, owner = self.whole[i], f"client {i}"
         if isinstance(item, TensorDataset) and len(item.tensors) == 2:
             item = item.tensors
         if isinstance(item, Data):
             return item.take(self._rows(i, len(item)).to(item.device))
-        if self.loose or not is_columns(item, on_batch=self.on_batch):
-            check_dataset(who, item)
+        if self.as_samples or not is_columns(item, on_batch=self.on_batch):
+            check_dataset(owner, item)
             return Subset(item, self._rows(i, len(item)).tolist())
-        whole = Data(*columns(who, item, on_batch=self.on_batch))
+        whole = Data(*columns(owner, item, on_batch=self.on_batch))
         sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
         if len(sizes) > 1 or 0 in sizes:
             return whole.batch  # Whoever reads them says what is wrong.
@@ -66,7 +70,7 @@ class Part:
 
     def whole_size(self, i: int) -> int:
         """Return how many rows client i has on both sides."""
-        return size(self.whole[i], loose=self.loose, on_batch=self.on_batch)
+        return size(self.whole[i], as_samples=self.as_samples, on_batch=self.on_batch)
 
     def _rows(self, i: int, n: int) -> Tensor:
         order = torch.randperm(n, generator=stream(self.seed, SPLIT, i))
@@ -111,7 +115,7 @@ class ClientData:
         self.name = name  # what they are called in errors, before the number
         self.in_memory = isinstance(whole(clients), list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
-        self._part = clients if isinstance(clients, Part) else None
+        self._part = clients if isinstance(clients, HeldOutView) else None
         self._lock = Lock()  # Executors read from several threads.
         self._cache = SampleCache()
 
@@ -139,14 +143,14 @@ class ClientData:
     def __getitem__(self, i: int) -> Data:
         if self.in_memory and i in self._read:
             return self._read[i]  # It is never dropped.
-        who = f"{self.name} {i}"
+        owner = f"{self.name} {i}"
         with self._lock:
             if i in self._read:
                 self._read.move_to_end(i)
                 return self._read[i]
-            data = self.reader.read(who, self.clients[i])
-            check_data(who, data)
-            self.check(who, data)
+            data = self.reader.read(owner, self.clients[i])
+            check_data(owner, data)
+            self.check(owner, data)
             self._read[i] = data
             if not self.in_memory and len(self._read) > _KEPT:
                 self._read.popitem(last=False)
@@ -177,7 +181,7 @@ class ClientData:
 
 def whole(clients: Sequence[Any]) -> Sequence[Any]:
     """Return clients as they were given, before some of their rows were held out."""
-    return clients.whole if isinstance(clients, Part) else clients
+    return clients.whole if isinstance(clients, HeldOutView) else clients
 
 
 def check_clients(clients: Any) -> None:
@@ -201,55 +205,55 @@ def check_clients(clients: Any) -> None:
             )
 
 
-def check_data(who: str, data: Data) -> None:
+def check_data(owner: str, data: Data) -> None:
     """Refuse what no model can learn from."""
-    if isinstance(data, Loose):
+    if data.samples is not None:
         if not len(data):
-            raise no_samples(who)
+            raise no_samples(owner)
         for start in range(0, len(data), _PIECE):
-            _check_finite(who, data.cut(start, start + _PIECE), start)
+            _check_finite(owner, data.cut(start, start + _PIECE), start)
         return
     inputs, targets = leaves(data.X), leaves(data.y)
     if not all(leaf.dim() for leaf in inputs):
-        raise ValueError(f"{who} has one number as its inputs; pass samples, one in each row.")
+        raise ValueError(f"{owner} has one number as its inputs; pass samples, one in each row.")
     if not len(data):
-        raise no_samples(who)
+        raise no_samples(owner)
     counts = [len(leaf) for leaf in inputs]
     if len(set(counts)) > 1:
         raise ValueError(
-            f"{who} has {counts[0]} rows in one part of its inputs but "
+            f"{owner} has {counts[0]} rows in one part of its inputs but "
             f"{next(count for count in counts if count != counts[0])} in another; pass a row for "
             "each sample in every part."
         )
     for y in targets:
         if y.dim() == 0 or y.shape[0] != counts[0]:
             raise ValueError(
-                f"{who} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+                f"{owner} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
                 "pass as many of one as of the other."
             )
-    _check_finite(who, data, 0)
+    _check_finite(owner, data, 0)
 
 
-def _check_finite(who: str, data: Data, first: int) -> None:
+def _check_finite(owner: str, data: Data, first: int) -> None:
     for name, tree in (("inputs", data.X), ("targets", data.y)):
         for part in leaves(tree):
             if part.is_floating_point() and not bool(part.isfinite().all()):
                 row = int((~part.isfinite().reshape(len(part), -1).all(1)).nonzero()[0])
                 raise ValueError(
-                    f"{who} has NaN or infinity in its {name} (first in sample {first + row}); "
+                    f"{owner} has NaN or infinity in its {name} (first in sample {first + row}); "
                     "drop or fill in such samples."
                 )
 
 
-def no_samples(who: str) -> ValueError:
+def no_samples(owner: str) -> ValueError:
     """Return the error that refuses an empty client."""
-    return ValueError(f"{who} has no samples; leave it out, or give it data.")
+    return ValueError(f"{owner} has no samples; leave it out, or give it data.")
 
 
 _OWN = "the test part of client"
 
 
-class Unseen:
+class EvaluationData:
     """Test and validation data; each is read and checked when first used, and then kept."""
 
     def __init__(
@@ -280,14 +284,14 @@ class Unseen:
     @cached_property
     def has_validation(self) -> bool:
         """Whether there are validation data; looks at clients until one gives up a row."""
-        if isinstance(self.held_out, Part):
+        if isinstance(self.held_out, HeldOutView):
             return any(self.held_out.size(i) for i in range(len(self.held_out)))
         return self.held_out is not None
 
     @cached_property
     def validation(self) -> Data:
         """The validation data: those that were given, else the rows held out of all clients."""
-        if not isinstance(self.held_out, Part):
+        if not isinstance(self.held_out, HeldOutView):
             return self._read("the validation data", self.held_out)
         held = self.held_out
         rows = ((f"client {i}", held[i] if held.size(i) else None) for i in range(len(held)))
@@ -301,13 +305,13 @@ class Unseen:
         """Return the test part of client i; None if it has none."""
         return self._own[i] if self._own is not None and self.has_own(i) else None
 
-    def _read(self, who: str, item: Any) -> Data:
-        data = self.reader.read(who, item)
-        check_data(who, data)
-        self.check(who, data)
+    def _read(self, owner: str, item: Any) -> Data:
+        data = self.reader.read(owner, item)
+        check_data(owner, data)
+        self.check(owner, data)
         return data
 
-    def _pooled(self, who: str, items: Iterable[tuple[str, Any]]) -> Data:
+    def _pooled(self, owner: str, items: Iterable[tuple[str, Any]]) -> Data:
         """Return the samples of all clients that have some, one client after the other."""
         parts: list[Data] = []
         for whose, item in items:
@@ -315,13 +319,13 @@ class Unseen:
                 part = self.reader.read(whose, item)
                 check_data(whose, part)
                 if parts and _shapes(part) != _shapes(parts[0]):
-                    self.check(parts[0].who, parts[0])
+                    self.check(parts[0].owner, parts[0])
                     self.check(whose, part)
                 parts.append(part)
         if not parts:
-            raise no_samples(who)
-        pooled = _joined(who, parts)
-        self.check(who, pooled)
+            raise no_samples(owner)
+        pooled = _joined(owner, parts)
+        self.check(owner, pooled)
         return pooled
 
 
@@ -383,17 +387,44 @@ def _inside(part: Any) -> list[Any]:
 
 
 def _shapes(data: Data) -> Any:
-    if isinstance(data, Loose):
+    if data.samples is not None:
         return data.form
     return data.form, [(y.shape[1:], y.dtype) for y in leaves(data.y)]
 
 
-def _joined(who: str, parts: Sequence[Data]) -> Data:
+def _joined(owner: str, parts: Sequence[Data]) -> Data:
     try:
-        return parts[0].joined(parts[1:], who)
+        return parts[0].joined(parts[1:], owner)
     except (RuntimeError, TypeError, KeyError, ValueError) as error:
         inputs, targets = {describe(part.X) for part in parts}, {describe(part.y) for part in parts}
         shapes = sorted(inputs if len(inputs) > 1 else targets)
         raise ValueError(
-            f"{who} come in shapes {' and '.join(shapes)}; give all clients the same."
+            f"{owner} come in shapes {' and '.join(shapes)}; give all clients the same."
         ) from error
+
+
+class FirstBatch:
+    """Remembers a sample of what was read first, and refuses samples that are made otherwise."""
+
+    def __init__(self) -> None:
+        self._first: tuple[Any, Data] | None = None  # the form of samples, and one of them
+
+    def check(self, owner: str, data: Data) -> None:
+        """Refuse data of another form than those that are kept."""
+        if self._first is None or data.form == self._first[0]:
+            return
+        first = self._first[1]
+        own, others = (describe(each.cut(0, 1).X) for each in (data, first))
+        if own == others:
+            raise ValueError(
+                f"{owner} has samples {describe(data.cut(0, 1).batch)}, others "
+                f"{describe(first.batch)}; give all clients samples of the same parts."
+            )
+        raise ValueError(
+            f"{owner} has inputs of shape {own}, others of {others}; give all clients the same "
+            "features."
+        )
+
+    def keep(self, data: Data) -> None:
+        """Remember the form of the first data that were found good."""
+        self._first = self._first or (data.form, data.cut(0, 1).copy())

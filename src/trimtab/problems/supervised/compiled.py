@@ -12,10 +12,10 @@ from torch.func import grad
 from trimtab.compute.captured import Graph, capture, compiled
 from trimtab.core import Vector
 from trimtab.core.streams import stream
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, FunctionOfVector, first_line
 from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.rounding import distance, rounding
-from trimtab.problems.supervised.samples import Data
 
 
 class Compiled:

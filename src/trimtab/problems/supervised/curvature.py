@@ -16,11 +16,11 @@ from trimtab.compute.captured import disable_vmap_fallback
 from trimtab.compute.kernel import Layers
 from trimtab.core import Vector
 from trimtab.problems.supervised.clients import ClientData
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
 
 _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
 
@@ -100,7 +100,7 @@ class Curvature:
         self._function: FunctionOfVector | None = None
         self._right: bool | None = None  # whether vmap gives what autograd gives, if it was asked
 
-    def pays(self, clients: ClientData, batch: int | float | None) -> bool:
+    def is_faster(self, clients: ClientData, batch: int | float | None) -> bool:
         """Tell whether several clients at once are faster than one after the other."""
         linear = self._linear is not None
         return linear or (self._right is not False and not self._vectorised.why_not(clients, batch))
@@ -108,24 +108,24 @@ class Curvature:
     @property
     def _linear(self) -> Layers | None:
         """The one layer of a linear model, if it holds at this moment."""
-        form = self._mean_loss.closed_form
-        return form.layers if form is not None and is_linear(form.layers) else None
+        layers = self._mean_loss.known_layers
+        return layers if layers is not None and is_linear(layers) else None
 
     def products(self, x: Vector, data: Sequence[Data], V: Tensor) -> Tensor:
         """Return the Hessian on each client's data times its rows of V, of shape (s, m, d)."""
         layers = self._linear
-        if layers is not None and all(each.suits(layers) for each in data):
+        if layers is not None and all(each.fits_kernel(layers) for each in data):
             pairs = zip(data, V, strict=True)
             return torch.stack([linear_products(layers, x, each.X, rows) for each, rows in pairs])
         found = torch.empty_like(V)
-        alike: dict[int, list[int]] = {}
+        same_size: dict[int, list[int]] = {}
         for j, each in enumerate(data):
-            alike.setdefault(len(each), []).append(j)
-        for n, rows in alike.items():
+            same_size.setdefault(len(each), []).append(j)
+        for n, rows in same_size.items():
             room = max(1, _NUMBERS // max(1, V[0].numel() + len(V[0]) * data[rows[0]].X.numel()))
             for some in torch.split(torch.tensor(rows), room):
                 chosen = some.tolist()
-                found[chosen] = self._of_alike(x, [data[j] for j in chosen], V[chosen], n)
+                found[chosen] = self._of_one_size(x, [data[j] for j in chosen], V[chosen], n)
         return found
 
     def whole(self, clients: ClientData) -> Callable[[int, Vector], Tensor] | None:
@@ -138,22 +138,22 @@ class Curvature:
         layers = self._linear
         if layers is None or not clients.in_memory:
             return None
-        suits = all(clients[i].suits(layers) for i in range(len(clients)))
-        return layers if suits else None
+        fits_kernel = all(clients[i].fits_kernel(layers) for i in range(len(clients)))
+        return layers if fits_kernel else None
 
-    def _of_alike(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
+    def _of_one_size(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
         """Return the products of clients with as many samples each."""
-        if self._right is not False and len(data) >= FEWEST and self._vectorised.takes(n):
+        if self._right is not False and len(data) >= FEWEST and self._vectorised.worth_graph(n):
             try:
                 if self._right is None:
-                    self._right = self._compared(x, data, V)
+                    self._right = self._matches_autograd(x, data, V)
                 if self._right:
                     return self._at_once(x, data, V)
             except (RuntimeError, IndexError, NotImplementedError):
                 self._right = False  # An operator has no derivative of this kind.
         return self._in_turn(x, data, V)
 
-    def _compared(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
+    def _matches_autograd(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
         """Tell whether both ways agree for the first vector of each client, up to rounding."""
         first = V[:FEWEST, :1].contiguous()
         few = data[:FEWEST]

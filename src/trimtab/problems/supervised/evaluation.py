@@ -15,10 +15,10 @@ from trimtab.core import Vector
 from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
-from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, recognise
+from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, loss_kind
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.samples import Data
 
 Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
@@ -41,7 +41,7 @@ class Evaluation:
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
         """Return all metrics at x on some data; by the kernel, if it knows the layers."""
-        layers = layers if layers is not None and data.suits(layers) else None
+        layers = layers if layers is not None and data.fits_kernel(layers) else None
         output = self._outputs(data, x, layers)
         return self._measured(output, data, x, layers, self.metrics)
 
@@ -61,7 +61,7 @@ class Evaluation:
                 rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
             return weighted_mean(rows, p)
         for data in clients:
-            fast = layers if layers is not None and data.suits(layers) else None
+            fast = layers if layers is not None and data.fits_kernel(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
             if rest:
@@ -86,8 +86,8 @@ class Evaluation:
 
         None where some data need a closer look.
         """
-        known = recognise(self.mean_loss.loss)
-        if known is None or not known.plain or not all(data.suits(layers) for data in group):
+        known = loss_kind(self.mean_loss.loss)
+        if known is None or not known.plain or not all(data.fits_kernel(layers) for data in group):
             return None
         sizes = torch.tensor([len(data) for data in group])
         with one_thread():
@@ -211,7 +211,7 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
             f"metric {given!r} is a function of outputs and targets, which a loss of module and "
             "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
         )
-    numbers = recognise(loss)
+    numbers = loss_kind(loss)
     if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
@@ -262,7 +262,7 @@ def counts_of(loss: Loss, targets: Sequence[Tensor]) -> list[Tensor] | None:
 
 def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs as logits where they are probabilities, and ignored labels as -100."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     if known is not None and known.name == "binary_cross_entropy":
         output = torch.logit(output.cpu().double(), eps=_SURE)
     ignored = ignored_label(loss)
@@ -337,7 +337,7 @@ def _as_number(name: str, value: Any) -> float:
 GROUPS = 20  # rows are left out in turn in <= 20 groups
 
 
-def row_error(
+def metric_standard_error(
     evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
 ) -> float | None:
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.

@@ -160,13 +160,13 @@ class FlatModule:
         for parameter, part in zip(self.trainable, parts, strict=True):
             parameter.data = part.view(parameter.shape)
 
-    def twin(self) -> "FlatModule":
+    def copy_for_thread(self) -> "FlatModule":
         """Return a copy with parameters of its own, for another thread."""
-        twin = FlatModule(self.module)
-        twin.start, twin.draws = self.start, self.draws
+        copy_for_thread = FlatModule(self.module)
+        copy_for_thread.start, copy_for_thread.draws = self.start, self.draws
         flags = [flag for _, flag in self._as_given]
-        twin._as_given = list(zip(twin.module.modules(), flags, strict=True))
-        return twin
+        copy_for_thread._as_given = list(zip(copy_for_thread.module.modules(), flags, strict=True))
+        return copy_for_thread
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return the trainable parameters of a module of the same build as a vector."""
@@ -205,7 +205,7 @@ class FlatModule:
         names = X if isinstance(X, Mapping) else {}
         places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = _takes(self.module.forward, places, names)
+            self._spread = _accepts(self.module.forward, places, names)
         before = [version(leaf) for leaf in leaves(X)]
         output = self.module(*places, **names) if self._spread else self.module(X)
         if [version(leaf) for leaf in leaves(X)] != before:
@@ -283,7 +283,7 @@ class FunctionOfVector:
     """
 
     def __init__(self, model: FlatModule) -> None:
-        self._model = model.twin()
+        self._model = model.copy_for_thread()
         places = {id(p): j for j, p in enumerate(self._model.trainable)}
         self._places = [
             (layer._parameters, name, places[id(parameter)])
@@ -361,7 +361,7 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def _takes(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
     """Tell whether a function can be called with these arguments."""
     try:
         inspect.signature(forward).bind(*places, **names)
@@ -375,10 +375,10 @@ def version(t: Tensor) -> int:
     return -1 if t.is_inference() else t._version
 
 
-def changes_inputs(who: str) -> str:
+def changes_inputs(owner: str) -> str:
     """Return the sentence that refuses a module that writes into its inputs."""
     return (
-        f"{who} changes its inputs in place, that is, the data themselves; write x = x / 255 "
+        f"{owner} changes its inputs in place, that is, the data themselves; write x = x / 255 "
         "instead of x /= 255, and inplace=False in a first layer."
     )
 

@@ -26,10 +26,10 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNERS)
 
 
-def nothing_global() -> bool:
+def no_global_hooks() -> bool:
     """Tell whether no hook is set on all modules and none of PyTorch's own functions is replaced.
 
-    >>> nothing_global()
+    >>> no_global_hooks()
     True
     """
     hooks = (
@@ -46,14 +46,14 @@ def nothing_global() -> bool:
     return True
 
 
-def untouched(module: nn.Module, forward: Callable[..., Any]) -> bool:
+def is_unpatched(module: nn.Module, forward: Callable[..., Any]) -> bool:
     """Tell whether a module has no hooks, and `forward` of its class and of no instance.
 
     >>> layer = nn.Linear(2, 1)
-    >>> untouched(layer, nn.Linear.forward)
+    >>> is_unpatched(layer, nn.Linear.forward)
     True
     >>> layer.forward = lambda X: X
-    >>> untouched(layer, nn.Linear.forward)
+    >>> is_unpatched(layer, nn.Linear.forward)
     False
     """
     own = vars(module)
@@ -75,7 +75,7 @@ def hooked(module: nn.Module) -> str:
     >>> hooked(net)
     "layer '0'"
     """
-    if not nothing_global():
+    if not no_global_hooks():
         return "all modules"
     for name, layer in module.named_modules():
         own = vars(layer)
@@ -87,7 +87,7 @@ def hooked(module: nn.Module) -> str:
     return ""
 
 
-def ordinary(parameter: Tensor) -> bool:
+def is_plain_parameter(parameter: Tensor) -> bool:
     """Tell whether a parameter is trained and is no subclass, and no hook changes its gradient."""
     return (
         type(parameter) is nn.Parameter
@@ -162,7 +162,7 @@ _ARGUMENTS = (
     *("weight", "pos_weight", "ignore_index", "reduction", "label_smoothing"),
     *("delta", "beta"),
 )
-_BENDS = {"huber_loss": "delta", "smooth_l1_loss": "beta"}  # beyond which they are linear
+_HUBER_DELTAS = {"huber_loss": "delta", "smooth_l1_loss": "beta"}  # beyond which they are linear
 
 
 @dataclass(frozen=True)
@@ -209,21 +209,23 @@ class TorchLoss:
         )
 
     @cached_property
-    def bend(self) -> float:
+    def huber_delta(self) -> float:
         """How far an output is from its target where a Huber or smooth L1 loss becomes linear."""
-        bend = self.arguments.get(_BENDS.get(self.name, ""), 1.0)
-        return float(bend) if isinstance(bend, int | float) else 0.0
+        huber_delta = self.arguments.get(_HUBER_DELTAS.get(self.name, ""), 1.0)
+        return float(huber_delta) if isinstance(huber_delta, int | float) else 0.0
 
     def each(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the losses of samples, or of their numbers, of which a `plain` one is the mean."""
-        bend = {_BENDS[self.name]: self.bend} if self.name in _BENDS else {}
-        losses: Tensor = getattr(F, self.name)(output, y, reduction="none", **bend)
+        huber_delta = (
+            {_HUBER_DELTAS[self.name]: self.huber_delta} if self.name in _HUBER_DELTAS else {}
+        )
+        losses: Tensor = getattr(F, self.name)(output, y, reduction="none", **huber_delta)
         return losses
 
     def count(self, y: Tensor) -> float | None:
         """Return how much these targets count in a mean over them and others; None: not known.
 
-        >>> weighted = recognise(nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0])))
+        >>> weighted = loss_kind(nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0])))
         >>> weighted.count(Tensor([0, 1, 1, -100]).long())
         7.0
         """
@@ -244,23 +246,23 @@ class TorchLoss:
 _WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCTIONS.items()}
 
 
-def recognise(loss: object) -> TorchLoss | None:
+def loss_kind(loss: object) -> TorchLoss | None:
     """Return what is known of a loss; None for one that is not PyTorch's, or has been changed.
 
-    >>> recognise(partial(F.cross_entropy, reduction="sum")).reduction
+    >>> loss_kind(partial(F.cross_entropy, reduction="sum")).reduction
     'sum'
-    >>> recognise(lambda output, y: F.cross_entropy(output, y)) is None
+    >>> loss_kind(lambda output, y: F.cross_entropy(output, y)) is None
     True
     """
     if isinstance(loss, partial):
-        known = None if loss.args else recognise(loss.func)
+        known = None if loss.args else loss_kind(loss.func)
         return None if known is None else TorchLoss(known.name, loss.keywords)
     if not isinstance(loss, nn.Module):
         return _WITHOUT_ARGUMENTS.get(loss) if isinstance(loss, FunctionType) else None
     name = _NAMES.get(type(loss))
     if name is None or _FUNCTIONS.get(getattr(F, name)) != name:
         return None
-    if not (nothing_global() and untouched(loss, _FORWARDS[type(loss)])):
+    if not (no_global_hooks() and is_unpatched(loss, _FORWARDS[type(loss)])):
         return None
     return TorchLoss(name, {a: getattr(loss, a) for a in _ARGUMENTS if hasattr(loss, a)})
 
@@ -270,7 +272,7 @@ def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
 
     None where that is not known.
     """
-    known = recognise(loss)
+    known = loss_kind(loss)
     counts = [None if known is None else known.count(y) for y in targets]
     total = sum(count or 0.0 for count in counts)
     if None in counts or not total:
@@ -287,7 +289,7 @@ def check_loss(loss: Any) -> None:
             f"loss={loss!r} cannot be called; pass a function of outputs and targets, such as "
             "torch.nn.functional.cross_entropy."
         )
-    known = recognise(loss)
+    known = loss_kind(loss)
     if known is not None and known.reduction in ("sum", "none"):
         raise ValueError(
             f"loss: {known.name} has reduction='{known.reduction}', but f_i is a mean over "
@@ -297,7 +299,7 @@ def check_loss(loss: Any) -> None:
 
 def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
     """Return which predictions are right, or None where that means nothing."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     binary = known is not None and known.name == "binary_cross_entropy_with_logits"
     if binary or isinstance(loss, nn.BCEWithLogitsLoss):
         return (output > 0) == (y > 0.5)
@@ -311,6 +313,6 @@ def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
 
 def ignored_label(loss: object) -> int:
     """Return the label that a loss ignores, -100 unless it says otherwise."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     label = getattr(loss, "ignore_index", -100) if known is None else known.ignore_index
     return label if isinstance(label, int) else -100

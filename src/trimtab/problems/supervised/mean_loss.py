@@ -10,18 +10,22 @@ import torch
 from torch import Tensor
 
 from trimtab._importing import describe_error
-from trimtab.compute.kernel import library
+from trimtab.compute.kernel import Layers, library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import check_first, check_fit, rowwise
+from trimtab.problems.supervised.checks import (
+    SAME,
+    changes_batch,
+    changes_targets,
+    check_first,
+    check_on_two_samples,
+)
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.compiled import Compiled
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
-from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
-from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data
 
 GENERATORS = RLock()  # torch's global generators serve one thread at a time
 _CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
@@ -29,7 +33,7 @@ _TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradi
 
 
 class MeanLoss:
-    """What is differentiated: the closed form where it holds, else autograd."""
+    """What is differentiated: by the kernel where it knows module and loss, else by autograd."""
 
     def __init__(
         self,
@@ -47,23 +51,31 @@ class MeanLoss:
 
     @property
     def closed_form(self) -> ClosedForm | None:
-        """The closed form, if it holds at this moment: the only way to it and to the kernel."""
+        """The closed form, if it holds at this moment: the only way to the kernel."""
         form = self._closed_form
-        return form if form is not None and form.loss is self.loss and form.holds() else None
+        applicable = form is not None and form.loss is self.loss and form.is_applicable()
+        return form if applicable else None
 
-    def check(self, who: str, data: Data) -> None:
+    @property
+    def known_layers(self) -> Layers | None:
+        """The layers of the module, if it is made of known ones at this moment."""
+        form = self._closed_form
+        known = form is not None and form.loss is self.loss and form.is_unchanged()
+        return form.layers if form is not None and known else None
+
+    def check(self, owner: str, data: Data) -> None:
         """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
         with GENERATORS:
-            check = check_fit if self._loss_checked else check_first
-            check(who, data, self.model, self.loss)
+            check = check_on_two_samples if self._loss_checked else check_first
+            check(owner, data, self.model, self.loss)
             self._loss_checked = True
             form = self._closed_form
-            if form is not None and not self._closed_form_checked and data.suits(form.layers):
+            if form is not None and not self._closed_form_checked and data.fits_kernel(form.layers):
                 self._check_closed_form(form, data)
 
     def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
         """Compare the closed form with autograd, once; do without it if they differ."""
-        if not form.holds():
+        if not form.is_applicable():
             return
         self._closed_form_checked = True
         apart = difference(form, self.model.start, data.X, data.y)
@@ -85,7 +97,7 @@ class MeanLoss:
         """Return the module's outputs for all samples."""
         model = self.thread_model
         model.mode(training)
-        with _Naming(data.who):
+        with _Naming(data.owner):
             pieces = self.output_pieces(data)
             # What a module returns beside rows of samples, such as one number, cannot be joined.
             if len(pieces) == 1:
@@ -101,13 +113,13 @@ class MeanLoss:
                 model.mode(training=False)
                 return model(x, piece.X)
 
-        with _Naming(data.who):
+        with _Naming(data.owner):
             pieces = self.output_pieces(data)
             return join(list(pool(library.cores()).map(of_piece, pieces)))
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
         """Return the loss of outputs, and refuse one that changes the targets."""
-        with _Naming(data.who):
+        with _Naming(data.owner):
             return self._of_outputs(output, data.y)
 
     def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
@@ -143,7 +155,7 @@ class MeanLoss:
         """Return a metric of module and batch, without dropout, on all samples at once."""
         model = self.thread_model
         model.mode(training=False)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             return self._on_batch(function, f"metric '{name}'", x, data)
 
     # -- derivatives
@@ -151,7 +163,7 @@ class MeanLoss:
     def gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the gradient on all these samples at once."""
         form = self.closed_form
-        if form is not None and data.suits(form.layers):
+        if form is not None and data.fits_kernel(form.layers):
             return form.gradients(x, [(data.X, data.y, None)])[0]
         found = self.compiled.gradient(x, data) if self.compiled and training else None
         return self.autograd(x, data, training) if found is None else found
@@ -196,7 +208,7 @@ class MeanLoss:
     def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
         """Return the loss as autograd records it."""
         model.mode(training)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
                 return loss
@@ -235,7 +247,7 @@ class MeanLoss:
         if self._cuttable is None:
             few = data.cut(0, 64)
             with GENERATORS, seeded(0, self.model.device):
-                by_losses = isinstance(self.loss, OnBatch) or isinstance(data, Loose)
+                by_losses = isinstance(self.loss, OnBatch) or data.samples is not None
                 model = self.thread_model
                 self._cuttable = self._adds_up(few) if by_losses else rowwise(model, few)
         if not self._cuttable:
@@ -244,11 +256,11 @@ class MeanLoss:
 
     def output_pieces(self, data: Data) -> list[Data]:
         """Cut large inputs, if outputs of the pieces have one shape and may be joined."""
-        return [data] if isinstance(data, Loose) else self.pieces(data)
+        return [data] if data.samples is not None else self.pieces(data)
 
     def _shares(self, pieces: list[Data]) -> list[float] | None:
         """Return by what the losses of pieces are weighed to make up the loss of the whole."""
-        by_losses = isinstance(self.loss, OnBatch) or isinstance(pieces[0], Loose)
+        by_losses = isinstance(self.loss, OnBatch) or pieces[0].samples is not None
         known = shares(self.loss, [piece.y for piece in pieces])
         n = sum(len(piece) for piece in pieces)
         return [len(piece) / n for piece in pieces] if by_losses and known is None else known
@@ -275,18 +287,36 @@ class MeanLoss:
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):
-            self._threads.model = self.model.twin()
+            self._threads.model = self.model.copy_for_thread()
         model: FlatModule = self._threads.model
         return model
+
+
+@torch.no_grad()
+def rowwise(model: FlatModule, data: Data) -> bool:
+    """Tell whether the module treats each sample by itself, so that its inputs may be cut up."""
+    half = len(data) // 2
+    for training in (False,) if model.draws else (False, True):
+        model.mode(training)
+        try:
+            whole = model(model.start, data.X)
+            halves = (data.cut(0, half), data.cut(half, len(data)))
+            joined = join([model(model.start, part.X) for part in halves])
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        for one, other in zip(leaves(whole), leaves(joined), strict=True):
+            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
+                return False
+    return True
 
 
 class _Naming:
     """Say whose data it is that a module or a loss fails on."""
 
-    __slots__ = ("who",)
+    __slots__ = ("owner",)
 
-    def __init__(self, who: str) -> None:
-        self.who = who
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
 
     def __enter__(self) -> None:
         pass
@@ -300,6 +330,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.who} ({describe_error(error)}); look for a "
-                "sample unlike the others there."
+                f"the module or the loss fails on {self.owner} ({describe_error(error)}); look for "
+                "a sample unlike the others there."
             ) from error

@@ -8,19 +8,18 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
-from trimtab.problems.supervised.checks import rowwise
 from trimtab.problems.supervised.curvature import Curvature
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.losses import OnBatch, shares
-from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
+from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss, rowwise
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.samples import Data
 
 _BYTES = 1 << 22  # samples are pooled if their inputs have <= 2^22 bytes
 _ROWS = 64  # whether the module treats samples one by one is asked of <= 64 of them
 _SAME = 1e-12  # weights are those of the pooled loss if they differ by <= 1e-12
 
 
-class Pooled:
+class PooledObjective:
     """The mean of the clients' losses with weights p_i, plus l2/2 |x|^2, without dropout."""
 
     def __init__(
@@ -33,12 +32,12 @@ class Pooled:
             "the clients' samples",
         )
         own = shares(mean_loss.loss, [each.y for each in data])
-        alike = own is not None and all(
+        is_one_mean = own is not None and all(
             abs(p - q) <= _SAME for p, q in zip(weights, own, strict=True)
         )
         # Where the loss of all samples is that mean, it is asked once; else client by client.
-        self._parts = [self._all] if alike else list(data)
-        self._weights = [1.0] if alike else list(weights)
+        self._parts = [self._all] if is_one_mean else list(data)
+        self._weights = [1.0] if is_one_mean else list(weights)
 
     @torch.no_grad()
     def loss(self, x: Vector) -> float:
@@ -67,7 +66,7 @@ class Pooled:
 
 def pooled(
     mean_loss: MeanLoss, data: Sequence[Data], weights: Sequence[float], l2: float
-) -> Pooled | None:
+) -> PooledObjective | None:
     """Return all samples in one pass; None where that is not the same, or takes much memory."""
     if isinstance(mean_loss.loss, OnBatch) or not all(each.plain for each in data):
         return None
@@ -75,7 +74,7 @@ def pooled(
         return None
     if len({(each.X.shape[1:], each.X.dtype, each.y.shape[1:], each.y.dtype) for each in data}) > 1:
         return None
-    every = Pooled(mean_loss, data, weights, l2)
+    every = PooledObjective(mean_loss, data, weights, l2)
     few = every._all.cut(0, _ROWS)
     with GENERATORS, seeded(0, mean_loss.model.device), torch.no_grad():
         model = mean_loss.thread_model
@@ -122,7 +121,7 @@ class Objective:
             return None
         return lambda i, x: whole(i, x) + l2 * torch.eye(len(x)).to(x)
 
-    def in_one_pass(self) -> Pooled | None:
+    def in_one_pass(self) -> PooledObjective | None:
         """Return f and its gradient on the samples of all clients together, where that is so."""
         clients = self.oracles.clients
         if not clients.in_memory:
@@ -148,7 +147,7 @@ class Objective:
     def sample_gradients(self, x: Vector, data: Data) -> Tensor:
         """Return the gradients at x of the losses on single samples, each plus l2 x."""
         form, rows = self.oracles.mean_loss.closed_form, range(len(data))
-        if form is None or not data.suits(form.layers):
+        if form is None or not data.fits_kernel(form.layers):
             return torch.stack([self.sample_gradient(x, data.cut(j, j + 1)) for j in rows])
         each = [data.cut(j, j + 1) for j in rows]
         return form.gradients(x, [(one.X, one.y, None) for one in each]) + self.oracles.l2 * x

@@ -15,10 +15,10 @@ from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import Batches, Sampling, drawn
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form
+from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
 
 _BLOCKS = 24  # threads share out a cohort in <= 24 blocks
 
@@ -41,11 +41,11 @@ class Oracles:
         return gradient + self.l2 * x if self.l2 else gradient
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
-        """Return g_i, by the closed form where there is one."""
+        """Return g_i, by the kernel where it can, else by autograd."""
         data = self.clients[i]
         form = self.mean_loss.closed_form
-        if form is not None and data.suits(form.layers):
-            chunk = self._by_closed_form(form, [i], [data], seed, r)
+        if form is not None and data.fits_kernel(form.layers):
+            chunk = self._by_kernel(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
         model = self.mean_loss.model
@@ -63,17 +63,15 @@ class Oracles:
         return g
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient | None:
-        """Return the oracle of several clients at once; None where there is none.
+        """Return the oracle of several clients at once: by the kernel, or else by a graph.
 
-        By the kernel where it can, else by a graph, else by a closed form in PyTorch.
+        None where neither can compute it.
         """
         data = [self.clients[i] for i in clients]
         form = self.mean_loss.closed_form
-        if form is not None and not all(each.suits(form.layers) for each in data):
-            form = None
-        if (form is None or self.layers() is None) and not self.why_not_vectorised():
-            return self._by_graph(clients, data, seed, r)
-        return None if form is None else self._by_closed_form(form, clients, data, seed, r)
+        if form is not None and all(each.fits_kernel(form.layers) for each in data):
+            return self._by_kernel(form, clients, data, seed, r)
+        return None if self.why_not_vectorised() else self._by_graph(clients, data, seed, r)
 
     def why_not_vectorised(self) -> str:
         """Return why gradients are not computed for several clients at once; empty if they are."""
@@ -85,26 +83,26 @@ class Oracles:
 
         def g(y: Vector, k: int | None = None) -> Vector:
             parts = [each if k is None else batches[k] for each, batches in pairs]
-            alike: dict[int, list[int]] = {}
+            same_size: dict[int, list[int]] = {}
             for j, part in enumerate(parts):
-                alike.setdefault(len(part), []).append(j)
+                same_size.setdefault(len(part), []).append(j)
             points = y.expand(len(parts), y.shape[-1])
-            if len(alike) == 1:
-                return self._of_alike(points, parts, data, all_of_them=True)
+            if len(same_size) == 1:
+                return self._of_one_size(points, parts, data, all_of_them=True)
             gradients = torch.empty_like(points)
-            for rows in alike.values():
+            for rows in same_size.values():
                 some = [parts[j] for j in rows]
                 whole = [data[j] for j in rows]
-                gradients[rows] = self._of_alike(points[rows], some, whole, all_of_them=False)
+                gradients[rows] = self._of_one_size(points[rows], some, whole, all_of_them=False)
             return gradients
 
         return g
 
-    def _of_alike(
+    def _of_one_size(
         self, points: Vector, parts: list[Data], data: list[Data], all_of_them: bool
     ) -> Vector:
         """Return the gradients on mini-batches of one size; one by one where a graph cannot."""
-        if len(parts) >= FEWEST and self.vectorised.takes(len(parts[0])):
+        if len(parts) >= FEWEST and self.vectorised.worth_graph(len(parts[0])):
             try:
                 gradients = self.vectorised.gradients(points, parts, all_of_them)
                 return gradients + self.l2 * points if self.l2 else gradients
@@ -114,7 +112,7 @@ class Oracles:
         each = zip(points, parts, whole, strict=True)
         return torch.stack([self.gradient(x, part, whole=all_of_it) for x, part, all_of_it in each])
 
-    def _by_closed_form(
+    def _by_kernel(
         self, form: ClosedForm, clients: Sequence[int], data: list[Data], seed: int, r: int
     ) -> Gradient:
         cut = self._cut(clients, data, seed, r)
@@ -129,9 +127,8 @@ class Oracles:
 
     def layers(self) -> kernel.Layers | None:
         """Return what a compiled kernel needs to know of the module; None if it cannot run it."""
-        form, model = self.mean_loss.closed_form, self.mean_loss.model
-        fits = model.device.type == "cpu" and kernel.works(model.dtype)
-        return form.layers if fits and form is not None else None
+        form = self.mean_loss.closed_form
+        return None if form is None else form.layers
 
     def why_no_kernel(self) -> str:
         """Return why the compiled kernel does not run this module; empty if it does."""

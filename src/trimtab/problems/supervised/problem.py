@@ -15,7 +15,6 @@ from trimtab.problems.metrics import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.problems.supervised.alike import Alike
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -30,35 +29,36 @@ from trimtab.problems.supervised.arguments import (
 from trimtab.problems.supervised.batches import Sampling, batch_size
 from trimtab.problems.supervised.clients import (
     ClientData,
-    Part,
-    Unseen,
+    EvaluationData,
+    FirstBatch,
+    HeldOutView,
     check_clients,
     check_fraction,
     no_samples,
     with_own_tests,
 )
 from trimtab.problems.supervised.curvature import Curvature
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
     counts_of,
     functions,
-    row_error,
+    metric_standard_error,
     shares_of,
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.graphs import Vectorised
 from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.objective import Objective, Pooled
+from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.tables import FromTables
-from trimtab.problems.supervised.vectorised import Vectorised
+from trimtab.problems.supervised.tables import TableConstructors
 
 
-class Supervised(FromTables):
+class Supervised(TableConstructors):
     """Supervised learning over clients.
 
     module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
@@ -123,9 +123,9 @@ class Supervised(FromTables):
         on_batch = isinstance(loss, OnBatch)
         reader = Reader(self.model.dtype, self.model.device, collate, on_batch)
         self.clients = ClientData(clients, reader, self._check)
-        self._unseen = Unseen(test, tests, validation, reader, self._check)
+        self._evaluation_data = EvaluationData(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
-        self._alike = Alike()
+        self._first_batch = FirstBatch()
         self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
@@ -158,7 +158,7 @@ class Supervised(FromTables):
         perplexity: of all their samples together).
         """
         if client is not None:
-            own = self._unseen.own(client)
+            own = self._evaluation_data.own(client)
             data = self.clients[client] if own is None else own
             return self._evaluation.on(data, x, self.kernel)
         if self.has_test:
@@ -181,11 +181,11 @@ class Supervised(FromTables):
         (18, True)
         """
         check_fraction(fraction)
-        if self._unseen.held_out is not None:
+        if self._evaluation_data.held_out is not None:
             return self
         given, reader = self.clients.clients, self.clients.reader
         how = (reader.collate is not None, reader.on_batch)
-        kept, held = (Part(given, fraction, seed, held, *how) for held in (False, True))
+        kept, held = (HeldOutView(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         made = parted if not self.clients.in_memory or parted.has_validation else self
         return derived(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
@@ -193,7 +193,7 @@ class Supervised(FromTables):
     @property
     def has_validation(self) -> bool:
         """Whether there are validation data."""
-        return self._unseen.has_validation
+        return self._evaluation_data.has_validation
 
     def validate(self, x: Vector) -> dict[str, float]:
         """Return what `evaluate` returns, on the validation data of all clients together."""
@@ -201,15 +201,17 @@ class Supervised(FromTables):
             raise ValueError(
                 "Supervised has no validation data; pass validation=…, or call problem.split(0.1)."
             )
-        return self._evaluation.on(self._unseen.validation, x, self.kernel)
+        return self._evaluation.on(self._evaluation_data.validation, x, self.kernel)
 
     def validation_error(self, x: Vector, metric: str) -> float | None:
         """Return the standard error of a metric of `validate` that comes from its few rows."""
-        return row_error(self._evaluation, self._unseen.validation, x, self.kernel, metric)
+        return metric_standard_error(
+            self._evaluation, self._evaluation_data.validation, x, self.kernel, metric
+        )
 
     def has_own_test(self, i: int) -> bool:
         """Tell whether client i has a test part of its own, on which it is evaluated."""
-        return self._unseen.has_own(i)
+        return self._evaluation_data.has_own(i)
 
     # -- what it can do besides
 
@@ -269,8 +271,8 @@ class Supervised(FromTables):
     @property
     def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
         """(clients, x, V) -> their Hessians times the rows of V; None where in turn is as fast."""
-        pays = self._curvature.pays(self.clients, self.batch)
-        return self._objective.products if pays else None
+        is_faster = self._curvature.is_faster(self.clients, self.batch)
+        return self._objective.products if is_faster else None
 
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
@@ -280,7 +282,7 @@ class Supervised(FromTables):
         """Return the gradient of f at x, over all clients."""
         return self._objective.gradient(x)
 
-    def in_one_pass(self) -> Pooled | None:
+    def in_one_pass(self) -> PooledObjective | None:
         """Return f and its gradient on all samples together; None where clients must be apart."""
         return self._objective.in_one_pass()
 
@@ -300,7 +302,7 @@ class Supervised(FromTables):
     @property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
-        return self._unseen.test
+        return self._evaluation_data.test
 
     def class_shares(self) -> tuple[str, Tensor] | None:
         """Return which labels accuracy is measured on, and the share of each class among them.
@@ -334,7 +336,7 @@ class Supervised(FromTables):
     @property
     def has_test(self) -> bool:
         """Whether there are test data."""
-        return self._unseen.has_test
+        return self._evaluation_data.has_test
 
     def unflatten(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
@@ -414,10 +416,10 @@ class Supervised(FromTables):
             **({"compile": True} if self._mean_loss.compiled else {}),
         }
         what = (self.model, self.loss_function, self.weights)
-        return Identity(settings, self._code, *what, self.clients, self._unseen)
+        return Identity(settings, self._code, *what, self.clients, self._evaluation_data)
 
-    def _check(self, who: str, data: Data) -> None:
+    def _check(self, owner: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
-        self._alike.check(who, data)
-        self._mean_loss.check(who, data)
-        self._alike.keep(data)
+        self._first_batch.check(owner, data)
+        self._mean_loss.check(owner, data)
+        self._first_batch.keep(data)

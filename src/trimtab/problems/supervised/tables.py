@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trimtab.problems.partition import by_column
 from trimtab.problems.supervised.hugging_face import Fields, from_datasets
-from trimtab.problems.supervised.losses import Loss, recognise
+from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate
 
 _MOST = 256  # a column of text has <= 256 different values, or it is no category
@@ -103,7 +103,7 @@ class Columns:
         several = not isinstance(self.target, str)
         names = list(self.target) if several else [self.target]
         y = torch.stack([self._target(frame, str(name), what) for name in names], 1)
-        known = recognise(loss)
+        known = loss_kind(loss)
         if known is not None and known.elementwise:
             return X, y.to(real)
         whole = known is not None and known.takes_labels and bool((y == y.long()).all())
@@ -145,7 +145,7 @@ def from_frame(
     module: nn.Module | Callable[..., nn.Module],
     loss: Loss,
     standardise: bool,
-    unseen: Mapping[str, Any],
+    held_out: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Columns, list[Any]]:
     """Return the arguments of Supervised for a table, its encoding, and the clients' names."""
     if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
@@ -164,7 +164,7 @@ def from_frame(
         "loss": loss,
         "clients": [(X[part], y[part]) for part in rows.values()],
     }
-    for name, table in unseen.items():
+    for name, table in held_out.items():
         if table is not None:
             arguments[name] = columns.read(table, loss, f"the {name} table")
     return arguments, columns, list(rows)
@@ -231,7 +231,7 @@ def _codes(column: Any, name: str, values: Sequence[Any], what: str) -> Tensor:
     return torch.tensor(found)
 
 
-class FromTables:
+class TableConstructors:
     """What makes a problem of a table, and remembers what became of it."""
 
     columns: Columns | Fields | None = None  # what became of the columns of a table
@@ -264,7 +264,7 @@ class FromTables:
             module=module,
             loss=loss,
             standardise=standardise,
-            unseen={"test": test, "validation": validation},
+            held_out={"test": test, "validation": validation},
         )
         return cls(**given, **settings)._of_table(columns, names)
 
@@ -296,7 +296,7 @@ class FromTables:
             target=target,
             loss=loss,
             collate=collate,
-            unseen={"test": test, "validation": validation},
+            held_out={"test": test, "validation": validation},
         )
         return cls(**{"module": module} | given, **settings)._of_table(fields, names)
 

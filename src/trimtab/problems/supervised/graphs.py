@@ -19,11 +19,11 @@ from trimtab.core import Vector
 from trimtab.core.streams import seeded, stream
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.clients import ClientData
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.losses import OnBatch, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 from trimtab.problems.supervised.rounding import distance, rounding
-from trimtab.problems.supervised.samples import Data
 
 FEWEST = 4  # >= 4 clients with mini-batches of one size are worth a graph
 LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
@@ -57,10 +57,10 @@ class Vectorised:
             return changing
         with self._lock:
             if self._found is None:
-                self._found = self._unfit(clients, batch) or self._tried(clients, batch)
+                self._found = self._unfit(clients, batch) or self._probe(clients, batch)
             return self._found
 
-    def takes(self, rows: int) -> bool:
+    def worth_graph(self, rows: int) -> bool:
         """Tell whether mini-batches of so many samples are worth a graph."""
         return rows <= self._rows
 
@@ -90,7 +90,7 @@ class Vectorised:
             )
         return ""
 
-    def _tried(self, clients: ClientData, batch: int | float | None) -> str:
+    def _probe(self, clients: ClientData, batch: int | float | None) -> str:
         """Capture a graph on samples of client 0; return what keeps it from being right and fast.
 
         What is compared depends on the problem alone, not on where a run has got to.
@@ -104,18 +104,18 @@ class Vectorised:
         if self._mean_loss.model.draws:
             return "the module draws random numbers, as dropout does; call eval() on that layer"
         try:
-            return self._compared(data, batch_size(batch, len(data)))
+            return self._compare(data, batch_size(batch, len(data)))
         except Exception as error:
             said = describe_error(error)
             return f"it cannot be captured ({said[:_LONGEST]}{'…' * (len(said) > _LONGEST)})"
 
-    def _compared(self, data: Data, b: int) -> str:
+    def _compare(self, data: Data, b: int) -> str:
         """Return why a graph for mini-batches of b samples would be slow or wrong."""
         model, autograd = self._mean_loss.model, self._mean_loss.autograd
         noise = torch.randn(FEWEST, model.d, generator=stream(0), dtype=model.dtype)
         points = model.start + 0.1 * noise
         starts = [(j * (len(data) - b)) // (FEWEST - 1) for j in range(FEWEST)]
-        parts = [Data(data.X[j : j + b], data.y[j : j + b], data.who) for j in starts]
+        parts = [Data(data.X[j : j + b], data.y[j : j + b], data.owner) for j in starts]
         with FlopCounterMode(display=False) as counter:
             autograd(points[0], parts[0])
         operations = counter.get_total_flops()
