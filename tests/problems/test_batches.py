@@ -41,7 +41,7 @@ def test_a_kernel_is_given_the_same_samples(sizes, batch, sampling, ks):
 
     data = [Data(torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)) for n in sizes]
     cut = [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
-    cohort = SimpleNamespace(lengths=sizes, cuts={})
+    cohort = SimpleNamespace(lengths=sizes, plans={})
     found = drawn(range(len(sizes)), cohort, batch, sampling, 3, 2, ks)
     if simd_level() is None or any(k is not None and k < 0 for k in ks):
         assert found is None
