@@ -16,8 +16,7 @@ from rich.console import Console
 from trimtab import FedAvg, Quadratic, compare, diagnose
 from trimtab.cli import main
 from trimtab.cli.output import LivePage, command_again
-from trimtab.cli.progress import Board, watch
-from trimtab.cli.standings import Standings
+from trimtab.cli.progress import Board, Standings, watch
 from trimtab.core.task import Progress, Task
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.sources import source_of

@@ -12,7 +12,6 @@ import click
 
 from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
-from trimtab.cli.sentences import of_error, of_usage
 
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
@@ -81,12 +80,16 @@ def _main(words: list[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:
+        from trimtab.cli.output import of_usage
+
         _end(of_usage(error), 2)
     except click.ClickException as error:
         _end(error.format_message(), 130)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
+        from trimtab.cli.output import of_error
+
         _end(of_error(error), 2)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from trimtab.cli.group import needs
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 
 
 @click.command()

@@ -9,9 +9,9 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
+from trimtab.cli.group import needs
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
 from trimtab.cli.progress import if_stopped
-from trimtab.cli.starting import needs
 
 
 @click.command(cls=WithOwnOptions)

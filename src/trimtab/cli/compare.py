@@ -8,6 +8,7 @@ import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
+from trimtab.cli.group import needs
 from trimtab.cli.options import (
     Numbers,
     RunOptions,
@@ -16,9 +17,7 @@ from trimtab.cli.options import (
     run_options,
     twice_told,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output
-from trimtab.cli.starting import needs
-from trimtab.cli.study import follow_study
+from trimtab.cli.output import follow_study, output_folder, short_name, show, users_output
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
+from trimtab.cli.group import needs
 from trimtab.cli.options import CountOrFraction, live_option
 from trimtab.cli.output import LivePage, command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trimtab.cli.starting import needs
+from trimtab.cli.group import needs
 
 if TYPE_CHECKING:
     from trimtab.problems.data.files import Source

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.starting import needs
+from trimtab.cli.group import needs
 
 KINDS = ("csv", "tensorboard", "mlflow")
 

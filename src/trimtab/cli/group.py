@@ -1,14 +1,19 @@
 """Groups of commands; a lazy one knows their one-line helps, and loads one when it is used."""
 
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from trimtab.cli.starting import uninterrupted
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class HelpfulGroup(click.Group):
@@ -69,3 +74,44 @@ class LazyGroup(HelpfulGroup):
         names = [name for name in self.helps if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=self.helps[name]) for name in names), *options]
+
+
+# -- imports that take seconds: done when a command is used, and not cut off by Ctrl-C
+
+
+def needs(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Import modules before a command runs: help and completion do without them."""
+
+    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with uninterrupted():
+                for module in modules:
+                    import_module(f"trimtab.{module}")
+            return command(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off the first Ctrl-C to the end: an import that is cut off raises what it likes."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from trimtab.cli.options import RunOptions
+from trimtab.cli.progress import Standings, follow
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
+    from trimtab.core.task import Task
+    from trimtab.problems.problem import Problem
     from trimtab.studies.comparison import Comparison
+    from trimtab.studies.events import RoundDone
 
 
 @contextmanager
@@ -166,3 +171,98 @@ def short_name(problem: str) -> str:
     'mine-problem'
     """
     return Path(problem.replace(":", "-")).name.replace(".py", "")
+
+
+# -- a comparison or a run, followed to its page
+
+
+def follow_study(
+    work: "Task[Any, Comparison]",
+    folder: Path,
+    name: str,
+    problem: "Problem",
+    options: RunOptions,
+) -> "Comparison":
+    """Do the work, show it as the options want it, and write its page."""
+    counted = Standings(folder)
+    with ExitStack() as at_end:
+        log = None
+        if options.log is not None:
+            from trimtab.report.tools.tensorboard import RoundLog
+
+            log = at_end.enter_context(RoundLog(folder / "tensorboard")).add
+        make = page_so_far(folder, name, problem) if options.live else str
+        page = at_end.enter_context(LivePage(folder / "report.html", make, options.live))
+
+        def on_round(event: "RoundDone") -> None:
+            if log is not None:
+                log(event)
+            page.update(counted.sentence)
+
+        result = follow(work, folder, counted, on_round)
+        result.page = write_report(result, folder)
+    return result
+
+
+def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str]:
+    """Return a function that makes the page of a comparison or a run as it is now."""
+    from trimtab.problems.population import population_of
+    from trimtab.report.page import nothing_yet, page_of
+    from trimtab.report.sources import source_of
+    from trimtab.studies.underway import Underway
+
+    there = Underway(folder, population_of(problem))
+
+    def make() -> str:
+        result = there.look()
+        return nothing_yet(name) if result is None else page_of([source_of(result, underway=True)])
+
+    return make
+
+
+# -- what went wrong, as one sentence
+
+
+def of_usage(error: click.UsageError) -> str:
+    """Return what click says of wrong words, and where the right ones are.
+
+    >>> of_usage(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
+    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` says what there is."
+    """
+    said, close = error.format_message().replace(". Choose from:", ", one of"), ""
+    if isinstance(error, click.NoSuchOption):
+        said, near = error.message, ", ".join(error.possibilities or ())
+        close = f"close are {near}, and " if near else ""
+    command = "trimtab" if error.ctx is None else error.ctx.command_path
+    said = " ".join(said.split()).removesuffix(".")
+    return f"{said}; {close}`{command} --help` says what there is."
+
+
+def of_error(error: Exception) -> str:
+    """Return an error of ours as it is; one that comes from elsewhere with its place."""
+    from trimtab._importing import place_of
+
+    if isinstance(error, BadArgument):
+        return error.spelled(option_of)
+    place = place_of(error)
+    if place is None and isinstance(error, OSError) and error.filename and error.strerror:
+        why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+        return f"{error.filename}: {why}; pass another path, or mend this one."
+    if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
+        text = str(error)
+        mend = text.endswith("; mend it.") and error.__cause__ is not None
+        return f"{text[:-1]}, or pass --debug for the whole traceback." if mend else text
+    what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+    if place is None:
+        return f"{what}; this should not happen: please report it with what --debug shows."
+    return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
+
+
+def option_of(name: str, value: str = "") -> str:
+    """Return how the command line spells an argument.
+
+    >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
+    ('--round-timeout', '-R', '--resume')
+    """
+    option = "-R" if name == "R" else f"--{name.replace('_', '-')}"
+    return option if value in ("", "True") else f"{option} {value}"

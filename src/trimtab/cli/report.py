@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from trimtab.cli.group import needs
 from trimtab.cli.output import output_folder, show
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 

@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 
 from trimtab.cli import completion
+from trimtab.cli.group import needs
 from trimtab.cli.options import cluster_of, cluster_option, live_option
 from trimtab.cli.output import LivePage
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 PAGE = "report.html"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trimtab.cli import completion
+from trimtab.cli.group import needs
 from trimtab.cli.options import (
     OWN,
     RunOptions,
@@ -18,9 +19,7 @@ from trimtab.cli.options import (
     run_options,
     with_epochs,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output
-from trimtab.cli.starting import needs
-from trimtab.cli.study import follow_study
+from trimtab.cli.output import follow_study, output_folder, short_name, show, users_output
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.shown import folder_argument, json_option, path_type, say_what_to_send
+from trimtab.cli.federate.output import folder_argument, json_option, path_type, say_what_to_send
 
 
 @click.command()

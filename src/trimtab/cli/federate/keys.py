@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.shown import folder_argument, path_type
+from trimtab.cli.federate.output import folder_argument, path_type
 
 
 @click.command()

@@ -11,17 +11,19 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
-from trimtab.cli.federate.page import PAGE, page_so_far, write_page
-from trimtab.cli.federate.shown import (
+from trimtab.cli.federate.output import (
+    PAGE,
     folder_argument,
     json_option,
     log_style,
+    page_so_far,
     path_type,
     print_line,
     say_what_to_send,
     serving_metrics,
     until_stopped,
     watching_options,
+    write_page,
 )
 from trimtab.cli.options import (
     OWN,

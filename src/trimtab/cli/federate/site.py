@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trimtab.cli.federate.page import write_demo_page
-from trimtab.cli.federate.shown import (
+from trimtab.cli.federate.output import (
     folder_argument,
     json_option,
     log_style,
@@ -18,6 +17,7 @@ from trimtab.cli.federate.shown import (
     serving_metrics,
     until_stopped,
     watching_options,
+    write_demo_page,
 )
 from trimtab.cli.output import users_output
 from trimtab.cli.progress import if_stopped
