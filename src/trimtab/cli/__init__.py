@@ -80,17 +80,17 @@ def _main(words: list[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:
-        from trimtab.cli.output import of_usage
+        from trimtab.cli.output import usage_sentence
 
-        _end(of_usage(error), 2)
+        _end(usage_sentence(error), 2)
     except click.ClickException as error:
         _end(error.format_message(), 130)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        from trimtab.cli.output import of_error
+        from trimtab.cli.output import error_sentence
 
-        _end(of_error(error), 2)
+        _end(error_sentence(error), 2)
 
 
 @contextmanager

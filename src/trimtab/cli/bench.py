@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.progress import watch
 
 
@@ -20,7 +20,7 @@ from trimtab.cli.progress import watch
 @click.option("--resume", is_flag=True, help="Go on with --out; measure what it does not hold.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of data and parameters.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("bench", "report")
+@requires("bench", "report")
 def bench(
     workloads: tuple[str, ...],
     repeats: int | None,

@@ -9,9 +9,9 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
-from trimtab.cli.progress import if_stopped
+from trimtab.cli.progress import on_interrupt
 
 
 @click.command(cls=WithOwnOptions)
@@ -21,7 +21,7 @@ from trimtab.cli.progress import if_stopped
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what it is tried on.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the verdicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("testing")
+@requires("testing")
 def check(
     algorithm: str,
     mean_gradient: bool,
@@ -43,7 +43,7 @@ def check(
     given = {word: value for word, value in hyper.items() if value is not None}
     own = converted(chosen, click.get_current_context().meta[OWN])
     instance = trial_of(chosen, **given | own)
-    with if_stopped("no verdict is kept: repeat the command."):
+    with on_interrupt("no verdict is kept: repeat the command."):
         judged = list(verdicts(instance, mean_gradient=mean_gradient, seed=seed))
     broken = [verdict for verdict in judged if verdict.broken]
     rules = {v.rule: v.broken or "kept" for v in judged}

@@ -8,14 +8,14 @@ import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.options import (
     Numbers,
     RunOptions,
     cluster_of,
     cluster_option,
+    conflicting_steps_error,
     run_options,
-    twice_told,
 )
 from trimtab.cli.output import follow_study, output_folder, short_name, show, users_output
 from trimtab.errors import BadArgument
@@ -49,7 +49,7 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes side by side.")
 @cluster_option
 @run_options
-@needs("report", "studies.compare")
+@requires("report", "studies.compare")
 def compare(
     problem: str,
     algorithms: str | None,
@@ -73,7 +73,7 @@ def compare(
     from trimtab.studies.start import read_model
 
     if options.epochs is not None and K is not None:
-        raise twice_told()
+        raise conflicting_steps_error()
     steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     with users_output():

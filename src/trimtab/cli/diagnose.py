@@ -11,7 +11,7 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.options import CountOrFraction, live_option
 from trimtab.cli.output import LivePage, command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @live_option
-@needs("diagnosis.diagnose", "report")
+@requires("diagnosis.diagnose", "report")
 def diagnose(
     problem: str,
     S: int | float | None,
@@ -67,7 +67,7 @@ def diagnose(
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / "report.html"
         with _FirstPage(problem, page, live) as first:
-            diagnosis = replace(watch(work, first.stopped, first.hear), name=problem)
+            diagnosis = replace(watch(work, first.stopped, first.on_event), name=problem)
         write_diagnosis(diagnosis, page, command_again())
         content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
         write_json(folder / "diagnosis.json", content)
@@ -86,7 +86,7 @@ class _FirstPage:
         self.facts: FirstFacts | None = None
         self.live = LivePage(path, self._so_far, live)
 
-    def hear(self, event: Any) -> None:
+    def on_event(self, event: Any) -> None:
         """Write the page as soon as there are facts."""
         from trimtab.diagnosis.first_facts import FirstFacts
         from trimtab.report.diagnosis import write_first_facts

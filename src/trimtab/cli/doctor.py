@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 
 if TYPE_CHECKING:
     from trimtab.problems.data.files import Source
@@ -30,7 +30,7 @@ class Finding:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("bench", "compute.kernel", "problems.data.files")
+@requires("bench", "compute.kernel", "problems.data.files")
 def doctor(data: Path | None, as_json: bool) -> None:
     """Tell versions, cores, kernel, devices and data, and what is missing and how to get it."""
     findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]

@@ -52,7 +52,7 @@ class LazyGroup(HelpfulGroup):
         """Load a command."""
         if name not in self.helps:
             return None
-        with uninterrupted():
+        with deferring_interrupt():
             command: click.Command = getattr(import_module(self.homes[name]), name)
         return command
 
@@ -79,13 +79,13 @@ class LazyGroup(HelpfulGroup):
 # -- imports that take seconds: done when a command is used, and not cut off by Ctrl-C
 
 
-def needs(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def requires(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Import modules before a command runs: help and completion do without them."""
 
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @wraps(command)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with uninterrupted():
+            with deferring_interrupt():
                 for module in modules:
                     import_module(f"trimtab.{module}")
             return command(*args, **kwargs)
@@ -96,7 +96,7 @@ def needs(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def deferring_interrupt() -> Iterator[None]:
     """Put off the first Ctrl-C to the end: an import that is cut off raises what it likes."""
     asked: list[int] = []
 

@@ -200,13 +200,13 @@ def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[
     from trimtab.core import Epochs
 
     if words.get("K") is not None:
-        raise twice_told()
+        raise conflicting_steps_error()
     if not registry.kind(name).has_K:
         raise BadArgument("epochs", "{_name} makes no local steps; drop {epochs}.", _name=name)
     return words | {"K": Epochs(epochs)}
 
 
-def twice_told() -> BadArgument:
+def conflicting_steps_error() -> BadArgument:
     """Return the refusal of a number of local steps beside a number of epochs."""
     return BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
 
@@ -225,8 +225,8 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
                 _option=option,
                 _names=", ".join(parameters),
             )
-        wanted = parameters[name].type
-        known = click.types.convert_type(wanted if wanted in (int, float, bool) else str)
+        declared = parameters[name].type
+        known = click.types.convert_type(declared if declared in (int, float, bool) else str)
         words[name] = known.convert(value, None, None)
     return words
 

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from trimtab.cli.options import RunOptions
-from trimtab.cli.progress import Standings, follow
+from trimtab.cli.progress import StudyProgress, follow
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -149,17 +149,17 @@ def output_folder(out: Path | None, stem: str, resume: bool) -> Path:
     """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
     if out is not None:
         if resume and not out.exists():
-            raise _nothing_there(out)
+            raise _nothing_to_resume(out)
         return out
     number = 1
     while (Path("runs") / f"{stem}-{number}").exists():
         number += 1
     if resume and number == 1:
-        raise _nothing_there(Path("runs") / f"{stem}-1")
+        raise _nothing_to_resume(Path("runs") / f"{stem}-1")
     return Path("runs") / f"{stem}-{number - 1 if resume else number}"
 
 
-def _nothing_there(folder: Path) -> BadArgument:
+def _nothing_to_resume(folder: Path) -> BadArgument:
     sentence = "{folder}: there is nothing to resume; drop {resume:True}."
     return BadArgument("resume", sentence, folder=folder)
 
@@ -184,7 +184,7 @@ def follow_study(
     options: RunOptions,
 ) -> "Comparison":
     """Do the work, show it as the options want it, and write its page."""
-    counted = Standings(folder)
+    counted = StudyProgress(folder)
     with ExitStack() as at_end:
         log = None
         if options.log is not None:
@@ -223,10 +223,10 @@ def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str
 # -- what went wrong, as one sentence
 
 
-def of_usage(error: click.UsageError) -> str:
+def usage_sentence(error: click.UsageError) -> str:
     """Return what click says of wrong words, and where the right ones are.
 
-    >>> of_usage(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
+    >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
     "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` says what there is."
     """
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
@@ -238,7 +238,7 @@ def of_usage(error: click.UsageError) -> str:
     return f"{said}; {close}`{command} --help` says what there is."
 
 
-def of_error(error: Exception) -> str:
+def error_sentence(error: Exception) -> str:
     """Return an error of ours as it is; one that comes from elsewhere with its place."""
     from trimtab._importing import place_of
 

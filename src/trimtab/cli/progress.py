@@ -30,7 +30,7 @@ SURE = 5.0  # nothing is said of the time left before 5 seconds are over
 
 
 @dataclass
-class Standing:
+class EntryProgress:
     """One algorithm: its last round, the best value so far, and the bytes of all its rounds."""
 
     last: "RoundDone"
@@ -39,13 +39,13 @@ class Standing:
     rounds: int = 0
 
 
-class Standings:
+class StudyProgress:
     """All algorithms of a comparison, or the one of a run, in the order in which they came."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = monotonic) -> None:
         self.folder, self.clock = folder, clock
         self.started = clock()
-        self.lanes: dict[str, Standing] = {}
+        self.entries: dict[str, EntryProgress] = {}
         self.goal: Goal | None = None
         self._about: dict[str, Any] = {}
         self._work = 0.0  # sample gradients of this process
@@ -56,7 +56,7 @@ class Standings:
         if not event.label:
             return
         self._read()
-        one = self.lanes.setdefault(event.label, Standing(event))
+        one = self.entries.setdefault(event.label, EntryProgress(event))
         if self._before is None:
             self._before = self._earlier(event)
         line, one.last = event.line, event
@@ -87,17 +87,17 @@ class Standings:
     @property
     def sentence(self) -> str:
         """How many rounds, and how long it took and will take."""
-        rounds = sum(one.rounds for one in self.lanes.values())
+        rounds = sum(one.rounds for one in self.entries.values())
         said = f"{rounds:,} rounds in {human_time(self.elapsed)}"
         return said if self.left is None else f"{said}, at most {human_time(self.left)} left"
 
     def _done_and_total(self) -> tuple[float, float]:
         """Return how much is done and how much there is: rounds of a run, else gradients."""
         if self._about.get("R"):
-            return float(max(one.last.line.r for one in self.lanes.values())), self._about["R"]
+            return float(max(one.last.line.r for one in self.entries.values())), self._about["R"]
         budget = self._about.get("budget") or 0.0
-        lanes = len(self._about.get("settings", {}).get("algorithms", ()))
-        return (self._before or 0.0) + self._work, budget * lanes
+        count = len(self._about.get("settings", {}).get("algorithms", ()))
+        return (self._before or 0.0) + self._work, budget * count
 
     def _earlier(self, first: "RoundDone") -> float:
         """Return what an earlier process has done of it, once a first round is over here."""
@@ -124,8 +124,8 @@ class Standings:
 class Board:
     """A table of the algorithms at work, on a terminal; nothing elsewhere."""
 
-    def __init__(self, console: Console, standings: Standings) -> None:
-        self.console, self.standings = console, standings
+    def __init__(self, console: Console, progress: StudyProgress) -> None:
+        self.console, self.progress = console, progress
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.table)
 
     def __enter__(self) -> "Board":
@@ -149,35 +149,35 @@ class Board:
 
     def table(self) -> Table:
         """Return the table as it is now."""
-        goal = self.standings.goal
+        goal = self.progress.goal
         metric = "metric" if goal is None else goal.name
         table = Table(box=None, pad_edge=False, caption_justify="left")
         for head in HEADS:
             title = {"now": metric, "best": f"best {metric}"}.get(head, head)
             table.add_column(escape(title), justify="left" if head == "algorithm" else "right")
-        for label, one in list(self.standings.lanes.items()):
+        for label, one in list(self.progress.entries.items()):
             line = one.last.line
             now = None if goal is None else line.metrics.get(goal.name)
             shown = (_step(one.last), str(line.r), _number(now), _number(one.best))
             table.add_row(escape(label), *shown, _number(line.drift), human_bytes(one.bytes))
-        table.caption = self.standings.sentence if self.standings.lanes else "starting"
+        table.caption = self.progress.sentence if self.progress.entries else "starting"
         return table
 
 
 def follow(
     work: "Task[Any, Comparison]",
     folder: Path,
-    standings: Standings | None = None,
+    progress: StudyProgress | None = None,
     log: "Callable[[RoundDone], None] | None" = None,
 ) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C.
 
-    standings: where rounds are counted, for others who show them. log: what else is told of them.
+    progress: where rounds are counted, for others who show them. log: what else is told of them.
     """
     from trimtab.core.task import Note
 
     console = Console(stderr=True, emoji=False)
-    counted = standings or Standings(folder)
+    counted = progress or StudyProgress(folder)
     with stoppable(console, "round") as stop, Board(console, counted) as board:
         for event in work:
             if isinstance(event, Note):
@@ -197,12 +197,12 @@ def follow(
 def watch(
     work: "Task[Any, R]",
     stopped: Callable[[], str],
-    told: "Callable[[Any], None] | None" = None,
+    on_event: "Callable[[Any], None] | None" = None,
 ) -> R:
     """Do the work with a bar on a terminal, and what else it tells; return its result.
 
-    stopped: returns the sentence for who stops it with Ctrl-C. told: who hears of every event
-    besides.
+    stopped: returns the sentence for who stops it with Ctrl-C. on_event: is called with every
+    event.
     """
     from trimtab.core import task
 
@@ -221,8 +221,8 @@ def watch(
                 lines.update(bar, description=event.what, completed=event.share)
             elif console.is_terminal:
                 lines.console.print(str(event), highlight=False, markup=False)
-            if told is not None:
-                told(event)
+            if on_event is not None:
+                on_event(event)
             if stop:
                 work.close()
                 raise click.ClickException(stopped())
@@ -230,7 +230,7 @@ def watch(
 
 
 @contextmanager
-def if_stopped(sentence: str) -> Iterator[None]:
+def on_interrupt(sentence: str) -> Iterator[None]:
     """End with a sentence if Ctrl-C comes meanwhile: what is kept, and how to go on."""
     try:
         yield

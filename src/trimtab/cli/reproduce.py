@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from trimtab.cli import completion
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.options import cluster_of, cluster_option, live_option
 from trimtab.cli.output import LivePage
 from trimtab.cli.progress import watch
@@ -35,7 +35,7 @@ _STOPPED = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.option("--seed", type=click.IntRange(min=0), help="Only the cells of this seed.")
 @live_option
-@needs("report", "reproduce")
+@requires("report", "reproduce")
 def reproduce(
     names: tuple[str, ...],
     quick: bool,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trimtab.cli import completion
-from trimtab.cli.group import needs
+from trimtab.cli.group import requires
 from trimtab.cli.options import (
     OWN,
     RunOptions,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @hyper_options
 @run_options
-@needs("report", "studies.run")
+@requires("report", "studies.run")
 def run(
     algorithm: str,
     problem: str,
@@ -70,15 +70,15 @@ def run(
 
     own = click.get_current_context().meta[OWN]
 
-    def wanted() -> "Algorithm":
+    def build() -> "Algorithm":
         return algorithm_of(algorithm, with_epochs(algorithm, hyper, options.epochs), own)
 
     executor = _executor(cluster, shards, snapshots)
     with users_output():
-        chosen = None if ".py" in problem else wanted()
+        chosen = None if ".py" in problem else build()
         made, _ = options.recipe(problem).made
         if chosen is None:  # a file may register algorithms, and so it is read first
-            chosen = wanted()
+            chosen = build()
         name = f"{kind(chosen).name}-{short_name(problem)}"
         folder = output_folder(options.out, name, options.resume)
         work = run_algorithm.start(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.output import folder_argument, json_option, path_type, say_what_to_send
+from trimtab.cli.federate.output import folder_argument, json_option, path_type, print_instructions
 
 
 @click.command()
@@ -49,7 +49,7 @@ def join(folder: Path, name: str) -> None:
     """Admit one more site; it takes part as soon as it connects, between two rounds."""
     from trimtab.federation.setup.operator_folder import Federation, admit
 
-    say_what_to_send(admit(Federation.read(folder), name), [name])
+    print_instructions(admit(Federation.read(folder), name), [name])
 
 
 @click.command()

@@ -18,8 +18,8 @@ from trimtab.cli.federate.output import (
     log_style,
     page_so_far,
     path_type,
+    print_instructions,
     print_line,
-    say_what_to_send,
     serving_metrics,
     until_stopped,
     watching_options,
@@ -77,7 +77,7 @@ def init(
     )
     click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
     if federation.sites:
-        say_what_to_send(federation, list(federation.sites))
+        print_instructions(federation, list(federation.sites))
     else:
         click.echo(
             "Each site makes its key with `trimtab federate enroll NAME` and sends you the "

@@ -58,7 +58,7 @@ def print_line(console: "Console", line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def say_what_to_send(federation: "Federation", names: list[str]) -> None:
+def print_instructions(federation: "Federation", names: list[str]) -> None:
     """Say which archive goes to whom, and what is to be done with it there."""
     from trimtab.federation.storage.keys import fingerprint
 

@@ -20,7 +20,7 @@ from trimtab.cli.federate.output import (
     write_demo_page,
 )
 from trimtab.cli.output import users_output
-from trimtab.cli.progress import if_stopped
+from trimtab.cli.progress import on_interrupt
 
 
 @click.command()
@@ -72,7 +72,7 @@ def demo(data: Path | None, seed: int, out: Path | None, as_json: bool) -> None:
     console, stop = Console(stderr=True, emoji=False), threading.Event()
     kept = f"all committed rounds are in {out}: repeat the command."
     with (
-        if_stopped("nothing is kept without --out: begin anew." if out is None else kept),
+        on_interrupt("nothing is kept without --out: begin anew." if out is None else kept),
         users_output(),
         until_stopped(stop, lambda: None),
         attached(follow=lambda line: print_line(console, line)),
