@@ -18,7 +18,9 @@ from trimtab.cli.progress import on_interrupt
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
 @click.option("--mean-gradient", is_flag=True, help="c_i is the mean gradient, as in SCAFFOLD.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what it is tried on.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the problems it is tried on."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the verdicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("testing")
@@ -30,10 +32,10 @@ def check(
     as_json: bool,
     **hyper: Any,
 ) -> None:
-    """Hold an ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
+    """Check an ALGORITHM, such as mine.py:Mine, against the contract, rule by rule.
 
     Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
-    with control variates (a `c` in the server's state) is held to their rules too.
+    with control variates (a `c` in the server's state) is checked against their rules too.
     """
     from trimtab.algorithms.registry import kind, trial_of
     from trimtab.cli.options import converted

@@ -1,6 +1,6 @@
-"""What a shell offers when a name is being typed, and `trimtab completion`, without torch.
+"""Shell completion of names, and `trimtab completion`, without torch.
 
-The names of the reproductions stand here; a test holds them equal to those there are.
+The names of the reproductions are repeated here; a test compares them with the real ones.
 """
 
 import click
@@ -37,7 +37,7 @@ def reproduction(ctx: click.Context, param: click.Parameter, typed: str) -> list
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the lines that let a SHELL complete commands, names and options.
+    """Print the SHELL's completion script for commands, names and options.
 
     Put them where the shell reads them: trimtab completion bash >> ~/.bashrc
     """

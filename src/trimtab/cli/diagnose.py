@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("problem", default="digits", shell_complete=completion.problem)
-@click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
+@click.option("--S", "S", type=CountOrFraction(), help="Clients per round: 20, or 0.2 of all.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
-@click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")
-@click.option("--cross-device", is_flag=True, help="Clients come once and keep nothing.")
-@click.option("--minutes", type=float, default=5, show_default=True, help="Time for it all.")
+@click.option(
+    "--eps", type=float, help="Accuracy f(x) - f(x*) to reach [a hundredth of the start's]."
+)
+@click.option("--cross-device", is_flag=True, help="Clients take part once and keep no state.")
+@click.option("--minutes", type=float, default=5, show_default=True, help="Time limit.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
@@ -79,7 +81,7 @@ def diagnose(
 
 
 class _FirstPage:
-    """The page of the first facts, which says how the diagnosis goes on: it ends, or is stopped."""
+    """The page of the first facts, until the diagnosis ends or is stopped."""
 
     def __init__(self, name: str, path: Path, live: bool) -> None:
         self.name, self.path = name, path
@@ -100,7 +102,7 @@ class _FirstPage:
                 write_first_facts(event, self.name, self.path)
 
     def stopped(self) -> str:
-        """Return what is said to who stops the diagnosis."""
+        """Return the sentence that is printed when the user stops the diagnosis."""
         if self.facts is None:
             return "stopped; nothing was measured yet: repeat the command."
         return (

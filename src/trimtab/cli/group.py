@@ -1,4 +1,4 @@
-"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used."""
+"""Groups of commands that know their one-line helps, and import a command when it is used."""
 
 import signal
 import sys
@@ -76,11 +76,11 @@ class LazyGroup(HelpfulGroup):
         return [*(CompletionItem(name, help=self.helps[name]) for name in names), *options]
 
 
-# -- imports that take seconds: done when a command is used, and not cut off by Ctrl-C
+# -- slow imports: done when a command runs, and not interrupted by Ctrl-C
 
 
 def requires(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Import modules before a command runs: help and completion do without them."""
+    """Import modules before a command runs; help and completion do not need them."""
 
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @wraps(command)
@@ -97,7 +97,7 @@ def requires(*modules: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @contextmanager
 def deferring_interrupt() -> Iterator[None]:
-    """Put off the first Ctrl-C to the end: an import that is cut off raises what it likes."""
+    """Defer the first Ctrl-C to the end: an interrupted import can raise any error."""
     asked: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What is written where: folders for results, and standard output for what the program says."""
+"""Folders for results, pages, and what commands print: results and one-sentence errors."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def users_output() -> Iterator[None]:
-    """Send whatever is printed meanwhile, by Python or by a library, to standard error."""
+    """Send everything that Python or a library prints meanwhile to standard error."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)
@@ -183,7 +183,7 @@ def follow_study(
     problem: "Problem",
     options: RunOptions,
 ) -> "Comparison":
-    """Do the work, show it as the options want it, and write its page."""
+    """Run the study, show its progress as the options say, and write its page."""
     counted = StudyProgress(folder)
     with ExitStack() as at_end:
         log = None
@@ -220,11 +220,11 @@ def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str
     return make
 
 
-# -- what went wrong, as one sentence
+# -- errors as one sentence
 
 
 def usage_sentence(error: click.UsageError) -> str:
-    """Return what click says of wrong words, and where the right ones are.
+    """Return click's message about a wrong option, and where the right ones are listed.
 
     >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
     "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` says what there is."
@@ -239,7 +239,7 @@ def usage_sentence(error: click.UsageError) -> str:
 
 
 def error_sentence(error: Exception) -> str:
-    """Return an error of ours as it is; one that comes from elsewhere with its place."""
+    """Return the message of an error of trimtab; for other errors, add where they were raised."""
     from trimtab._importing import place_of
 
     if isinstance(error, BadArgument):
@@ -247,19 +247,19 @@ def error_sentence(error: Exception) -> str:
     place = place_of(error)
     if place is None and isinstance(error, OSError) and error.filename and error.strerror:
         why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
-        return f"{error.filename}: {why}; pass another path, or mend this one."
+        return f"{error.filename}: {why}; pass another path, or fix this one."
     if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
         text = str(error)
-        mend = text.endswith("; mend it.") and error.__cause__ is not None
-        return f"{text[:-1]}, or pass --debug for the whole traceback." if mend else text
+        fixable = text.endswith(("; mend it.", "; fix it.")) and error.__cause__ is not None
+        return f"{text[:-1]}, or pass --debug for the whole traceback." if fixable else text
     what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if place is None:
         return f"{what}; this should not happen: please report it with what --debug shows."
-    return f"{place}: {what}; mend it, or pass --debug for the whole traceback."
+    return f"{place}: {what}; fix it, or pass --debug for the whole traceback."
 
 
 def option_of(name: str, value: str = "") -> str:
-    """Return how the command line spells an argument.
+    """Return the command-line option of an argument.
 
     >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
     ('--round-timeout', '-R', '--resume')

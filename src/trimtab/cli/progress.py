@@ -1,4 +1,4 @@
-"""What is seen while a command works, and how it is stopped."""
+"""Progress of a command on the terminal, and how Ctrl-C stops it."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class StudyProgress:
         self._before: float | None = None  # sample gradients, or rounds, of the process before it
 
     def add(self, event: "RoundDone") -> None:
-        """Take note of a round; those that are run to see how long they take have no name."""
+        """Count a round; rounds without a label only measure the speed, and are not counted."""
         if not event.label:
             return
         self._read()
@@ -77,7 +77,7 @@ class StudyProgress:
 
     @property
     def left(self) -> float | None:
-        """The seconds that are left at most; None if nobody can tell."""
+        """The seconds left at most; None if they are not known."""
         before = self._before or 0.0
         done, total = self._done_and_total()
         if not total or self.elapsed < SURE or done <= before:
@@ -172,7 +172,7 @@ def follow(
 ) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C.
 
-    progress: where rounds are counted, for others who show them. log: what else is told of them.
+    progress: counts the rounds; a new one by default. log: is called with every round.
     """
     from trimtab.core.task import Note
 
@@ -199,9 +199,9 @@ def watch(
     stopped: Callable[[], str],
     on_event: "Callable[[Any], None] | None" = None,
 ) -> R:
-    """Do the work with a bar on a terminal, and what else it tells; return its result.
+    """Run a task with a progress bar on a terminal, and return its result.
 
-    stopped: returns the sentence for who stops it with Ctrl-C. on_event: is called with every
+    stopped: returns the sentence that is printed after Ctrl-C. on_event: is called with every
     event.
     """
     from trimtab.core import task
@@ -231,7 +231,7 @@ def watch(
 
 @contextmanager
 def on_interrupt(sentence: str) -> Iterator[None]:
-    """End with a sentence if Ctrl-C comes meanwhile: what is kept, and how to go on."""
+    """Turn Ctrl-C into one sentence: what is saved, and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -247,7 +247,7 @@ def stoppable(console: Console, step: str) -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        console.print(f"stopping after this {step}; once more to stop at once")
+        console.print(f"stopping after this {step}; press again to stop at once")
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -17,7 +17,7 @@ from trimtab.errors import BadArgument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("report")
 def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Write the page of finished results anew; of several folders, one page side by side.
+    """Write the page of finished results again; for several folders, one page side by side.
 
     DIR is the folder of a comparison, a run, a diagnosis, a federation's operator, or a
     reproduction such as results/table3.

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @click.argument("problem", default="digits", shell_complete=completion.problem)
-@click.option("--patience", type=int, help="Stop after so many rounds without a better metric.")
+@click.option("--patience", type=int, help="Stop after this many rounds without a better metric.")
 @click.option(
     "--save",
     type=click.Choice(["best", "last", "both"]),
     default="both",
     show_default=True,
-    help="Which models to leave.",
+    help="Which models to save.",
 )
 @cluster_option
 @click.option("--shards", type=int, help="Virtual shards with --cluster; bits depend on them.")
 @click.option(
     "--snapshots",
     type=click.Path(path_type=Path),
-    help="Folder that all machines of the cluster see, for client states.",
+    help="Folder for client states that all machines of the cluster share.",
 )
 @hyper_options
 @run_options
@@ -60,7 +60,7 @@ def run(
     options: RunOptions,
     **hyper: Any,
 ) -> None:
-    """Run one ALGORITHM on PROBLEM and leave its model.
+    """Run one ALGORITHM on PROBLEM and save its model.
 
     ALGORITHM is a class name in lower case (scaffold, fedavg, …), or mine.py:Mine, whose own
     hyper-parameters are options too; --eta-l or --eta is its step size.

@@ -1,4 +1,4 @@
-"""What the commands of `trimtab federate` share: arguments, lines, and how they are stopped."""
+"""What the commands of `trimtab federate` share: arguments, output, pages, interrupts."""
 
 import signal
 import sys
@@ -31,9 +31,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 def watching_options(command: Any) -> Any:
     """Add the options of logs and metrics."""
     options = (
-        click.option("--log-json", is_flag=True, help="Write the log as JSON, one a line."),
         click.option(
-            "--log-size", type=click.FloatRange(min=0.001), help="MB, then a new file; 5 are kept."
+            "--log-json", is_flag=True, help="Write the log as JSON, one object per line."
+        ),
+        click.option(
+            "--log-size",
+            type=click.FloatRange(min=0.001),
+            help="Megabytes per log file; 5 files are kept.",
         ),
         click.option(
             "--metrics-port",
@@ -47,7 +51,7 @@ def watching_options(command: Any) -> Any:
 
 
 def log_style(log_json: bool, log_size: float | None) -> "LogStyle":
-    """Return how the log is to be kept."""
+    """Return the format and the size of the log."""
     from trimtab.federation.log import LogStyle
 
     return LogStyle(log_json, None if log_size is None else int(log_size * 1e6))
@@ -59,16 +63,16 @@ def print_line(console: "Console", line: str) -> None:
 
 
 def print_instructions(federation: "Federation", names: list[str]) -> None:
-    """Say which archive goes to whom, and what is to be done with it there."""
+    """Print which archive goes to which site, and the command to run there."""
     from trimtab.federation.storage.keys import fingerprint
 
     click.echo(
-        "The private keys of these sites were made here: whoever reads this folder, or an archive, "
-        "can be them. Sites in earnest make their own: trimtab federate enroll."
+        "The private keys of these sites were made here: anyone who reads this folder, or an "
+        "archive, can impersonate them. Real sites make their own keys: trimtab federate enroll."
     )
     for name in names:
         click.echo(
-            f"Send {federation.archive(name)} to {name}, on a way that nobody reads, then delete "
+            f"Send {federation.archive(name)} to {name} over a private channel, then delete "
             f"it; key {fingerprint(federation.sites[name])}."
         )
     click.echo("There: tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH")
@@ -96,7 +100,7 @@ def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None
 
 @contextmanager
 def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[None]:
-    """Set `stop` on Ctrl-C or SIGTERM; close at the end, however it comes."""
+    """Set `stop` on Ctrl-C or SIGTERM, and always call `close` at the end."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
@@ -119,7 +123,7 @@ def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page, and return where it is."""
+    """Write the page, and return its path."""
     from trimtab.report.federation import write_federation
 
     return write_federation(folder)
@@ -138,7 +142,7 @@ def page_so_far(folder: Path, job: "Job") -> str:
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Write the page of both runs of a demonstration side by side, and return where it is."""
+    """Write the page of both runs of a demonstration side by side, and return its path."""
     from trimtab.report.federation import read_federation
     from trimtab.report.page import write_pages
 
