@@ -134,7 +134,7 @@ BAD = {
     "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
     "compare digits --S 0": "S=0: pass a whole number S >= 1",
     "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
-    "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20; `trimtab ",
+    "compare digits --K five": "'five' is not a list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
     "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
     "compare digits --algorithms scafold": "'scafold' is no algorithm; pass one of sgd, fedavg",

@@ -298,7 +298,7 @@ SIGNATURES = {
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
         "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
-        "collate=None, device=None, compile=False)"
+        "collate=None, device=None)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

@@ -107,7 +107,7 @@ def test_init_says_what_to_send_to_whom(capsys):
     code, out, err = trimtab(capsys, *command, "--host", "fed.example.org", "--batch", 2)
     assert (code, err) == (0, "")
     for name in ("rome", "oslo"):
-        assert f"Send fed/sites/{name}.tar.gz to {name}, on a way that nobody reads" in out
+        assert f"Send fed/sites/{name}.tar.gz to {name} over a private channel" in out
         assert stat.S_IMODE(Path(f"fed/sites/{name}.tar.gz").stat().st_mode) == 0o600
     assert "tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH" in out
     assert "trimtab federate server fed --algorithm scaffold" in out

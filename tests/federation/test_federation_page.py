@@ -10,7 +10,7 @@ from tests.helpers.federation_in_process import Federation as Inprocess
 from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab.cli import main
-from trimtab.cli.federate.page import page_so_far, write_page
+from trimtab.cli.federate.output import page_so_far, write_page
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.setup.job import start_job
 from trimtab.federation.setup.operator_folder import Federation, create

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from trimtab.cli.federate.shown import serving_metrics
+from trimtab.cli.federate.output import serving_metrics
 from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, round_text, to_json
 from trimtab.federation.log import LogStyle, attached, log_facts
 from trimtab.federation.processes.metrics_page import MetricsPage, Samples

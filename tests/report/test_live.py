@@ -16,8 +16,7 @@ from rich.console import Console
 from trimtab import FedAvg, Quadratic, compare, diagnose
 from trimtab.cli import main
 from trimtab.cli.output import LivePage, command_again
-from trimtab.cli.progress import Board, watch
-from trimtab.cli.standings import Standings
+from trimtab.cli.progress import Board, StudyProgress, watch
 from trimtab.core.task import Progress, Task
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.sources import source_of
@@ -256,36 +255,36 @@ class Rounds:
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"goal": goal, **about}))
         self.now = 0.0
-        self.standings = Standings(folder, lambda: self.now)
+        self.progress = StudyProgress(folder, lambda: self.now)
 
     def play(self, first, last, seconds):
         for r in range(first, last + 1):
             self.now += seconds
             accuracy = {"accuracy": 0.5 + 0.01 * (r if r < 5 else 5 - r)}
             line = RoundLine(r=r, bytes_up=10, bytes_down=20, drift=0.5, metrics=accuracy)
-            self.standings.add(RoundDone("fedavg", FedAvg(eta_l=0.1, K=2), line))
+            self.progress.add(RoundDone("fedavg", FedAvg(eta_l=0.1, K=2), line))
 
 
 def test_the_best_so_far_the_bytes_and_the_time_left(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 10, seconds=2.0)
-    one = rounds.standings.lanes["fedavg"]
+    one = rounds.progress.entries["fedavg"]
     assert one.best == 0.54
     assert one.bytes == 300
-    assert rounds.standings.left == pytest.approx(20.0)
-    assert rounds.standings.sentence == "10 rounds in 20 s, at most 20 s left"
+    assert rounds.progress.left == pytest.approx(20.0)
+    assert rounds.progress.sentence == "10 rounds in 20 s, at most 20 s left"
 
 
 def test_what_an_earlier_process_did_is_not_taken_for_the_pace_of_this_one(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(11, 15, seconds=2.0)
-    assert rounds.standings.left == pytest.approx(10.0)
+    assert rounds.progress.left == pytest.approx(10.0)
 
 
 def test_nothing_is_said_of_the_time_left_at_once(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 1, seconds=1.0)
-    assert rounds.standings.left is None
+    assert rounds.progress.left is None
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -294,7 +293,7 @@ def test_a_board_of_rounds_is_shown_on_a_terminal_alone(tmp_path, terminal):
     rounds.play(1, 10, seconds=2.0)
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120, no_color=True)
-    with Board(console, rounds.standings) as board:
+    with Board(console, rounds.progress) as board:
         board.say("so far so good")
     shown = out.getvalue()
     if not terminal:

@@ -13,10 +13,10 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.cli.group import requires
 from trimtab.cli.options import cluster_of, cluster_option, live_option
 from trimtab.cli.output import LivePage
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 PAGE = "report.html"
@@ -48,7 +48,7 @@ def _offer_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.option("--seed", type=click.IntRange(min=0), help="Only the cells of this seed.")
 @live_option
-@needs("items", package="trimtab_papers")
+@requires("items", package="trimtab_papers")
 def reproduce(
     names: tuple[str, ...],
     quick: bool,
@@ -149,7 +149,7 @@ def _counts(verdicts: list[str]) -> str:
 @click.option("--resume", is_flag=True, help="Go on with --out; measure what it does not hold.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of data and parameters.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("bench", package="trimtab_papers")
+@requires("bench", package="trimtab_papers")
 def bench(
     workloads: tuple[str, ...],
     repeats: int | None,

@@ -1,4 +1,4 @@
-"""What a shell offers when a name is being typed, and `trimtab completion`, without torch."""
+"""Shell completion of names, and `trimtab completion`, without torch."""
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -23,7 +23,7 @@ def problem(ctx: click.Context, param: click.Parameter, typed: str) -> list[Comp
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the lines that let a SHELL complete commands, names and options.
+    """Print the SHELL's completion script for commands, names and options.
 
     Put them where the shell reads them: trimtab completion bash >> ~/.bashrc
     """

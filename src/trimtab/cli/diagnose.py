@@ -11,10 +11,10 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
+from trimtab.cli.group import requires
 from trimtab.cli.options import CountOrFraction, live_option
 from trimtab.cli.output import LivePage, command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("problem", default="digits", shell_complete=completion.problem)
-@click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
+@click.option("--S", "S", type=CountOrFraction(), help="Clients per round: 20, or 0.2 of all.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
-@click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")
-@click.option("--cross-device", is_flag=True, help="Clients come once and keep nothing.")
-@click.option("--minutes", type=float, default=5, show_default=True, help="Time for it all.")
+@click.option(
+    "--eps", type=float, help="Accuracy f(x) - f(x*) to reach [a hundredth of the start's]."
+)
+@click.option("--cross-device", is_flag=True, help="Clients take part once and keep no state.")
+@click.option("--minutes", type=float, default=5, show_default=True, help="Time limit.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @live_option
-@needs("diagnosis.diagnose", "report")
+@requires("diagnosis.diagnose", "report")
 def diagnose(
     problem: str,
     S: int | float | None,
@@ -67,7 +69,7 @@ def diagnose(
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / "report.html"
         with _FirstPage(problem, page, live) as first:
-            diagnosis = replace(watch(work, first.stopped, first.hear), name=problem)
+            diagnosis = replace(watch(work, first.stopped, first.on_event), name=problem)
         write_diagnosis(diagnosis, page, command_again())
         content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
         write_json(folder / "diagnosis.json", content)
@@ -79,14 +81,14 @@ def diagnose(
 
 
 class _FirstPage:
-    """The page of the first facts, which says how the diagnosis goes on: it ends, or is stopped."""
+    """The page of the first facts, until the diagnosis ends or is stopped."""
 
     def __init__(self, name: str, path: Path, live: bool) -> None:
         self.name, self.path = name, path
         self.facts: FirstFacts | None = None
         self.live = LivePage(path, self._so_far, live)
 
-    def hear(self, event: Any) -> None:
+    def on_event(self, event: Any) -> None:
         """Write the page as soon as there are facts."""
         from trimtab.diagnosis.first_facts import FirstFacts
         from trimtab.report.diagnosis import write_first_facts
@@ -100,7 +102,7 @@ class _FirstPage:
                 write_first_facts(event, self.name, self.path)
 
     def stopped(self) -> str:
-        """Return what is said to who stops the diagnosis."""
+        """Return the sentence that is printed when the user stops the diagnosis."""
         if self.facts is None:
             return "stopped; nothing was measured yet: repeat the command."
         return (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trimtab.cli.starting import needs
+from trimtab.cli.group import requires
 
 if TYPE_CHECKING:
     from trimtab.problems.data.files import Source
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; missing: how to get it, empty if it is there."""
+    """One item that was checked; missing: how to get it, empty if it is available."""
 
     part: str
     name: str
@@ -30,9 +30,9 @@ class Finding:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("compute.kernel", "problems.data.files")
+@requires("compute.kernel", "problems.data.files")
 def doctor(data: Path | None, as_json: bool) -> None:
-    """Tell versions, cores, kernel, devices and data, and what is missing and how to get it."""
+    """Show versions, cores, kernel, devices and data, and what is missing and how to get it."""
     findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -82,12 +82,14 @@ def _kernel() -> Iterator[Finding]:
             str(t).removeprefix("torch.") for t in (torch.float32, torch.float64) if kernel.works(t)
         ]
         checked = " and ".join(right) or "nothing"
-        told = f"{kernel.SIMD_LEVELS[level]}, passes its self-check in {checked}"
-        yield Finding("machine", "kernel", told)
+        value = f"{kernel.SIMD_LEVELS[level]}, passes its self-check in {checked}"
+        yield Finding("machine", "kernel", value)
     elif os.environ.get("TRIMTAB_NATIVE") == "0":
         yield Finding("machine", "kernel", "switched off by TRIMTAB_NATIVE=0")
     else:
-        how = "Install a C compiler (apt-get install gcc), then trimtab anew; it is faster with it."
+        how = (
+            "Install a C compiler (apt-get install gcc), then trimtab again; it is faster with it."
+        )
         yield Finding("machine", "kernel", "not built", how)
 
 

@@ -1,19 +1,23 @@
-"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used.
+"""Groups of commands that know their one-line helps, and import a command when it is used.
 
 Other distributions add commands to the program through the entry-point group `trimtab.commands`.
 """
 
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from trimtab.cli.starting import uninterrupted
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class HelpfulGroup(click.Group):
@@ -69,7 +73,7 @@ class LazyGroup(HelpfulGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Load a command; raise ValueError if it is in a distribution that is not installed."""
-        with uninterrupted():
+        with deferring_interrupt():
             if name in self.helps:
                 command: click.Command = getattr(import_module(self.homes[name]), name)
                 return command
@@ -118,8 +122,49 @@ class LazyGroup(HelpfulGroup):
 def _help_of(point: EntryPoint) -> str:
     """Return the one-line help of another distribution's command, or why it cannot be loaded."""
     try:
-        with uninterrupted():
+        with deferring_interrupt():
             command: click.Command = point.load()
         return command.get_short_help_str(limit=200)
     except Exception as error:  # One broken distribution must not take away the help of all others.
         return f"Cannot be loaded ({type(error).__name__}: {error})."
+
+
+# -- slow imports: done when a command runs, and not interrupted by Ctrl-C
+
+
+def requires(*modules: str, package: str = "trimtab") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Import modules of a package before a command runs; help and completion do not need them."""
+
+    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with deferring_interrupt():
+                for module in modules:
+                    import_module(f"{package}.{module}")
+            return command(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+@contextmanager
+def deferring_interrupt() -> Iterator[None]:
+    """Defer the first Ctrl-C to the end: an interrupted import can raise any error."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from trimtab._files import write_file
+from trimtab.cli.group import requires
 from trimtab.cli.output import output_folder, show
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 
@@ -18,9 +18,9 @@ from trimtab.errors import BadArgument
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR…")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("report")
+@requires("report")
 def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Write the page of finished results anew; of several folders, one page side by side.
+    """Write the page of finished results again; for several folders, one page side by side.
 
     DIR is the folder of a comparison, a run, a diagnosis, a federation's operator, or a
     reproduction such as results/table3.

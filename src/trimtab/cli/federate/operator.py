@@ -11,17 +11,19 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
-from trimtab.cli.federate.page import PAGE, page_so_far, write_page
-from trimtab.cli.federate.shown import (
+from trimtab.cli.federate.output import (
+    PAGE,
     folder_argument,
     json_option,
     log_style,
+    page_so_far,
     path_type,
+    print_instructions,
     print_line,
-    say_what_to_send,
     serving_metrics,
     until_stopped,
     watching_options,
+    write_page,
 )
 from trimtab.cli.options import (
     OWN,
@@ -48,7 +50,9 @@ _LOST = click.Choice(["restore", "restart", "refuse"])
 @click.option("--problem", required=True, type=path_type, help="file.py with model and silo.")
 @click.option("--weights", type=click.Choice(["uniform", "samples"]), default="uniform")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all; else all.")
-@click.option("--host", default="127.0.0.1", help="Where sites reach the server; more by commas.")
+@click.option(
+    "--host", default="127.0.0.1", help="Names or addresses of the server, separated by commas."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=9443, show_default=True)
 def init(
     folder: Path,
@@ -73,13 +77,13 @@ def init(
         hosts=[name.strip() for name in host.split(",")],
         port=port,
     )
-    click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
+    click.echo(f"{folder} is the operator's: keep it private; it holds the federation's keys.")
     if federation.sites:
-        say_what_to_send(federation, list(federation.sites))
+        print_instructions(federation, list(federation.sites))
     else:
         click.echo(
             "Each site makes its key with `trimtab federate enroll NAME` and sends you the "
-            f"request; let it in with `trimtab federate register {folder} REQUEST`."
+            f"request; admit it with `trimtab federate register {folder} REQUEST`."
         )
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
@@ -91,9 +95,9 @@ def init(
 @folder_argument
 @click.option("--algorithm", required=True, help="One of " + ", ".join(NAMES) + ".")
 @hyper_options
-@click.option("-R", "R", type=int, required=True, help="Most rounds.")
+@click.option("-R", "R", type=int, required=True, help="Maximum number of rounds.")
 @click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
-@click.option("--min-sites", type=int, help="Fewest replies that make a round; else all sites'.")
+@click.option("--min-sites", type=int, help="Fewest replies for a round; all sites by default.")
 @click.option("--round-timeout", type=float, default=3600.0, show_default=True, help="Seconds.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
@@ -101,7 +105,7 @@ def init(
     type=_LOST,
     default="restore",
     show_default=True,
-    help="What to do when a site has lost its control.",
+    help="What to do when a site has lost its control variate.",
 )
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @watching_options
@@ -150,7 +154,7 @@ def server(
 
 @click.command()
 @folder_argument
-@click.option("-R", "R", type=int, help="Most rounds, those before included.")
+@click.option("-R", "R", type=int, help="Maximum number of rounds, earlier ones included.")
 @click.option("--target", type=float)
 @click.option("--min-sites", type=int)
 @click.option("--round-timeout", type=float)
@@ -169,7 +173,7 @@ def resume(
     live: bool,
     **changes: Any,
 ) -> None:
-    """Go on with the experiment in DIR, from its last committed round."""
+    """Continue the experiment in DIR from its last committed round."""
     from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
@@ -260,7 +264,7 @@ def _serve(
         if process.interrupted:
             raise click.ClickException(
                 f"stopped; all committed rounds are in {folder}: "
-                "go on with `trimtab federate resume`."
+                "continue with `trimtab federate resume`."
             )
     return outcome
 
