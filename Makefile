@@ -62,7 +62,7 @@ kernel: $(VENV)/installed
 	$(BIN)/python setup.py --quiet build_ext --inplace --force
 	$(BIN)/python -c "import sys; from trimtab.compute.kernel import library; sys.exit(library.why_not())"
 
-# The kernel's tests under the address and undefined-behaviour sanitisers of gcc, and torch.compile: under 4 minutes.
+# The kernel's tests under the address and undefined-behaviour sanitisers of gcc: under 4 minutes.
 SANITISED := build/sanitised
 test-kernel: $(VENV)/installed-dev
 	rm -rf $(SANITISED) && mkdir -p $(SANITISED) && cp -r src $(SANITISED)
@@ -72,7 +72,6 @@ test-kernel: $(VENV)/installed-dev
 	PYTHONPATH=$(SANITISED)/src ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		TRIMTAB_SANITISED=$(SANITISED) $(BIN)/pytest -n 2 tests/compute tests/simulation/test_native.py
-	$(BIN)/pytest -m compiler tests/problems
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

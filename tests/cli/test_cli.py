@@ -198,7 +198,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
     assert out == ""
 
 
-@pytest.mark.parametrize("group", ["", "picture", "federate"])
+@pytest.mark.parametrize("group", ["", "federate"])
 def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
     code, out, err = trimtab(capsys, *group.split())
     assert (code, out) == (2, "")
@@ -215,8 +215,7 @@ def test_options_are_what_they_were():
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
-    live = ["--live", "--live-port"]
-    common += ["--lost", "--available", "--force", "--log", *live]
+    common += ["--lost", "--available", "--force", "--log", "--live"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
     of_compare = (
@@ -238,7 +237,7 @@ def test_options_are_what_they_were():
                 "--minutes",
                 "--out",
                 "--seed",
-                *live,
+                "--live",
             ]
         ),
         "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out", "--seed"]),
@@ -247,11 +246,10 @@ def test_options_are_what_they_were():
         "reproduce": sorted(
             [
                 *("--cells", "--cluster", "--data", "--json", "--out"),
-                *("--quick", "--seed", "--seeds", *live),
+                *("--quick", "--seed", "--seeds", "--live"),
             ]
         ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
-        "picture": [],  # its commands: tests/cli/test_pictures.py
         "export": ["--json", "--out", "--to"],
         "doctor": ["--data", "--json"],
         "completion": [],

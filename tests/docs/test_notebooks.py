@@ -10,7 +10,7 @@ nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykerne
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 SHOWS = {
-    "client_drift": ["FedAvg stops", "<b>Round 1</b>", "image/svg+xml"],
+    "client_drift": ["FedAvg stops", "<b>Round 1</b>"],
     "data_to_advice": ["How sure: ", "diagnose: ", "compare: ", "<table>", "rounds_low"],
     "scaffold_and_mime": ["2 exchanges", "4 of 10, half slow", "Mime", "<b>Round 60</b>"],
 }

@@ -176,7 +176,7 @@ def sentences(module):
 # The pages of reproduce show commands, Flower has options of its own, and variables of CSS look so.
 SHOWN = (
     *("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower"),
-    *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
+    *("trimtab.report.charts.svg",),
 )
 
 
@@ -275,7 +275,7 @@ SIGNATURES = {
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
         "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
-        "collate=None, device=None, compile=False)"
+        "collate=None, device=None)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

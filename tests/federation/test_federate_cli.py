@@ -81,7 +81,7 @@ def test_options_are_what_they_were():
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
-    run = "--bind --json --live --live-port --min-sites --on-lost-state --round-timeout --target -R"
+    run = "--bind --json --live --min-sites --on-lost-state --round-timeout --target -R"
     watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
         "approve": ["--problem", "--yes"],

@@ -98,10 +98,9 @@ def test_what_a_round_measures_is_shown_at_the_round_that_made_it(operator):
 
 def test_before_the_first_round_and_while_it_goes_on(operator, tmp_path):
     folder, job = operator
-    assert "round 6 of at most 6" in page_so_far(folder, job)
     assert "How sure: not at all yet" in page_so_far(folder, job)
     (folder / "state" / "checkpoint.safetensors").unlink()
-    assert "no round is committed yet" in page_so_far(folder, job)
+    assert "fed has nothing to show yet" in page_so_far(folder, job)
 
 
 def test_report_and_export_take_an_operators_folder(operator, capsys):

@@ -16,7 +16,7 @@ from trimtab.cli.sentences import of_error, of_usage
 
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
-    "Show": ("report", "picture", "export"),
+    "Show": ("report", "export"),
     "Train over real sites": ("federate",),
     "The papers": ("reproduce", "bench"),
     "Set up": ("check", "doctor", "completion"),
@@ -38,7 +38,6 @@ COMMANDS = {
     "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
     "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
-    "picture": "Draw client drift from a real run, or who has which labels.",
     "export": "Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.",
     "doctor": "Tell versions, cores, kernel, devices and data, and what is missing.",
     "completion": "Print the lines that let a shell complete commands, names and options.",

@@ -10,13 +10,15 @@ import click
 
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import BASE_NAMES, Kind
-from trimtab.cli.live import LIVE
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
     from trimtab.studies.recipe import Recipe
 
+live_option = click.option(
+    "--live", is_flag=True, help="Write the page while the command works; it reloads itself."
+)
 OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
 
 # The hyper-parameters of all algorithms and bases that come with trimtab. They stand here so that
@@ -92,7 +94,6 @@ class RunOptions:
     force: bool
     log: str | None
     live: bool
-    live_port: int
 
     def recipe(self, spec: str) -> "Recipe":
         """Return how the problem that is meant is made, as the options want it."""
@@ -132,7 +133,7 @@ _RUN_OPTIONS = (
     click.option(
         "--log", type=click.Choice(["tensorboard"]), help="Write rounds for others as they come."
     ),
-    *LIVE,
+    live_option,
 )
 
 

@@ -3,10 +3,12 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -58,13 +60,80 @@ def write_report(result: "Comparison", folder: Path) -> Path:
     return write_page(result, folder / "report.html")
 
 
+class LivePage:
+    """`--live`: a page that is written while a command works, and that browsers reload.
+
+    The page that the command writes at the end replaces it, and does not reload itself.
+
+    path: the file, which is that of the last page.
+    make: returns the page of what there is so far.
+    live: whether it is wanted; if not, nothing is written.
+    """
+
+    EVERY = 1.0  # seconds between two pages, at least
+    COST = 20.0  # making pages takes at most a twentieth of the command's time
+
+    def __init__(
+        self,
+        path: Path,
+        make: Callable[[], str],
+        live: bool,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.path, self.make, self.live, self.clock = path, make, live, clock
+        self._next: float | None = None  # when the next page is due, after the first one
+
+    def on_event(self, event: Any) -> None:
+        """Write the page, with the progress of a task as its note."""
+        from trimtab.core.task import Progress
+
+        if isinstance(event, Progress):
+            share = "" if event.share is None else f", about {event.share:.0%} done"
+            self.update(f"{event.what}{share}")
+
+    def update(self, note: str, now: bool = False) -> None:
+        """Write the page, if it is time for a new one.
+
+        note: what the command is doing, for the line below the title.
+        now: whether it is written even if the last one is new.
+        """
+        started = self.clock()
+        early = self._next is not None and started < self._next and not now
+        if not self.live or early:
+            return
+        if self._next is None:
+            click.echo(f"Live page: {self.path}", err=True)
+        self._write(f"Live: {note}.", reloads=True)
+        ended = self.clock()
+        self._next = ended + max(self.EVERY, self.COST * (ended - started))
+
+    def __enter__(self) -> "LivePage":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write a page that does not reload itself, if the command fails or is stopped."""
+        if kind is not None and self._next is not None:
+            self._write("Stopped. This page shows what was done until then.", reloads=False)
+
+    def _write(self, note: str, reloads: bool) -> None:
+        from trimtab._files import write_whole
+        from trimtab.report.style import asset
+
+        script = f"<script>{asset('live.js')}</script>" if reloads else ""
+        # Other processes write the folder meanwhile, and no page is worth the work that it shows:
+        # what cannot be read or written now is tried again with the next page.
+        with suppress(OSError, ValueError, KeyError):
+            line = f'</h1>\n<p class="live">{escape(note)}</p>{script}'
+            write_whole(self.path, self.make().replace("</h1>", line, 1))
+
+
 def command_again() -> str:
     """Return the command that makes the same result again; empty where there was none."""
     words: list[str] | None = click.get_current_context().find_root().obj
     kept, left = ["trimtab"], list(words or ())
     while left:
         word = left.pop(0)
-        if word in ("--log", "--live-port"):
+        if word == "--log":
             left[:1] = []
         elif word not in ("--resume", "--json", "--debug", "--live"):
             kept.append(word)

@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 
 from trimtab.cli import completion
-from trimtab.cli.live import Stage, finish, live_options, nothing_yet, served, with_note
-from trimtab.cli.options import cluster_of, cluster_option
+from trimtab.cli.options import cluster_of, cluster_option, live_option
+from trimtab.cli.output import LivePage
 from trimtab.cli.progress import watch
 from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
@@ -34,7 +34,7 @@ _STOPPED = (
 @cluster_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @click.option("--seed", type=click.IntRange(min=0), help="Only the cells of this seed.")
-@live_options
+@live_option
 @needs("report", "reproduce")
 def reproduce(
     names: tuple[str, ...],
@@ -47,7 +47,6 @@ def reproduce(
     as_json: bool,
     seed: int | None,
     live: bool,
-    live_port: int,
 ) -> None:
     """Reproduce tables and figures of the papers; without NAMES, list them.
 
@@ -72,11 +71,11 @@ def reproduce(
         Request(REPRODUCTIONS[name], home / name, **asked).check()
     where: dict[str, Any] = {"data": data, "cluster": cluster_of(cluster)}
     for name in names:
-        folder, stage = home / name, Stage(name)
+        folder = home / name
         work = computing.start(REPRODUCTIONS[name], folder, **asked, **where)
-        with served(live, live_port, partial(_so_far, name, folder, stage)) as shown:
-            watch(work, partial(_STOPPED.format, folder=folder), stage.hear)
-            finish(shown, write_reproduction(folder, folder / PAGE))
+        with LivePage(folder / PAGE, partial(_so_far, name, folder), live) as page:
+            watch(work, partial(_STOPPED.format, folder=folder), page.on_event)
+            write_reproduction(folder, folder / PAGE)
     listed = listing(home, names or tuple(REPRODUCTIONS))
     if as_json:
         click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
@@ -104,11 +103,11 @@ def _show(names: Sequence[str], home: Path) -> None:
         click.echo(f"Page: {home / name / PAGE}")
 
 
-def _so_far(name: str, folder: Path, stage: Stage) -> str:
+def _so_far(name: str, folder: Path) -> str:
     """Return the page of the records that there are."""
+    from trimtab.report.page import nothing_yet
     from trimtab.reproduce import REPRODUCTIONS, read
     from trimtab.reproduce.report import reproduction_page
 
     records = read(folder)
-    page = reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
-    return with_note(page, f"Live: {stage.now}.")
+    return reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)

@@ -55,17 +55,19 @@ STOPPED = (
 
 
 def write_first_facts(facts: FirstFacts, name: str, path: Path, then: str = GOES_ON) -> Path:
-    """Write the first page, which the whole one replaces, and return where it is.
+    """Write the first page, which the whole one replaces, and return where it is."""
+    write_whole(path, first_facts_page(facts, name, then))
+    return path
 
-    then: what became of the diagnosis after these facts.
-    """
+
+def first_facts_page(facts: FirstFacts, name: str, then: str = GOES_ON) -> str:
+    """Return the first page; then: what became of the diagnosis after these facts."""
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
     body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b>
 {escape(then)}</p></div>
 <ul>{said}</ul>
 {section("How the clients differ", _how(facts.differences))}"""
-    write_whole(path, document(f"{name}: first facts about its clients", body))
-    return path
+    return document(f"{name}: first facts about its clients", body)
 
 
 def _advice(diagnosis: Diagnosis) -> str:

@@ -235,7 +235,8 @@ def noise_bias(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Vec
     H = hessian(model, x)
     V = theory.lyapunov(H, _mean(model.covariance, model, x))
     D3 = _mean(lambda i, x: model.third(i, x, V), model, x)
-    return theory.noise_bias(H, D3, eta_l, model.N, eta_g)
+    bias: Vector = -eta_g * eta_l / (2 * model.N) * torch.linalg.solve(H, D3)
+    return bias
 
 
 def _each(f: Callable[[int, Vector], Tensor], model: Model, x: Vector) -> Tensor:

@@ -17,20 +17,21 @@ from trimtab.cli.federate.shown import (
     json_option,
     log_style,
     path_type,
+    print_line,
     say_what_to_send,
+    serving_metrics,
     until_stopped,
     watching_options,
 )
-from trimtab.cli.live import finish, live_options, served
 from trimtab.cli.options import (
     OWN,
     CountOrFraction,
     WithOwnOptions,
     algorithm_of,
     hyper_options,
+    live_option,
 )
-from trimtab.cli.output import users_output
-from trimtab.report.federation_board import FederationBoard
+from trimtab.cli.output import LivePage, users_output
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -105,7 +106,7 @@ def init(
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @watching_options
 @json_option
-@live_options
+@live_option
 def server(
     folder: Path,
     algorithm: str,
@@ -121,7 +122,6 @@ def server(
     metrics_port: int | None,
     as_json: bool,
     live: bool,
-    live_port: int,
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
@@ -144,7 +144,7 @@ def server(
         on_lost_state=on_lost_state,
     )
     style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
+    outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -158,7 +158,7 @@ def server(
 @click.option("--bind")
 @watching_options
 @json_option
-@live_options
+@live_option
 def resume(
     folder: Path,
     bind: str | None,
@@ -167,7 +167,6 @@ def resume(
     metrics_port: int | None,
     as_json: bool,
     live: bool,
-    live_port: int,
     **changes: Any,
 ) -> None:
     """Go on with the experiment in DIR, from its last committed round."""
@@ -176,7 +175,7 @@ def resume(
 
     job = resume_job(Federation.read(folder), **changes)
     style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
+    outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -223,49 +222,46 @@ def _serve(
     style: "LogStyle | None" = None,
     metrics_port: int | None = None,
     live: bool = False,
-    live_port: int = 0,
 ) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
     from trimtab.algorithms.registry import decode
-    from trimtab.federation.events import AuditDone, RoundCommitted
+    from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.metrics_page import MetricsPage
     from trimtab.federation.processes.observed import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
 
     console = Console(stderr=True, emoji=False)
-    title = f"{job.algorithm['kind']} over {folder}"
     process, outcome = OperatorProcess(folder, bind), _Outcome()
     with (
         users_output(),
         attached(folder / "logs" / "server.log", style=style),
         until_stopped(process.stop, process.close),
-        FederationBoard(console, title, job.R, list(process.federation.sites)) as board,
-        attached(follow=board.line),
+        attached(follow=lambda line: print_line(console, line)),
         closing(OperatorView(process, job.R)) as view,
-        served(live, live_port, lambda: page_so_far(folder, job)) as page,
+        LivePage(folder / PAGE, lambda: page_so_far(folder, job), live) as page,
         ExitStack() as stack,
     ):
         if metrics_port is not None:
-            metrics = MetricsPage(metrics_port, view.samples, view.troubles)
-            stack.callback(metrics.close)
-            LOGGER.info(f"metrics at http://127.0.0.1:{metrics.port}/metrics")
+            stack.enter_context(serving_metrics(metrics_port, view))
+        page.update("no round is committed yet")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
         for event in process.events(job):
             view.note(event)
             if isinstance(event, RoundCommitted):
-                board.round(event)
+                print_line(console, round_text(event))
+                page.update(f"round {event.r} of at most {job.R}")
             elif isinstance(event, AuditDone):
                 outcome.audit = event
             else:
                 outcome.ended = event
-                finish(page, write_page(folder))
-    if process.interrupted:
-        raise click.ClickException(
-            f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."
-        )
+                write_page(folder)
+        if process.interrupted:
+            raise click.ClickException(
+                f"stopped; all committed rounds are in {folder}: "
+                "go on with `trimtab federate resume`."
+            )
     return outcome
 
 

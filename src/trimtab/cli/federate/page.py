@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.live import nothing_yet, with_note
-
 if TYPE_CHECKING:
     from trimtab.federation.setup.job import Job
 
@@ -23,13 +21,12 @@ def page_so_far(folder: Path, job: "Job") -> str:
     """Return the page of the rounds that are committed."""
     from trimtab.federation.storage.summary import read_summary
     from trimtab.report.federation import read_federation
-    from trimtab.report.page import page_of
+    from trimtab.report.page import nothing_yet, page_of
 
     begun = read_summary(folder / job.state)
     if begun is None or not begun.r:
-        return with_note(nothing_yet(folder.name), "Live: no round is committed yet.")
-    page = page_of([read_federation(folder, job.state, underway=True)])
-    return with_note(page, f"Live: round {begun.r} of at most {job.R}.")
+        return nothing_yet(folder.name)
+    return page_of([read_federation(folder, job.state, underway=True)])
 
 
 def write_demo_page(folder: Path) -> Path:

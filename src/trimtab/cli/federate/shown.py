@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trimtab.errors import BadArgument
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from trimtab.federation.log import LogStyle
+    from trimtab.federation.processes.observed import OperatorView, SiteView
     from trimtab.federation.setup.operator_folder import Federation
 
 path_type = click.Path(path_type=Path)
@@ -66,6 +69,26 @@ def say_what_to_send(federation: "Federation", names: list[str]) -> None:
             f"it; key {fingerprint(federation.sites[name])}."
         )
     click.echo("There: tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH")
+
+
+@contextmanager
+def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None]:
+    """Serve /healthz and /metrics, and log where."""
+    from trimtab.federation.log import LOGGER
+
+    try:
+        from trimtab.federation.processes.metrics_page import MetricsPage
+    except ModuleNotFoundError:
+        raise BadArgument(
+            "metrics_port",
+            "{metrics_port} needs prometheus_client; run `pip install 'trimtab[federation]'`.",
+        ) from None
+    page = MetricsPage(port, view.samples, view.troubles)
+    LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+    try:
+        yield
+    finally:
+        page.close()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from trimtab.cli.federate.shown import (
     log_style,
     path_type,
     print_line,
+    serving_metrics,
     until_stopped,
     watching_options,
 )
@@ -41,7 +42,6 @@ def site(
 ) -> None:
     """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.metrics_page import MetricsPage
     from trimtab.federation.processes.observed import SiteView
     from trimtab.federation.processes.site import SiteProcess, serve
 
@@ -51,9 +51,7 @@ def site(
         with until_stopped(process.stop, process.close), ExitStack() as stack:
             view = SiteView(process)
             if metrics_port is not None:
-                page = MetricsPage(metrics_port, view.samples, view.troubles)
-                stack.callback(page.close)
-                LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+                stack.enter_context(serving_metrics(metrics_port, view))
             serve(process, view.note)
         LOGGER.info(f"site {process.site_folder.name} has stopped.")
 

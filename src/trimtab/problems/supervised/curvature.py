@@ -72,47 +72,6 @@ def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
     return H
 
 
-def linear_third(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Vector:
-    """Return the gradient of tr(Hess V) at x, with the Hessian of the mean loss on X.
-
-    V is symmetric, of shape (d, d). If it is the covariance of x, a sample's outputs have some
-    covariance S, and it is the third derivative of the loss, contracted with S, taken back to x.
-    """
-    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
-    if layers.loss == "mse_loss":
-        return torch.zeros_like(x)
-    X = X.flatten(1)
-    W, b = _parts(x[None], C, inputs, biased)
-    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
-    S = torch.stack([_outputs_of(_block(V, c, C, inputs, biased), X) for c in range(C)], 1)
-    if layers.loss == "cross_entropy":
-        p = torch.softmax(Z, 1)
-        mixed = (p[:, :, None] * X[:, None]).flatten(1)
-        D, e = _parts((torch.cat([mixed, p], 1) if biased else mixed) @ V, C, inputs, biased)
-        across = (D @ X[:, :, None])[:, :, 0] + (0 if e is None else e)  # S p of each sample
-        t = S - 2 * across
-        slopes = p * (t - (p * t).sum(1, keepdim=True)) / len(X)
-    else:
-        p = torch.sigmoid(Z)
-        slopes = p * (1 - p) * (1 - 2 * p) * S / (C * len(X))
-    into = (slopes.T @ X).flatten()
-    return torch.cat([into, slopes.sum(0)]) if biased else into
-
-
-def _block(V: Tensor, c: int, C: int, inputs: int, biased: bool) -> Tensor:
-    """Return the part of V that belongs to the weights of one output, its bias last."""
-    own = torch.arange(c * inputs, (c + 1) * inputs)
-    own = torch.cat([own, torch.tensor([C * inputs + c])]) if biased else own
-    return V[own][:, own]
-
-
-def _outputs_of(B: Tensor, X: Tensor) -> Tensor:
-    """Return x'Bx for each row of X, with a 1 behind it if B has room for a bias."""
-    n = X.shape[1]
-    quadratic = ((X @ B[:n, :n]) * X).sum(1)
-    return quadratic if len(B) == n else quadratic + 2 * X @ B[:n, n] + B[n, n]
-
-
 def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
     """Return the weights and the biases in rows of vectors."""
     return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
@@ -175,11 +134,6 @@ class Curvature:
         """Return (i, x) -> the Hessian on the data of client i, for linear models alone."""
         layers = self._linear_for(clients)
         return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
-
-    def third(self, clients: ClientData) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """Return (i, x, V) -> the gradient of tr(Hess_i V) at x, for linear models alone."""
-        layers = self._linear_for(clients)
-        return None if layers is None else lambda i, x, V: linear_third(layers, x, clients[i].X, V)
 
     def _linear_for(self, clients: ClientData) -> Layers | None:
         """Return the one layer of a linear model, if it holds for the data of all clients."""

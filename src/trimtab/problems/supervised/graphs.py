@@ -163,8 +163,6 @@ class Vectorised:
             each = vmap(grad(self._function.loss(self._loss)))
             with seeded(0, self._mean_loss.model.device):
                 graph = capture(each, inputs)
-            if self._mean_loss.compiled is not None and len(inputs[0]) > FEWEST:
-                graph = self._mean_loss.compiled.of_rows(graph, inputs)
             if len(self._graphs) >= _KEPT:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = graph

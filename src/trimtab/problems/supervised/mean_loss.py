@@ -22,7 +22,6 @@ from trimtab.problems.supervised.checks import (
     check_on_two_samples,
 )
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
-from trimtab.problems.supervised.compiled import Compiled
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
@@ -40,10 +39,8 @@ class MeanLoss:
         model: FlatModule,
         loss: Loss,
         autocast: torch.dtype | None,
-        compile: bool = False,
     ) -> None:
         self.model, self.loss, self.autocast = model, loss, autocast
-        self.compiled = Compiled(model, loss, autocast, self.autograd) if compile else None
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
         self._cuttable: bool | None = None  # whether large data may be computed in pieces
@@ -165,8 +162,7 @@ class MeanLoss:
         form = self.closed_form
         if form is not None and data.fits_kernel(form.layers):
             return form.gradients(x, [(data.X, data.y, None)])[0]
-        found = self.compiled.gradient(x, data) if self.compiled and training else None
-        return self.autograd(x, data, training) if found is None else found
+        return self.autograd(x, data, training)
 
     def autograd(self, x: Vector, data: Data, training: bool = True) -> Vector:
         """Return the gradient by autograd, on the calling thread's own module."""

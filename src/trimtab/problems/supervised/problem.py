@@ -76,7 +76,6 @@ class Supervised(TableConstructors):
     torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
     it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
     also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
-    compile: whether torch.compile compiles the gradient, where no kernel of ours computes it.
     device: where the module, the data and all that is computed of them live, e.g. "cuda".
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
@@ -104,7 +103,6 @@ class Supervised(TableConstructors):
         groups: Sequence[Any] | None = None,
         collate: Collate | None = None,
         device: str | torch.device | None = None,
-        compile: bool = False,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
         check_settings(batch, sampling, l2)
@@ -126,7 +124,7 @@ class Supervised(TableConstructors):
         self._evaluation_data = EvaluationData(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
         self._first_batch = FirstBatch()
-        self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
+        self._mean_loss = MeanLoss(self.model, loss, autocast)
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
@@ -291,11 +289,6 @@ class Supervised(TableConstructors):
         """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
         return self._objective.client_hessian()
 
-    @property
-    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
-        return self._curvature.third(self.clients)
-
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
         return self._objective.sample_gradient(x, data)
@@ -418,7 +411,6 @@ class Supervised(TableConstructors):
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
-            **({"compile": True} if self._mean_loss.compiled else {}),
         }
         what = (self.model, self.loss_function, self.weights)
         return Identity(settings, self._code, *what, self.clients, self._evaluation_data)
