@@ -18,9 +18,8 @@ from trimtab.core import Vector
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
-from trimtab.problems.supervised.graphs import FEWEST, Vectorised
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised, distance, rounding
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.rounding import distance, rounding
 
 _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
 

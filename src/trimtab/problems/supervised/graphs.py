@@ -23,7 +23,6 @@ from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.losses import OnBatch, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.rounding import distance, rounding
 
 FEWEST = 4  # clients with mini-batches of one size; of fewer, a graph saves no time
 LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
@@ -177,3 +176,21 @@ def _rounded(s: int) -> int:
     """
     step = 2 if s <= 8 else 4 if s <= 32 else 8
     return max(FEWEST, -(-s // step) * step)
+
+
+_ROUNDINGS = 2_000  # two orders of a sum differ by <= 2,000 roundings
+_MOST = 0.1  # two orders of a sum in 16 bits differ by <= 0.1 of its size
+
+
+def distance(found: Vector, expected: Vector) -> float:
+    """Return how far gradients are apart, relative to their length."""
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-300))
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Return how far gradients in a dtype may be apart.
+
+    >>> round(rounding(torch.float32), 5), rounding(torch.bfloat16)
+    (0.00024, 0.1)
+    """
+    return min(_MOST, _ROUNDINGS * torch.finfo(dtype).eps)
