@@ -250,7 +250,7 @@ def error_sentence(error: Exception) -> str:
         return f"{error.filename}: {why}; pass another path, or fix this one."
     if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
         text = str(error)
-        fixable = text.endswith(("; mend it.", "; fix it.")) and error.__cause__ is not None
+        fixable = text.endswith("; fix it.") and error.__cause__ is not None
         return f"{text[:-1]}, or pass --debug for the whole traceback." if fixable else text
     what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if place is None:

@@ -29,7 +29,7 @@ def batch_size(batch: int | float | None, n: int) -> int:
 
 
 def check_batch(batch: int | float | None) -> None:
-    """Refuse a batch that is neither a size nor a fraction."""
+    """Raise ValueError unless this is a size, a fraction or None."""
     if batch is None:
         return
     whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1

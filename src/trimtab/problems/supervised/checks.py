@@ -31,16 +31,16 @@ _ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 r
 
 
 def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Refuse data that the module or the loss cannot take, and buffers that training changes."""
+    """Raise ValueError if module or loss cannot take the data, or if training changes buffers."""
     with torch.no_grad():
         _run(owner, data, _few(data), model, loss, [True])
 
 
 def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Do the same, once for each problem with more care.
+    """Check the first data of a problem: also whether the loss is a mean with a gradient.
 
-    Refuse a module or loss that is no function of what it is given, and a loss that is no mean,
-    has no gradient or changes data.
+    Raise ValueError if module, loss or collate give another result when they are called again, or
+    change the data.
     """
     few, before = _few(data), _few(data)
     if not _equal(few.batch, before.batch):
@@ -83,7 +83,7 @@ def _run(
             model.mode(training)
             with seeded(0, device):
                 before = global_state(device)
-                results.append(_outputs_and_loss(owner, data, few, model, loss))
+                results.append(_outputs_and_loss(owner, data, few, model, loss, not results))
                 pairs = zip(before, global_state(device), strict=True)
                 model.draws |= not all(torch.equal(old, new) for old, new in pairs)
 
@@ -94,10 +94,10 @@ def _run(
 
 
 def _outputs_and_loss(
-    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss
+    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss, first: bool
 ) -> tuple[Tree, Tensor]:
     if isinstance(loss, OnBatch):
-        return None, loss_of_batch(owner, loss, model, few)
+        return None, _loss_of_batch(owner, loss, model, few)
     try:
         output = model(model.start, few.X)
     except (RuntimeError, IndexError, TypeError) as error:
@@ -105,12 +105,13 @@ def _outputs_and_loss(
             f"the module cannot take the inputs of {owner}, {_kind(few.X)}{_range(data)} "
             f"({first_line(error)}); make the two fit."
         ) from error
-    check_targets(owner, loss, output, few.y, data)
-    return output, loss_value(owner, loss, output, few.y)
+    if first:
+        _check_targets(owner, loss, output, few.y, data)
+    return output, _loss_value(owner, loss, output, few.y)
 
 
 def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tree, Tensor]) -> None:
-    """Refuse a module or a loss that gives another result for the same inputs and seed."""
+    """Raise ValueError if the same inputs and seed gave two results."""
     if not _same(first[0], second[0]):
         raise ValueError(
             f"{type(model.module).__name__} returns other outputs when it is called again with "
@@ -128,10 +129,10 @@ def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tre
 def _same(one: Any, other: Any) -> bool:
     """Return whether two results are equal up to rounding, numbers beside tensors as well."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype:
+        if one.dtype == other.dtype and torch.equal(one, other):
+            return True
+        if one.shape != other.shape or one.dtype != other.dtype or not one.is_floating_point():
             return False
-        if not one.is_floating_point():
-            return torch.equal(one, other)
         one, other = one.detach(), other.detach()
         # Two calls may add up in another order, on a GPU or in another place in memory.
         near = _ROUNDINGS * torch.finfo(one.dtype).eps
@@ -165,7 +166,7 @@ def _check_gradient(owner: str, few: Data, model: FlatModule, output: Tree, valu
     except RuntimeError as error:
         raise ValueError(
             f"the loss of {owner} has no gradient ({first_line(error)}); make outputs and targets "
-            f"of one kind, here {dtypes(output)} and {dtypes(few.y)}."
+            f"of one kind, here {_dtypes(output)} and {_dtypes(few.y)}."
         ) from error
     for name, gradient in zip(model.names, gradients, strict=True):
         if is_sparse(gradient):
@@ -191,7 +192,7 @@ def _leaves(value: Tensor) -> set[int]:
 
 @torch.no_grad()
 def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tensor) -> bool:
-    """Tell whether a batch that holds every sample twice or thrice has that multiple of a loss."""
+    """Return whether the loss is t times as large if a batch holds every sample t times."""
     values, once = [], float(value)
     try:
         for t in (2, 3):
@@ -200,7 +201,7 @@ def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tenso
                 batch = _repeated(few.batch, t)
                 values.append(float(loss(model.at(model.start), batch)))
             else:
-                outputs = _repeated(map_tree(detached, output), t)
+                outputs = _repeated(map_tree(_detached, output), t)
                 values.append(float(loss(outputs, _repeated(few.y, t))))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False  # This loss takes batches of one size only.
@@ -234,7 +235,6 @@ def _range(data: Data) -> str:
 
 
 def _kind(X: Tree) -> str:
-    """Say what inputs are."""
     if isinstance(X, Tensor):
         return f"of shape {tuple(X.shape)}, {X.dtype}"
     return f"{describe(X)} a sample"
@@ -245,8 +245,8 @@ def _equal(tree: Tree, other: Tree) -> bool:
     return len(ours) == len(others) and all(map(torch.equal, ours, others))
 
 
-def check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -> None:
-    """Refuse targets that a loss which is known would compare with something else."""
+def _check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -> None:
+    """Raise ValueError if a loss of PyTorch would compare targets of another kind or shape."""
     known = loss_kind(loss)
     if known is None:
         return
@@ -271,8 +271,7 @@ def check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) ->
         _check_labels(owner, loss, output, data.y)
 
 
-def loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
-    """Return the loss of a few samples, if it is one number and takes these shapes."""
+def _loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
     shapes = f"outputs of shape {_whole(output)}, targets of {owner} of shape {_whole(y)}"
     before = [version(leaf) for leaf in leaves(y)]
     try:
@@ -282,7 +281,7 @@ def loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
         )
     except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"the loss cannot take {shapes} and {dtypes(y)} ({first_line(error)}); make the two "
+            f"the loss cannot take {shapes} and {_dtypes(y)} ({first_line(error)}); make the two "
             "fit."
         ) from error
     if [version(leaf) for leaf in leaves(y)] != before:
@@ -295,8 +294,7 @@ def loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
     return _one_number(value)
 
 
-def loss_of_batch(owner: str, loss: OnBatch, model: FlatModule, few: Data) -> Tensor:
-    """Return the loss of module and batch on a few samples, if it is one number."""
+def _loss_of_batch(owner: str, loss: OnBatch, model: FlatModule, few: Data) -> Tensor:
     before = [version(leaf) for leaf in leaves(few.batch)]
     try:
         value, messages = _captured_warnings(lambda: loss(model.at(model.start), few.batch))
@@ -331,18 +329,15 @@ def changes_batch(owner: str) -> str:
     )
 
 
-def dtypes(tree: Tree) -> str:
-    """Say which dtypes there are."""
+def _dtypes(tree: Tree) -> str:
     return " and ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(tree))) or "nothing"
 
 
-def detached(part: Any) -> Any:
-    """Return a tensor without its graph, and anything else as it is."""
+def _detached(part: Any) -> Any:
     return part.detach() if isinstance(part, Tensor) else part
 
 
 def _one_number(value: Any) -> Tensor:
-    """Return what a loss returned, if it is one number in a tensor."""
     if not isinstance(value, Tensor):
         raise ValueError(
             f"the loss returns a {type(value).__name__}, which has no gradient; return a tensor, "
@@ -362,23 +357,21 @@ def _whole(tree: Tree) -> str:
 
 
 def _broadcasts(loss: Loss, output: Tree, y: Tree, value: Any) -> bool:
-    """Tell whether (n, 1) meets (n,): the loss is not the mean over samples, and would be if flat.
+    """Return whether outputs (n, 1) meet targets (n,), so that PyTorch compares all pairs.
 
-    Of one sample alone nothing is broadcast.
+    Then the loss is not the mean of the losses of single samples, and would be if both were (n,).
     """
     n = len(leaves(y)[0]) if leaves(y) else 0
 
     def flat(t: Any) -> Any:
-        """Return numbers, one a sample, as a vector, and all else as it is."""
         one = isinstance(t, Tensor) and t.numel() == n and t.dim() and len(t) == n
-        return t.detach().clone().reshape(n) if one else detached(t)
+        return t.detach().clone().reshape(n) if one else _detached(t)
 
     shapes = {leaf.shape for tree in (output, y) for leaf in leaves(tree) if leaf.numel() == n}
     if n < 2 or len(shapes) < 2 or loss_kind(loss) is not None:
         return False
 
     def alone(j: int) -> float:
-        """Return the loss of one sample."""
         both = (map_rows(lambda t: t.detach()[j : j + 1].clone(), tree) for tree in (output, y))
         return float(loss(*both))
 
@@ -406,7 +399,6 @@ def _captured_warnings(run: Callable[[], Any]) -> tuple[Any, list[str]]:
 
 
 def _first(output: Any) -> Any:
-    """Return where the outputs may be in what a module returns."""
     return next(iter(output), 0) if isinstance(output, Mapping) else 0
 
 

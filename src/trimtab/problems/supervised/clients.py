@@ -25,12 +25,12 @@ from trimtab.problems.supervised.reading import (
     size,
 )
 
-_ENOUGH = 5  # a client gives up rows if it has n_i >= 5
+_ENOUGH = 5  # of fewer rows than 5, a client needs all to learn from
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutView:
-    """One side of a split of every client: the rows to learn from, or those held out.
+    """One side of a split of every client: the training rows, or the rows held out.
 
     A sequence as lazy as `whole`: a client is read when it is asked for. Which rows are held out
     depends on (seed, client) and on how many it has; the others stay in their order.
@@ -58,7 +58,7 @@ class HeldOutView:
         whole = Data(*columns(owner, item, on_batch=self.on_batch))
         sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
         if len(sizes) > 1 or 0 in sizes:
-            return whole.batch  # Whoever reads them says what is wrong.
+            return whole.batch  # The check of the data that are read says what is wrong.
         rows = self._rows(i, len(whole))
         return map_tree(lambda leaf: leaf[rows.to(leaf.device)], whole.batch)
 
@@ -79,7 +79,7 @@ class HeldOutView:
 
 
 def held_out(n: int, fraction: float) -> int:
-    """Return how many of n rows are held out: at least one of five or more, of fewer none.
+    """Return how many of n rows are held out: at least one if n >= 5, else none.
 
     >>> [held_out(n, 0.1) for n in (1, 4, 5, 20, 100)]
     [0, 0, 1, 2, 10]
@@ -88,18 +88,18 @@ def held_out(n: int, fraction: float) -> int:
 
 
 def check_fraction(fraction: float) -> None:
-    """Refuse what is no part of a client's rows."""
+    """Raise ValueError unless this is a number between 0 and 1."""
     number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not number or not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction!r} of each client's rows; pass one between 0 and 1.")
 
 
-_PIECE = 256  # of samples that a collate makes batches of, <= 256 are looked at together
-_KEPT = 128  # of a lazy sequence, <= 128 clients stay in memory
+_PIECE = 256  # samples per batch when samples with a collate are checked for NaN; bounds memory
+_KEPT = 128  # clients of a lazy sequence that stay in memory
 
 
 class ClientData:
-    """A sequence of clients, possibly lazy; `self[i]` is read, and passed to `check`, when needed.
+    """The data of clients; `self[i]` is read, and passed to `check`, when it is first used.
 
     What a list or tuple holds is kept once read; of another sequence, the last few clients used.
     """
@@ -112,7 +112,7 @@ class ClientData:
         name: str = "client",
     ) -> None:
         self.clients, self.reader, self.check = clients, reader, check
-        self.name = name  # what they are called in errors, before the number
+        self.name = name  # in errors, before the number of the client
         self.in_memory = isinstance(whole(clients), list | tuple)
         self._read: OrderedDict[int, Data] = OrderedDict()
         self._part = clients if isinstance(clients, HeldOutView) else None
@@ -142,7 +142,7 @@ class ClientData:
 
     def __getitem__(self, i: int) -> Data:
         if self.in_memory and i in self._read:
-            return self._read[i]  # It is never dropped.
+            return self._read[i]  # Without the lock, since it is never removed.
         owner = f"{self.name} {i}"
         with self._lock:
             if i in self._read:
@@ -174,7 +174,8 @@ class ClientData:
                 return None
             samples.append(own)
         found = ClientSamples(samples)
-        if self.in_memory:  # Others come and go.
+        # Clients of a lazy sequence leave memory, and their tensors with them.
+        if self.in_memory:
             self._cache.keep(what, [part for each in data for part in (each.X, each.y)], found)
         return found
 
@@ -185,7 +186,7 @@ def whole(clients: Sequence[Any]) -> Sequence[Any]:
 
 
 def check_clients(clients: Any) -> None:
-    """Refuse what is no sequence of clients."""
+    """Raise ValueError unless this is a sequence of clients."""
     kind = type(clients).__name__
     if isinstance(clients, Mapping):
         raise ValueError(f"clients is a {kind}; pass a list, such as list(clients.values()).")
@@ -206,7 +207,7 @@ def check_clients(clients: Any) -> None:
 
 
 def check_data(owner: str, data: Data) -> None:
-    """Refuse what no model can learn from."""
+    """Raise ValueError if there are no samples, NaN, or parts with different numbers of rows."""
     if data.samples is not None:
         if not len(data):
             raise no_samples(owner)
@@ -246,7 +247,7 @@ def _check_finite(owner: str, data: Data, first: int) -> None:
 
 
 def no_samples(owner: str) -> ValueError:
-    """Return the error that refuses an empty client."""
+    """Return the error for data without samples."""
     return ValueError(f"{owner} has no samples; leave it out, or give it data.")
 
 
@@ -283,7 +284,7 @@ class EvaluationData:
 
     @cached_property
     def has_validation(self) -> bool:
-        """Whether there are validation data; looks at clients until one gives up a row."""
+        """Whether there are validation data; asks clients until one has a row held out."""
         if isinstance(self.held_out, HeldOutView):
             return any(self.held_out.size(i) for i in range(len(self.held_out)))
         return self.held_out is not None
@@ -298,7 +299,7 @@ class EvaluationData:
         return self._pooled("the validation data", rows)
 
     def has_own(self, i: int) -> bool:
-        """Tell whether client i has a test part of its own."""
+        """Return whether client i has a test part of its own."""
         return self.tests is not None and self.tests[i] is not None
 
     def own(self, i: int) -> Data | None:
@@ -360,7 +361,7 @@ def with_own_tests(
 
 
 def is_triple(item: Any) -> bool:
-    """Tell whether a client is (X, y, test): X and y are tensors or arrays, so it is no samples.
+    """Return whether a client is (X, y, test), and not a list of three samples.
 
     >>> import torch
     >>> is_triple((torch.zeros(2, 3), torch.zeros(2), (torch.zeros(1, 3), torch.zeros(1))))
@@ -374,13 +375,13 @@ def is_triple(item: Any) -> bool:
     parts = [part for given in item[:2] for part in _inside(given)]
     if not any(isinstance(given, tuple) for given in item[:2]):
         return bool(parts) and all(hasattr(part, "shape") for part in parts)
-    # Three samples (x, y) in a tuple look much the same.
-    rows = {len(part) if getattr(part, "shape", ()) else 0 for part in parts}
+    # Three samples (x, y) in a tuple look the same, but have no common number of rows.
+    rows = {part.shape[0] if getattr(part, "shape", ()) else 0 for part in parts}
     return isinstance(item, tuple) and len(rows) == 1 and 0 not in rows
 
 
 def _inside(part: Any) -> list[Any]:
-    """Return the parts of inputs or targets; what is one tensor or array, as one."""
+    """Return the tensors or arrays that inputs or targets consist of."""
     if isinstance(part, Mapping):
         return list(part.values())
     return list(part) if isinstance(part, tuple) else [part]
@@ -404,13 +405,13 @@ def _joined(owner: str, parts: Sequence[Data]) -> Data:
 
 
 class FirstBatch:
-    """Remembers a sample of what was read first, and refuses samples that are made otherwise."""
+    """The structure of the first data that were read, which all others must have."""
 
     def __init__(self) -> None:
         self._first: tuple[Any, Data] | None = None  # the form of samples, and one of them
 
     def check(self, owner: str, data: Data) -> None:
-        """Refuse data of another form than those that are kept."""
+        """Raise ValueError if the data have another structure."""
         if self._first is None or data.form == self._first[0]:
             return
         first = self._first[1]
@@ -426,5 +427,5 @@ class FirstBatch:
         )
 
     def keep(self, data: Data) -> None:
-        """Remember the form of the first data that were found good."""
+        """Keep the structure of the first data that passed all checks."""
         self._first = self._first or (data.form, data.cut(0, 1).copy())

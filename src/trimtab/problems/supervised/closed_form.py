@@ -33,8 +33,8 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 _KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
-_ROWS = 64  # a closed form is compared with autograd on <= 64 samples
-_NOISE = 1e-9  # a gradient of <= 1e-9 x the inputs may be rounding
+_ROWS = 64  # samples on which a closed form is compared with autograd
+_NOISE = 1e-9  # relative to the inputs; a smaller gradient may be rounding, in float64 too
 
 Layer = tuple[nn.Module, str]
 """A module and what it is: linear, flatten, flatten all, or an activation."""
@@ -71,7 +71,7 @@ class ClosedForm:
 
 
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
-    """Return the gradient of such a module, or None for another."""
+    """Return the closed form of a module and a loss that the kernel knows, else None."""
     parts, known = _parts(module), _loss_for_kernel(loss)
     if parts is None or known is None or not no_global_hooks():
         return None
@@ -84,9 +84,9 @@ def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
 
 
 def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
-    """Return how far a closed form is from autograd at a random point near `start`, relatively.
+    """Return the relative difference of a closed form and autograd at a random point near `start`.
 
-    In float64, where rounding is no excuse.
+    In float64, where rounding cannot explain a difference.
     """
     model = FlatModule(deepcopy(form.module).cpu(), torch.float64)
     noise = torch.randn(model.d, generator=stream(0), dtype=torch.float64)
@@ -162,7 +162,7 @@ def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layer
 
 
 def _loss_for_kernel(loss: Loss) -> tuple[str, float] | None:
-    """Return the name of a loss that kernels know and where it bends, if it is a plain mean."""
+    """Return the name and Huber delta of a loss that kernels know, if it is a plain mean."""
     known = loss_kind(loss)
     if (
         known is None

@@ -18,15 +18,14 @@ from trimtab.core import Vector
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
-from trimtab.problems.supervised.graphs import FEWEST, Vectorised
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised, distance, rounding
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.rounding import distance, rounding
 
 _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
 
 
 def is_linear(layers: Layers) -> bool:
-    """Tell whether a model is one layer with a loss that is known here."""
+    """Return whether a model is one layer with one of these losses."""
     return layers.activations == ("none",) and layers.loss in _LOSSES
 
 
@@ -89,19 +88,21 @@ def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
     return moved * (p * (1 - p) / Z.shape[1])
 
 
-_NUMBERS = 20_000_000  # the products that are computed together hold <= 20,000,000 numbers
+_NUMBERS = 20_000_000  # numbers in the products of one call of vmap; bounds memory
 
 
 class Curvature:
-    """What computes Hess_i V for several clients; None where one after the other is as good."""
+    """Hess_i V for several clients: in closed form, by vmap, or one client after the other."""
 
     def __init__(self, mean_loss: MeanLoss, vectorised: Vectorised) -> None:
         self._mean_loss, self._vectorised = mean_loss, vectorised
         self._function: FunctionOfVector | None = None
-        self._right: bool | None = None  # whether vmap gives what autograd gives, if it was asked
+        self._right: bool | None = (
+            None  # whether vmap agrees with autograd; None before the comparison
+        )
 
     def is_faster(self, clients: ClientData, batch: int | float | None) -> bool:
-        """Tell whether several clients at once are faster than one after the other."""
+        """Return whether several clients at once are faster than one after the other."""
         linear = self._linear is not None
         return linear or (self._right is not False and not self._vectorised.why_not(clients, batch))
 
@@ -150,11 +151,11 @@ class Curvature:
                 if self._right:
                     return self._at_once(x, data, V)
             except (RuntimeError, IndexError, NotImplementedError):
-                self._right = False  # An operator has no derivative of this kind.
+                self._right = False  # Some operator has no batched second derivative.
         return self._in_turn(x, data, V)
 
     def _matches_autograd(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
-        """Tell whether both ways agree for the first vector of each client, up to rounding."""
+        """Return whether both ways agree for the first vector of each client, up to rounding."""
         first = V[:FEWEST, :1].contiguous()
         few = data[:FEWEST]
         apart = distance(self._at_once(x, few, first), self._in_turn(x, few, first))

@@ -14,9 +14,10 @@ from trimtab.problems.supervised.flat import Tree, form, join, leaves, map_tree
 class Data:
     """Inputs and targets: tensors, or tuples and dicts of them, with a row for each sample.
 
-    y is None where a loss of module and batch is given samples that are no pairs. Samples without
-    a common shape, such as sentences, stay as they are: `collate` makes X and y of those that a
-    mini-batch has, each time.
+    X, y: trees of tensors; y is None if samples are no pairs, for a loss of module and batch.
+    owner: "client 3" or "the test set", for errors.
+    samples, collate: samples without a common shape, such as sentences, and the function that
+        makes X and y of those in a mini-batch, each time.
     """
 
     def __init__(
@@ -28,19 +29,19 @@ class Data:
         samples: Sequence[Any] | None = None,
         collate: Callable[[str, Sequence[Any]], "Data"] | None = None,
     ) -> None:
-        self.owner = owner  # whose they are, for errors
+        self.owner = owner
         self.samples, self._collate = samples, collate
         if samples is None:
             self.X, self.y = X, y
 
     @cached_property
     def X(self) -> Tree:
-        """The inputs, of samples in one batch."""
+        """The inputs; those of samples are collated into one batch."""
         return self._collated.X
 
     @cached_property
     def y(self) -> Tree:
-        """The targets, of samples in one batch."""
+        """The targets; those of samples are collated into one batch."""
         return self._collated.y
 
     @cached_property
@@ -56,14 +57,14 @@ class Data:
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether there is one label for each sample, none of them to be ignored."""
+        """Whether y has one label per sample, none of them negative, as ignored labels are."""
         if not self.plain:
             return False
         one = self.y.dim() == 1 and not self.y.is_floating_point()
         return one and int(self.y.min()) >= 0
 
     def fits_kernel(self, layers: Layers) -> bool:
-        """Tell whether these are what a closed form takes: numbers, and labels or numbers."""
+        """Return whether inputs and targets have the dtypes and shapes that the kernel takes."""
         if not self.plain:
             return False
         X, y = self.X, self.y
@@ -74,7 +75,7 @@ class Data:
         return bool(y.dtype == X.dtype and y.dim() == (1 if layers.single else 2))
 
     def for_kernel(self, layers: Layers, dtype: torch.dtype) -> Samples | None:
-        """Return these as a kernel reads them; None if it cannot."""
+        """Return the samples as the kernel reads them; None if it cannot."""
         kept: tuple[Any, ...] | None = self.__dict__.get("_for_kernel")
         if kept is not None and kept[0] is layers and kept[1] == dtype:
             samples: Samples = kept[2]
@@ -93,17 +94,17 @@ class Data:
 
     @property
     def batch(self) -> Tree:
-        """All that is known of these samples: (X, y), or X where there are no targets."""
+        """(X, y), or X where there are no targets."""
         return self.X if self.y is None else (self.X, self.y)
 
     @property
     def device(self) -> torch.device:
-        """Where the rows that `take` is given should be."""
+        """The device on which `take` expects the numbers of rows."""
         return torch.device("cpu") if self.samples is not None else leaves(self.X)[0].device
 
     @property
     def row_bytes(self) -> int:
-        """How many bytes the inputs of one sample take; of samples, those of the first."""
+        """The bytes of the inputs of one sample; with a collate, of the first one."""
         X = self.X if self.samples is None else self.cut(0, 1).X
         return sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(X))
 
@@ -115,20 +116,20 @@ class Data:
         return form(self.batch), [leaf.shape[1:] for leaf in leaves(self.X)]
 
     def take(self, rows: Tensor) -> "Data":
-        """Return some samples, by their numbers."""
+        """Return the samples with these numbers."""
         if self.samples is not None:
             return self._of([self.samples[j] for j in rows.tolist()], self.owner)
-        # index_select is about 5 x as fast as X[rows].
+        # For mini-batches, index_select is about five times as fast as X[rows].
         return self._each(lambda leaf: leaf.index_select(0, rows))
 
     def cut(self, start: int, end: int) -> "Data":
-        """Return the samples from one number up to another."""
+        """Return the samples from number `start` to number `end`, without the last."""
         if self.samples is not None:
             return self._of(self.samples[start:end], self.owner)
         return self._each(lambda leaf: leaf[start:end])
 
     def joined(self, others: Sequence["Data"], owner: str) -> "Data":
-        """Return these samples and others after them."""
+        """Return these samples followed by others."""
         both = [self, *others]
         if self.samples is not None:
             return self._of([sample for data in both for sample in data.samples or ()], owner)

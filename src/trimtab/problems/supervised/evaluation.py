@@ -27,7 +27,7 @@ Measures = Mapping[str, Measure | str] | Sequence[str]
 """What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
 
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_AT_ONCE = 64  # <= 64 clients are evaluated at once
+_AT_ONCE = 64  # clients evaluated in one pass; bounds the memory of a lazy sequence
 _SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
 
 
@@ -98,7 +98,9 @@ class Evaluation:
             try:
                 losses = _means(known.each(output, y), sizes)
             except (IndexError, RuntimeError):
-                return None  # A label is none; a closer look says whose.
+                return (
+                    None  # A label is out of range; client by client, the error names its client.
+                )
             if right is None:
                 return [{"loss": loss} for loss in losses]
             if len(right) < len(output):
@@ -195,7 +197,7 @@ def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
 
 
 def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
-    """Return the function of a metric, and refuse one that nobody knows or this loss has not."""
+    """Return the function of a metric; raise ValueError if it is unknown or not for this loss."""
     if callable(given) and not by_name:
         chosen: Measure = given
     else:
@@ -313,7 +315,7 @@ def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
 
 
 def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
-    """Return a metric of the user's as a number, and refuse one that changes the data."""
+    """Return the value of a user's metric, which must not change outputs or targets."""
     tensors = [*leaves(output), *leaves(y)]
     before = [version(t) for t in tensors]
     value = metric(output, y)
@@ -334,7 +336,7 @@ def _as_number(name: str, value: Any) -> float:
         ) from error
 
 
-GROUPS = 20  # rows are left out in turn in <= 20 groups
+GROUPS = 20  # groups of rows that are left out in turn: the cost of an error is 20 evaluations
 
 
 def metric_standard_error(
@@ -342,7 +344,7 @@ def metric_standard_error(
 ) -> float | None:
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
 
-    The jackknife serves every metric, also those that are no means. None where it cannot be told:
+    The jackknife serves every metric, also those that are not means. None where it is unknown:
     of one row, or where the metric is undefined without some of them. Where all n rows are alike,
     all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
     succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.

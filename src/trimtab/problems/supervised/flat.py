@@ -24,7 +24,7 @@ Tree = Any
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """Return the tensors of a tree in order; what is no tensor is passed over.
+    """Return the tensors of a tree in order, without its other leaves.
 
     >>> [t.item() for t in leaves({"a": torch.tensor(1), "b": (torch.tensor(2), None)})]
     [1, 2]
@@ -35,14 +35,14 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def parts(tree: Tree) -> list[tuple[Any, Tree]]:
-    """Return what a tuple, list or dict holds, by key or place; nothing of anything else."""
+    """Return the items of a tuple, list or dict with their keys or places; of a leaf, none."""
     if isinstance(tree, Mapping):
         return list(tree.items())
     return list(enumerate(tree)) if isinstance(tree, tuple | list) else []
 
 
 def map_tree(f: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Apply f to whatever is no tuple, list, dict or None; keep the structure and its classes.
+    """Apply f to each leaf but None; keep the structure and its classes.
 
     >>> map_tree(len, {"a": "four", "b": ("three", None)})
     {'a': 4, 'b': (5, None)}
@@ -57,7 +57,7 @@ def map_tree(f: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def join(trees: Sequence[Tree]) -> Tree:
-    """Return trees of one structure as one, the rows of each after those of the one before.
+    """Concatenate the rows of trees of one structure.
 
     >>> join([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(1, 3)}])["a"].shape
     torch.Size([3, 3])
@@ -75,7 +75,7 @@ def join(trees: Sequence[Tree]) -> Tree:
 
 
 def map_rows(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """Apply f to tensors that have rows; keep what belongs to no sample, such as one number.
+    """Apply f to tensors that have rows; keep leaves of the whole batch, such as one number.
 
     >>> map_rows(lambda t: t[:1], {"scores": torch.zeros(5), "penalty": 0.1})
     {'scores': tensor([0.]), 'penalty': 0.1}
@@ -84,7 +84,7 @@ def map_rows(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
 
 
 def describe(tree: Tree) -> str:
-    """Say what a tree is made of, with the shape of one sample.
+    """Return the structure of a tree as text, with the shapes of one sample.
 
     >>> describe({"a": torch.zeros(5, 3), "b": torch.zeros(5)})
     "{'a': (3,), 'b': ()}"
@@ -99,7 +99,7 @@ def describe(tree: Tree) -> str:
 
 
 def form(tree: Tree) -> Any:
-    """Return what two trees of one structure have in common, whatever the shapes of tensors.
+    """Return the structure of a tree, equal for trees that differ in shapes alone.
 
     >>> form({"a": torch.zeros(5, 3)}) == form({"a": torch.zeros(2, 7)})
     True
@@ -112,14 +112,14 @@ def form(tree: Tree) -> Any:
 
 
 def _like(tree: Tree, contents: Any) -> Tree:
-    """Return contents in the class of a tree: a named tuple, or what transformers call outputs."""
+    """Return contents in the class of a tree, also a named tuple or an output of transformers."""
     if isinstance(tree, Mapping):
         return contents if type(tree) is dict else type(tree)(**contents)
     return type(tree)(*contents) if hasattr(tree, "_fields") else type(tree)(contents)
 
 
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
-_ROWS = 64  # <= 64 Hessian-vector products are computed at once
+_ROWS = 64  # Hessian-vector products per call of autograd; bounds memory
 
 
 class FlatModule:
@@ -152,7 +152,7 @@ class FlatModule:
             )
         self.start = self.vector_of(self.module)
         self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
-        self.draws = False  # whether its forward draws random numbers; a trial finds out
+        self.draws = False  # whether forward or loss draws random numbers; `checks` finds out
         self._as_given = [(m, m.training) for m in self.module.modules()]
         self._training: bool | None = None  # the mode it was last put in
         self._vector = self.start.clone()  # what the parameters are views of
@@ -233,12 +233,12 @@ class FlatModule:
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-            # Of the zeros that torch fills in there is one row only.
+            # materialize_grads fills in zeros without the dimension of the batch.
             rows = v.shape[:-1]
             whole = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
             return torch.cat([part.reshape(*rows, -1) for part in whole], -1)
 
-        # For other layers torch's batched second derivatives are not reliable.
+        # PyTorch's batched second derivatives of other layers are not reliable.
         if self._simple:
             return torch.cat([second(rows, True) for rows in torch.split(V, _ROWS)])
         return torch.stack([second(v, False) for v in V])
@@ -333,7 +333,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse TorchScript, and parameters that are no finite numbers of float32 or float64."""
+    """Raise ValueError for TorchScript, or parameters that are not finite float32 or float64."""
     for name, m in module.named_modules():
         if isinstance(m, torch.jit.ScriptModule):
             raise ValueError(
@@ -362,7 +362,6 @@ def check_module(module: nn.Module) -> None:
 
 
 def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
-    """Tell whether a function can be called with these arguments."""
     try:
         inspect.signature(forward).bind(*places, **names)
     except TypeError:
@@ -371,12 +370,12 @@ def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[
 
 
 def version(t: Tensor) -> int:
-    """Return a number that grows whenever a tensor, or what it is a view of, is written to."""
+    """Return a number that changes when a tensor, or the tensor it is a view of, is written to."""
     return -1 if t.is_inference() else t._version
 
 
 def changes_inputs(owner: str) -> str:
-    """Return the sentence that refuses a module that writes into its inputs."""
+    """Return the message for a module that writes into its inputs."""
     return (
         f"{owner} changes its inputs in place, that is, the data themselves; write x = x / 255 "
         "instead of x /= 255, and inplace=False in a first layer."
@@ -384,7 +383,7 @@ def changes_inputs(owner: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, as part of a sentence."""
+    """Return the first line of an error as part of a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
@@ -416,7 +415,7 @@ def _layer(name: str, m: nn.Module) -> str:
 
 
 def running_statistics(where: str) -> str:
-    """Return the sentence that refuses a module whose buffers change while it trains."""
+    """Return the message for a module whose buffers change while it trains."""
     return (
         f"{where} keeps running statistics, which have no gradient and cannot be averaged as "
         "parameters; use GroupNorm instead, or freeze it with .eval() before you pass the module."

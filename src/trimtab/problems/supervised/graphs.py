@@ -23,15 +23,14 @@ from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.losses import OnBatch, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.rounding import distance, rounding
 
-FEWEST = 4  # >= 4 clients with mini-batches of one size are worth a graph
+FEWEST = 4  # clients with mini-batches of one size; of fewer, a graph saves no time
 LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
 OPERATIONS = 6_000_000  # a gradient worth a graph takes <= 6,000,000 operations in products
 _NUMBERS = 500_000  # a gradient worth a graph computes <= 500,000 numbers on the way
-_LOOKED_AT = 32  # whether batches are alike is judged by <= 32 clients
-_LONGEST = 160  # what PyTorch says about it is cut after <= 160 letters
-_KEPT = 256  # <= 256 graphs are kept
+_LOOKED_AT = 32  # clients whose sizes of mini-batches are compared; all of them may be many
+_LONGEST = 160  # letters of an error of PyTorch that are shown
+_KEPT = 256  # graphs in memory; the oldest goes first
 
 
 class Vectorised:
@@ -42,7 +41,7 @@ class Vectorised:
         self._graphs: dict[tuple[Any, ...], Graph] = {}
         self._function: FunctionOfVector | None = None  # what is captured
         self._lock = RLock()  # Executors may ask from several threads.
-        self._found: str | None = None  # what the trial found; empty if all is well
+        self._found: str | None = None  # why not, once compared; empty if graphs are used
         self._rows = 0  # mini-batches of <= so many samples are worth a graph
 
     # -- whether
@@ -61,11 +60,11 @@ class Vectorised:
             return self._found
 
     def worth_graph(self, rows: int) -> bool:
-        """Tell whether mini-batches of so many samples are worth a graph."""
+        """Return whether a graph is faster for mini-batches of so many samples."""
         return rows <= self._rows
 
     def _changing(self) -> str:
-        """Return what of the module may have changed since it was looked at."""
+        """Return what has changed since the graph was compared; empty if nothing."""
         mean = self._mean_loss
         if mean.loss is not self._loss:
             return "the loss was replaced"
@@ -73,7 +72,7 @@ class Vectorised:
         return f"a hook is set on {where}, which a graph would call only once" if where else ""
 
     def _unfit(self, clients: ClientData, batch: int | float | None) -> str:
-        """Return what can be said without running the module."""
+        """Return why a graph is not worth it, as far as sizes show; empty if it may be."""
         model = self._mean_loss.model
         if model.device.type != "cpu":
             return f"the module is on {model.device.type}"
@@ -121,7 +120,7 @@ class Vectorised:
         operations = counter.get_total_flops()
         if operations > OPERATIONS:
             return f"a gradient takes {operations:,} operations in products, which take the time"
-        # It is captured at other points and samples than those that it is compared on.
+        # Captured at other points and samples, it cannot hold constants of the comparison.
         self.gradients(model.start.expand_as(noise), parts[::-1])
         numbers = next(reversed(self._graphs.values())).numbers // FEWEST
         if numbers > _NUMBERS:
@@ -170,10 +169,28 @@ class Vectorised:
 
 
 def _rounded(s: int) -> int:
-    """Return a number of rows that there is a graph for: few graphs, and few rows for nothing.
+    """Return the number of rows of the graph for s clients: few graphs, and little padding.
 
     >>> [_rounded(s) for s in (1, 4, 5, 7, 9, 20, 25, 31)]
     [4, 4, 6, 8, 12, 20, 28, 32]
     """
     step = 2 if s <= 8 else 4 if s <= 32 else 8
     return max(FEWEST, -(-s // step) * step)
+
+
+_ROUNDINGS = 2_000  # two orders of a sum differ by <= 2,000 roundings
+_MOST = 0.1  # two orders of a sum in 16 bits differ by <= 0.1 of its size
+
+
+def distance(found: Vector, expected: Vector) -> float:
+    """Return how far gradients are apart, relative to their length."""
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-300))
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Return how far gradients in a dtype may be apart.
+
+    >>> round(rounding(torch.float32), 5), rounding(torch.bfloat16)
+    (0.00024, 0.1)
+    """
+    return min(_MOST, _ROUNDINGS * torch.finfo(dtype).eps)

@@ -27,7 +27,7 @@ _ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNER
 
 
 def no_global_hooks() -> bool:
-    """Tell whether no hook is set on all modules and none of PyTorch's own functions is replaced.
+    """Return whether no global hook is set and none of PyTorch's own functions is replaced.
 
     >>> no_global_hooks()
     True
@@ -47,7 +47,7 @@ def no_global_hooks() -> bool:
 
 
 def is_unpatched(module: nn.Module, forward: Callable[..., Any]) -> bool:
-    """Tell whether a module has no hooks, and `forward` of its class and of no instance.
+    """Return whether a module has no hooks, and the `forward` of its class.
 
     >>> layer = nn.Linear(2, 1)
     >>> is_unpatched(layer, nn.Linear.forward)
@@ -88,7 +88,7 @@ def hooked(module: nn.Module) -> str:
 
 
 def is_plain_parameter(parameter: Tensor) -> bool:
-    """Tell whether a parameter is trained and is no subclass, and no hook changes its gradient."""
+    """Return whether a parameter is trained, no subclass, and without hooks on its gradient."""
     return (
         type(parameter) is nn.Parameter
         and parameter.requires_grad
@@ -198,7 +198,7 @@ class TorchLoss:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether this is a mean of all alike: no weights, no smoothing, no ignored label."""
+        """Whether this is an unweighted mean: no weights, no smoothing, no ignored label."""
         a = self.arguments
         return (
             a.get("weight") is None
@@ -268,7 +268,7 @@ def loss_kind(loss: object) -> TorchLoss | None:
 
 
 def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
-    """Return by what to weigh the losses of pieces so that they add up to the loss of the whole.
+    """Return the weights with which the losses of pieces add up to the loss of all samples.
 
     None where that is not known.
     """
@@ -281,7 +281,7 @@ def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss that is no function of outputs and targets, or no mean over samples."""
+    """Raise ValueError unless a loss is callable and, if known, a mean over samples."""
     if isinstance(loss, type):
         raise ValueError(f"loss={loss.__name__} is a class; pass an instance, {loss.__name__}().")
     if not callable(loss):

@@ -26,9 +26,9 @@ from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
-GENERATORS = RLock()  # torch's global generators serve one thread at a time
-_CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
-_TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradient
+GENERATORS = RLock()  # held while torch's global generators are seeded for one client
+_CHUNK = 1 << 22  # bytes of inputs per piece of a full gradient or an evaluation; bounds memory
+_TOLERANCE = 1e-4  # largest relative difference of two ways to compute the same numbers
 
 
 class MeanLoss:
@@ -48,20 +48,20 @@ class MeanLoss:
 
     @property
     def closed_form(self) -> ClosedForm | None:
-        """The closed form, if it holds at this moment: the only way to the kernel."""
+        """The closed form, if module and loss are unchanged and the kernel works."""
         form = self._closed_form
         applicable = form is not None and form.loss is self.loss and form.is_applicable()
         return form if applicable else None
 
     @property
     def known_layers(self) -> Layers | None:
-        """The layers of the module, if it is made of known ones at this moment."""
+        """The layers, if the module consists of known, unchanged ones; the kernel need not work."""
         form = self._closed_form
         known = form is not None and form.loss is self.loss and form.is_unchanged()
         return form.layers if form is not None and known else None
 
     def check(self, owner: str, data: Data) -> None:
-        """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
+        """Raise ValueError if data, module and loss do not fit; the first data get all checks."""
         with GENERATORS:
             check = check_on_two_samples if self._loss_checked else check_first
             check(owner, data, self.model, self.loss)
@@ -71,7 +71,7 @@ class MeanLoss:
                 self._check_closed_form(form, data)
 
     def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
-        """Compare the closed form with autograd, once; do without it if they differ."""
+        """Compare the closed form with autograd once, and drop it if they differ."""
         if not form.is_applicable():
             return
         self._closed_form_checked = True
@@ -96,7 +96,7 @@ class MeanLoss:
         model.mode(training)
         with _Naming(data.owner):
             pieces = self.output_pieces(data)
-            # What a module returns beside rows of samples, such as one number, cannot be joined.
+            # Outputs without a row per sample, such as one number, cannot be concatenated.
             if len(pieces) == 1:
                 return model(x, data.X)
             return join([model(x, piece.X) for piece in pieces])
@@ -115,7 +115,7 @@ class MeanLoss:
             return join(list(pool(library.cores()).map(of_piece, pieces)))
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
-        """Return the loss of outputs, and refuse one that changes the targets."""
+        """Return the loss of outputs; raise ValueError if it changes the targets."""
         with _Naming(data.owner):
             return self._of_outputs(output, data.y)
 
@@ -128,7 +128,7 @@ class MeanLoss:
         return loss
 
     def _on_batch(self, function: OnBatch, what: str, x: Vector, data: Data) -> Any:
-        """Return a function of module and batch, and refuse one that changes the batch."""
+        """Return the value of a function of module and batch, which must not change the batch."""
         model, batch = self.thread_model, data.batch
         before = [version(leaf) for leaf in leaves(batch)]
         value = function(model.at(x), batch)
@@ -171,12 +171,12 @@ class MeanLoss:
             return model.gradient(self._recorded(model, x, data, training))
 
     def full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
-        """Return the same, for large inputs piece by piece."""
+        """Return the gradient on all data, for large inputs in pieces."""
         pieces = self.pieces(data)
         if len(pieces) == 1:
             return self.gradient(x, data, training)
         parts = self._shares(pieces)
-        # A second pass would draw other random numbers.
+        # The second forward pass of _through_outputs would draw other random numbers.
         if parts is None and training and self.model.draws:
             return self.gradient(x, data, training)
         if parts is None:
@@ -211,7 +211,7 @@ class MeanLoss:
             return self._of_outputs(model(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
-        """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
+        """Return the gradient of a loss that may be no mean: first with respect to all outputs.
 
         Memory is needed for one piece only; the price is a second forward pass.
         """
@@ -255,7 +255,7 @@ class MeanLoss:
         return [data] if data.samples is not None else self.pieces(data)
 
     def _shares(self, pieces: list[Data]) -> list[float] | None:
-        """Return by what the losses of pieces are weighed to make up the loss of the whole."""
+        """Return the weights with which the losses of pieces add up to the loss of all samples."""
         by_losses = isinstance(self.loss, OnBatch) or pieces[0].samples is not None
         known = shares(self.loss, [piece.y for piece in pieces])
         n = sum(len(piece) for piece in pieces)
@@ -263,7 +263,7 @@ class MeanLoss:
 
     @torch.no_grad()
     def _adds_up(self, data: Data) -> bool:
-        """Tell whether the loss of samples is the mean of the losses of two parts of them."""
+        """Return whether the loss of samples is the weighted mean of the losses of two parts."""
         third = max(1, len(data) // 3)
         pieces = [data.cut(0, third), data.cut(third, len(data))]
         parts, model = self._shares(pieces) or [], self.thread_model
@@ -290,7 +290,7 @@ class MeanLoss:
 
 @torch.no_grad()
 def rowwise(model: FlatModule, data: Data) -> bool:
-    """Tell whether the module treats each sample by itself, so that its inputs may be cut up."""
+    """Return whether the module computes each sample by itself, so that inputs can be cut."""
     half = len(data) // 2
     for training in (False,) if model.draws else (False, True):
         model.mode(training)
@@ -307,7 +307,7 @@ def rowwise(model: FlatModule, data: Data) -> bool:
 
 
 class _Naming:
-    """Say whose data it is that a module or a loss fails on."""
+    """A context that adds the owner of the data to errors of a module or a loss."""
 
     __slots__ = ("owner",)
 

@@ -14,8 +14,8 @@ from trimtab.problems.supervised.losses import OnBatch, shares
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss, rowwise
 from trimtab.problems.supervised.oracles import Oracles
 
-_BYTES = 1 << 22  # samples are pooled if their inputs have <= 2^22 bytes
-_ROWS = 64  # whether the module treats samples one by one is asked of <= 64 of them
+_BYTES = 1 << 22  # bytes of inputs up to which samples are pooled; bounds memory
+_ROWS = 64  # samples on which it is tried whether the module computes each by itself
 _SAME = 1e-12  # weights are those of the pooled loss if they differ by <= 1e-12
 
 
@@ -35,7 +35,7 @@ class PooledObjective:
         is_one_mean = own is not None and all(
             abs(p - q) <= _SAME for p, q in zip(weights, own, strict=True)
         )
-        # Where the loss of all samples is that mean, it is asked once; else client by client.
+        # If the weights are those of the pooled loss, one call of the loss is enough.
         self._parts = [self._all] if is_one_mean else list(data)
         self._weights = [1.0] if is_one_mean else list(weights)
 

@@ -20,7 +20,7 @@ from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 
-_BLOCKS = 24  # threads share out a cohort in <= 24 blocks
+_BLOCKS = 24  # largest number of blocks of clients that threads share
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Oracles:
                 gradients = self.vectorised.gradients(points, parts, all_of_them)
                 return gradients + self.l2 * points if self.l2 else gradients
             except (RuntimeError, IndexError):
-                pass  # Autograd says whose data it cannot take.
+                pass  # Autograd raises the same error with the name of the client.
         whole = [part is each for part, each in zip(parts, data, strict=True)]
         each = zip(points, parts, whole, strict=True)
         return torch.stack([self.gradient(x, part, whole=all_of_it) for x, part, all_of_it in each])
@@ -178,7 +178,7 @@ class Oracles:
 
 
 def _readable(vectors: Sequence[Sequence[Vector]], dtype: torch.dtype) -> bool:
-    """Tell whether a kernel can read the vectors of clients as they lie in memory."""
+    """Return whether the kernel can read the vectors of clients from where they are in memory."""
     if isinstance(vectors, kernel.ClientVectors):
         return vectors.dtype == dtype
     each = {id(vector): vector for row in vectors for vector in row}.values()
@@ -186,7 +186,7 @@ def _readable(vectors: Sequence[Sequence[Vector]], dtype: torch.dtype) -> bool:
 
 
 def why_no_kernel(mean_loss: MeanLoss) -> str:
-    """Return a reason, and what to change."""
+    """Return which setting, loss or layer the kernel does not know."""
     model, loss = mean_loss.model, mean_loss.loss
     if mean_loss.autocast:
         return f"autocast={mean_loss.autocast} is on"
@@ -199,7 +199,7 @@ def why_no_kernel(mean_loss: MeanLoss) -> str:
 
 
 def _of_module(module: nn.Module, loss: Loss) -> str:
-    """Return which layer it does not take: one that it takes nowhere among plain layers."""
+    """Return the first layer that the kernel takes in no position among plain layers."""
     if type(module) is not nn.Sequential:
         return f"{_shown(module)} is no nn.Sequential of layers that it knows"
     for name, layer in module.named_children():

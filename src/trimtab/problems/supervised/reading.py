@@ -14,17 +14,19 @@ from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import Tree, describe, first_line, form, leaves, map_tree
 
 Collate = Callable[[list[Any]], Any]
-"""What makes a batch of a list of samples: (X, y), or for OnBatch anything."""
+"""A function that makes a batch of a list of samples: (X, y), or for OnBatch any tree."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What data become: floating-point numbers of one dtype, on one device."""
+    """Reads data as tensors, floating-point numbers as `dtype`, on `device`."""
 
     dtype: torch.dtype
     device: torch.device
     collate: Collate | None = None
-    on_batch: bool = False  # whether the loss takes module and batch, so that samples may be any
+    on_batch: bool = (
+        False  # whether the loss takes module and batch; then samples need not be pairs
+    )
 
     def read(self, owner: str, item: Any) -> Data:
         """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors."""
@@ -44,14 +46,14 @@ class Reader:
         return Data(map_tree(self._input, X), map_tree(self._target, y), owner)
 
     def collated(self, owner: str, samples: Sequence[Any]) -> Data:
-        """Return the batch that a user's `collate` makes of samples; refuse one that is none."""
+        """Return the batch that the user's `collate` makes of samples, after checks."""
         assert self.collate is not None
         state = torch.get_rng_state()
         try:
             batch = self.collate(list(samples))
         except Exception as error:
             raise ValueError(
-                f"collate fails on samples of {owner} ({describe_error(error)}); mend it."
+                f"collate fails on samples of {owner} ({describe_error(error)}); fix it."
             ) from error
         if not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
@@ -136,7 +138,7 @@ def rows_of(item: Any) -> int:
 
 
 def _is_side_by_side(part: Any, n: int) -> bool:
-    """Tell whether a tuple holds tensors of n rows each, and not n rows."""
+    """Return whether a tuple holds tensors of n rows each, and is not itself n rows."""
     if not isinstance(part, tuple) or len(part) in (0, n):
         return False
     return all(
@@ -169,7 +171,7 @@ def _length(part: Any) -> int:
 
 
 def as_tensor(what: str, part: Any) -> Tensor:
-    """Return numbers as a plain tensor: from a tensor, an array, a table or a list of them."""
+    """Return a tensor, array, table or list of numbers as a plain tensor."""
     _refuse_sparse(what, part)
     if "complex" in str(getattr(part, "dtype", "")):
         raise ValueError(
@@ -195,7 +197,7 @@ def as_tensor(what: str, part: Any) -> Tensor:
 
 
 def stacked(owner: str, dataset: Any, *, on_batch: bool = False) -> Any:
-    """Return all samples of a map-style Dataset as X and y; on_batch: as what samples are."""
+    """Return all samples of a map-style Dataset as (X, y); on_batch: with their own structure."""
     given = samples_of(owner, dataset)
     if not given:
         return torch.empty(0), torch.empty(0)
@@ -222,7 +224,7 @@ def samples_of(owner: str, dataset: Any) -> list[Any]:
 
 
 def _tuples(batch: Tree, sample: Tree) -> Tree:
-    """Return a batch with tuples where a sample has them, of which PyTorch makes lists."""
+    """Return a batch with the tuples of a sample, which default_collate turns into lists."""
     if isinstance(sample, Mapping):
         return {key: _tuples(batch[key], part) for key, part in sample.items()}
     if isinstance(sample, tuple | list):
@@ -231,14 +233,13 @@ def _tuples(batch: Tree, sample: Tree) -> Tree:
 
 
 def _made_of(sample: Any) -> str:
-    """Say what one sample is made of."""
     if isinstance(sample, Mapping | tuple | list):
         return describe(map_tree(lambda part: torch.as_tensor(part)[None], sample))
     return f"a {type(sample).__name__}"
 
 
 def check_dataset(owner: str, dataset: Any) -> None:
-    """Refuse what is no map-style Dataset."""
+    """Raise ValueError unless this is a map-style Dataset."""
     if isinstance(dataset, DataLoader):
         raise ValueError(
             f"{owner} is a DataLoader; pass its dataset, and the size of mini-batches as batch=…."
@@ -256,7 +257,6 @@ def check_dataset(owner: str, dataset: Any) -> None:
 
 
 def _sample(owner: str, dataset: Any, j: int) -> Any:
-    """Return sample j of a Dataset."""
     try:
         return dataset[j]
     except (KeyError, NotImplementedError) as error:
@@ -267,7 +267,7 @@ def _sample(owner: str, dataset: Any, j: int) -> Any:
 
 
 def _parts(owner: str, j: int, sample: Any, on_batch: bool) -> Any:
-    """Return a sample with numbers as tensors; refuse one that should be a pair and is none."""
+    """Return a sample with numbers as tensors; raise ValueError if it should be a pair."""
     several = isinstance(sample, tuple | list)
     if not on_batch and not (several and len(sample) == 2):
         count = f" of {len(sample)} parts" if several else ""
@@ -290,14 +290,14 @@ def _numbers(what: str, part: Any) -> Any:
 
 
 def is_columns(item: Any, *, on_batch: bool) -> bool:
-    """Tell whether there is a row for each sample: a pair (X, y); for OnBatch also a dict."""
+    """Return whether data have a row for each sample: a pair (X, y), for OnBatch also a dict."""
     if on_batch and isinstance(item, tuple) and len(item) > 2:
         return all(_is_array(each) and _length(each) == _length(item[0]) for each in item)
     return is_pair(item) or (on_batch and isinstance(item, Mapping))
 
 
 def is_pair(item: Any) -> bool:
-    """Tell whether this is (X, y); two tuples of two are two samples (x, y).
+    """Return whether this is (X, y); two tuples of two are two samples (x, y).
 
     Unless all four are tensors or arrays of as many rows: those are inputs in two parts, and
     targets in two.

@@ -15,18 +15,20 @@ from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate
 
-_MOST = 256  # a column of text has <= 256 different values, or it is no category
+_MOST = 256  # texts in a column of categories; more would be names or free text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What becomes of the columns of a table: an encoding that all clients share.
+    """The encoding of the columns of a table, which all clients share.
 
-    numbers: columns by name, with what is subtracted and what is divided by; categories: columns
-    by name, with the values that become a column of 0 and 1 each. The order is that of the module's
-    inputs. target: a column, or several; classes: its values, numbered from 0, where it is no
-    number. A site of a federation cannot see the others' tables, so that its problem file spells
-    this out as `columns`; `Columns.of` tells it of a table.
+    The order is that of the module's inputs. A site of a federation cannot see the others' tables,
+    so that its problem file spells this out as `columns`; `Columns.of` reads it off a table.
+
+    numbers: columns by name, with the number that is subtracted and the one that divides.
+    categories: columns by name, with the values that become a column of 0 and 1 each.
+    target: the column to predict, or several.
+    classes: the values of the target, numbered from 0; None if it is a number.
 
     >>> columns = Columns(numbers={"age": (50.0, 10.0)}, categories={"sex": ("f", "m")}, target="y")
     >>> columns.width, str(columns)
@@ -171,7 +173,7 @@ def from_frame(
 
 
 def _sized(module: nn.Module | Callable[..., nn.Module], width: int) -> Any:
-    """Return what builds the module, if it is a function of the number of its inputs."""
+    """Return a module, or a builder with the number of inputs filled in, if it takes that."""
     if isinstance(module, nn.Module) or not callable(module):
         return module
     try:
@@ -232,10 +234,10 @@ def _codes(column: Any, name: str, values: Sequence[Any], what: str) -> Tensor:
 
 
 class TableConstructors:
-    """What makes a problem of a table, and remembers what became of it."""
+    """Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
 
-    columns: Columns | Fields | None = None  # what became of the columns of a table
-    names: list[Any] | None = None  # of the clients of a table, in the order of their i
+    columns: Columns | Fields | None = None  # how the columns of the table are encoded
+    names: list[Any] | None = None  # of the clients, in the order of their numbers
 
     @classmethod
     def from_frame(
@@ -251,11 +253,19 @@ class TableConstructors:
         standardise: bool = True,
         **settings: Any,
     ) -> Self:
-        """Return the problem of a table of pandas: a client for each value of the column `client`.
+        """Return the problem of a pandas DataFrame.
 
-        Numbers are standardised by mean and deviation over all rows of `frame`, unless that is
-        declined; text and categories become a column of 0 and 1 for each value. `columns` says so,
-        and `names` who the clients are. module: also a function of the number of inputs.
+        Text and categories become a column of 0 and 1 for each value. The attribute `columns` has
+        the encoding, `names` the clients' names.
+
+        client: the column whose values are the clients.
+        target: the column to predict, or several columns of numbers.
+        module: a module, or a function that builds one, also of the number of inputs.
+        loss: as for Supervised.
+        test, validation: DataFrames with the same columns, default None.
+        standardise: whether numbers are standardised by mean and deviation over `frame`, default
+            True.
+        settings: further arguments of Supervised.
         """
         given, columns, names = from_frame(
             frame,
@@ -283,11 +293,17 @@ class TableConstructors:
         collate: Collate | None = None,
         **settings: Any,
     ) -> Self:
-        """Return the problem of a Hugging Face data set: a client for each value of `client`.
+        """Return the problem of a Hugging Face dataset.
 
-        inputs: one column, a tensor, or several, a dict by name; all others by default. collate
-        gets rows as dicts, and returns a dict with these columns. A loss of module and batch,
-        OnBatch(f), needs no target: its batch is a dict.
+        client: the column whose values are the clients.
+        target: the column to predict; None for a loss of module and batch, OnBatch(f), whose
+            batch is a dict of columns.
+        inputs: one column, which becomes a tensor, or several, which become a dict by name; by
+            default all other columns.
+        module, loss: as for Supervised.
+        test, validation: datasets with the same columns, default None.
+        collate: makes a dict with these columns of a list of rows, which are dicts.
+        settings: further arguments of Supervised.
         """
         given, fields, names = from_datasets(
             dataset,
