@@ -19,7 +19,7 @@ from trimtab.problems.catalogue import quadratic_problem
 from trimtab.report import read_source, write_diagnosis, write_pages
 from trimtab.report.page import nothing_yet
 from trimtab.studies.run import run
-from trimtab_papers.report import write_reproduction
+from trimtab_papers.page import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")
