@@ -50,13 +50,13 @@ class Task(Generator[E, None, R]):
 
     def send(self, value: None) -> E:
         """Continue to the next event."""
-        return self._go_on(lambda: next(self._steps))
+        return self._advance(lambda: next(self._steps))
 
     def throw(self, *error: Any) -> E:
         """Raise an error at the point that the work has reached."""
-        return self._go_on(lambda: self._steps.throw(*error))
+        return self._advance(lambda: self._steps.throw(*error))
 
-    def _go_on(self, step: Callable[[], E]) -> E:
+    def _advance(self, step: Callable[[], E]) -> E:
         # An ended generator raises a bare StopIteration; a task repeats its result or error.
         if self._stopped is not None:
             raise self._stopped
@@ -120,7 +120,7 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
         return Task(steps(*args, **kwargs))
 
     @wraps(steps)
-    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         work = start(*args, **kwargs)
         show = status_line()
         if show is not None:
@@ -132,7 +132,7 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
 
     returns = steps.__annotations__.get("return")
     result = get_args(returns)[2] if get_args(returns) else Any
-    made = cast(Any, whole)
+    made = cast(Any, run)
     made.__signature__ = inspect.signature(steps).replace(return_annotation=result)
     made.start = start
-    return cast("TaskFunction[P, E, R]", whole)
+    return cast("TaskFunction[P, E, R]", run)
