@@ -1,4 +1,4 @@
-"""Users' own files: the only place that imports them, and that says where in them an error is."""
+"""Import users' files, and locate errors in them. No other module imports users' files."""
 
 import importlib.util
 import sys
@@ -21,14 +21,17 @@ _OTHERS = tuple(
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file, with its folder on the path."""
+    """Import a user's file; its folder is on `sys.path` meanwhile.
+
+    Raises ValueError with the location of the error if the file cannot be imported.
+    """
     digest = sha256(str(path.resolve()).encode()).hexdigest()
     name = f"users_{path.stem}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look there
+    sys.modules[name] = module  # Dataclasses and pickle find the module there.
     try:
         with sibling_imports(path):
             spec.loader.exec_module(module)
@@ -39,18 +42,18 @@ def load(path: Path) -> ModuleType:
 
 @contextmanager
 def sibling_imports(path: Path) -> Iterator[None]:
-    """Let what runs here import the modules beside a file, as `python file.py` does."""
+    """Put the folder of a file on `sys.path`, as `python file.py` does."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the file may have taken it away itself
+        with suppress(ValueError):  # The user's code may have removed it.
             sys.path.remove(folder)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what happened and where, for a sentence.
+    """Return the error and its location in the user's file as part of a sentence.
 
     >>> describe_error(KeyError("column"))
     "KeyError: 'column'"
@@ -62,9 +65,9 @@ def describe_error(error: BaseException) -> str:
 
 
 def source_location(error: BaseException) -> str | None:
-    """Return the innermost line of a user's file that an error comes from.
+    """Return the innermost line of a user's file in the traceback of an error.
 
-    None for errors that trimtab raised itself, and for those that no user's file takes part in.
+    None if trimtab raised the error itself, or if no user's file is in the traceback.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}"
@@ -84,6 +87,6 @@ def _belongs(file: str, folders: tuple[Path, ...]) -> bool:
 
 
 def _short(file: str) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the working directory if it lies below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""The version, once; what of it matters to records and sites; and what else a run depends on."""
+"""The version, the number of the results format, and the versions that a run depends on."""
 
 import platform
 from importlib.metadata import version

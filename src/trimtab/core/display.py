@@ -1,7 +1,6 @@
-"""Numbers and facts as people read them; long work in a notebook.
+"""Format numbers for people, and show the progress of long work in a notebook.
 
-What long work is doing stands below the cell, in one line, until it is over. Nothing is imported
-for that: where IPython runs a notebook it is there already.
+IPython is never imported: in a notebook it already is.
 """
 
 import sys
@@ -10,11 +9,11 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-EVERY = 0.25  # seconds between two changes of the line
+EVERY = 0.25  # seconds between two updates of the status line; more often it flickers
 
 
 def format_number(n: float) -> str:
-    """Return a number with three digits and the letter of its size.
+    """Return a number with three digits and a metric prefix.
 
     >>> format_number(5200), format_number(3.4e6), format_number(12)
     ('5.2 k', '3.4 M', '12 ')
@@ -28,7 +27,7 @@ def format_number(n: float) -> str:
 
 
 def format_bytes(n: float) -> str:
-    """Return a number of bytes in a unit that suits it.
+    """Return a number of bytes with three digits and its unit.
 
     >>> format_bytes(5200), format_bytes(3.4e6)
     ('5.2 kB', '3.4 MB')
@@ -37,7 +36,7 @@ def format_bytes(n: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a length of time in the two units that suit it.
+    """Return a duration in its two largest units.
 
     >>> format_seconds(0.4), format_seconds(75), format_seconds(5400)
     ('0 s', '1 min 15 s', '1 h 30 min')
@@ -51,7 +50,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def html_facts(title: str, facts: Mapping[str, str]) -> str:
-    """Return facts as a small table for a notebook, every text escaped.
+    """Return facts as an HTML table for a notebook; all text is escaped.
 
     >>> html_facts("Round 3", {"drift": "< 0.1"}).partition("<table>")[2]
     '<tbody><tr><th>drift</th><td>&lt; 0.1</td></tr></tbody></table></div>'
@@ -63,7 +62,10 @@ def html_facts(title: str, facts: Mapping[str, str]) -> str:
 
 
 def status_line() -> Callable[[str], None] | None:
-    """Return what shows a sentence below the cell that runs; None outside a notebook."""
+    """Return a function that shows a sentence below the running cell; None outside a notebook.
+
+    A second sentence replaces the first.
+    """
     IPython = sys.modules.get("IPython")
     shell = None if IPython is None else IPython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
@@ -82,19 +84,19 @@ def status_line() -> Callable[[str], None] | None:
 
 
 class Line:
-    """Shows events as they come, not too often, and at the end how long it took."""
+    """Shows the events of a task as they arrive, and its duration at the end."""
 
     def __init__(self, name: str, show: Callable[[str], None]) -> None:
         self._name, self._show = name, show
         self._started, self._next = monotonic(), 0.0
 
     def show_event(self, event: object) -> None:
-        """Show an event, unless another one has just been shown."""
+        """Show an event, unless another one was shown less than `EVERY` seconds ago."""
         now = monotonic()
         if now >= self._next:
             self._show(f"{self._name}, {now - self._started:.0f} s: {' '.join(str(event).split())}")
             self._next = now + EVERY
 
     def end(self) -> None:
-        """Say that it is over."""
+        """Show the duration."""
         self._show(f"{self._name}: {monotonic() - self._started:.1f} s")

@@ -1,6 +1,7 @@
-"""What a program sees of its client: gradients, how many steps to make, random numbers, the wire.
+"""The client as its program sees it: gradients, the number of local steps, random numbers.
 
-A problem's `oracle` may be a plain function of (y, k); whoever runs a program wraps it in this.
+A problem's `oracle` may be a plain function of (y, k); executors and sites wrap it in a
+`ClientOracle`.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ def _same(value: Any) -> Any:
 
 
 class RandomDraws:
-    """Random numbers that depend on these numbers, and on how many were drawn before."""
+    """Random numbers: a function of the given numbers and of the count of calls."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers, self.calls = numbers, 0
@@ -52,15 +53,16 @@ def _nothing_drawn(kind: str, like: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class LocalSteps:
-    """How many local steps a client makes in a round where K are asked for.
+    """How many of the K local steps of a round a client makes: K_i.
 
-    in_a_pass: the steps of one pass over its data; None where there are no samples. slow: the
-    chance that it makes only some of the K, uniform in 1 … K, as drawn from (seed, client, round).
+    in_a_pass: returns the steps of one pass over the client's data; None without samples.
+    slow: the probability that K_i is uniform in 1 … K, a function of (seed, client, round).
+    key: (seed, client, round).
     """
 
     in_a_pass: Callable[[], int] | None = None
     slow: float = 0.0
-    key: tuple[int, int, int] = (0, 0, 0)  # seed, client and round
+    key: tuple[int, int, int] = (0, 0, 0)
 
     def __call__(self, K: int | Epochs) -> int:
         """Return K_i."""
@@ -83,7 +85,7 @@ class LocalSteps:
 
 @dataclass(frozen=True, slots=True)
 class ClientOracle:
-    """The oracle of one client in one exchange of a round; `core.Oracle` says what it offers.
+    """The oracle of one client in one exchange of a round; `core.Oracle` documents its methods.
 
     >>> g = ClientOracle(lambda y, k=None: 2 * y)
     >>> g(torch.ones(1)), g.steps(5), g.sent((torch.ones(1),))
@@ -94,7 +96,7 @@ class ClientOracle:
     draw: Draw = _nothing_drawn
     send: Callable[[Any], Any] = _same
     count: Callable[[int | Epochs], int] = LocalSteps()
-    unequal: bool = False  # whether other clients may make other numbers of steps
+    unequal: bool = False  # whether clients may make different numbers of steps
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
         """Return the gradient."""
@@ -124,7 +126,7 @@ class ClientOracle:
 
 
 class ServerDraws:
-    """What the clients of a round give the server besides replies: random numbers of its own."""
+    """The server's random numbers, which an algorithm draws from the clients of its round."""
 
     draws: RandomDraws
 

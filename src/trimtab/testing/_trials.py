@@ -1,6 +1,6 @@
-"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand.
+"""Small quadratics and recording clients on which `trimtab.testing` runs algorithms.
 
-Also how a broken rule is said: one sentence, what, where, and what to do.
+Also the error of a broken rule: one sentence, what, where, and what to do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,12 @@ class ContractError(AssertionError):
 
 
 def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
-    """Raise ContractError with what is wrong and what to do about it, unless the rule holds."""
+    """Raise ContractError unless the rule holds.
+
+    algorithm: the algorithm, or its class, that the sentence names.
+    what: what is wrong.
+    advice: what to do about it.
+    """
     if not holds:
         name = getattr(algorithm, "__name__", type(algorithm).__name__)
         raise ContractError(f"{name}: {what}; {advice}.")
@@ -39,7 +44,7 @@ def first_line(error: Exception) -> str:
 
 
 class ZeroGradients(Quadratic):
-    """Clients that want to stay wherever they are."""
+    """Clients whose gradients are zero everywhere."""
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return zero gradients."""
@@ -47,7 +52,7 @@ class ZeroGradients(Quadratic):
 
 
 class TracedQuadratic(Quadratic):
-    """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
+    """Quadratics with a kernel that runs a tape on tensors."""
 
     kernel = "tensors"
 
@@ -115,12 +120,12 @@ def quadratic(
 
 
 def start(dtype: torch.dtype = torch.float64) -> Vector:
-    """Return the x where trials begin."""
+    """Return the initial x of all trials."""
     return torch.linspace(1, 2, D, dtype=dtype)
 
 
 class Clients:
-    """Clients by hand: in any order, alone or as one chunk; they note what passes by."""
+    """Clients in any order, alone or as one chunk, that record programs, messages and states."""
 
     def __init__(
         self,
@@ -234,7 +239,7 @@ def run_round(
 def simulated(
     algorithm: Any, seed: int, problem: Quadratic | None = None, **options: Any
 ) -> Simulation:
-    """Return a simulation from the common start, on the quadratic of the seed unless told."""
+    """Return a simulation from `start()`, by default on the quadratic of the seed."""
     return simulate(algorithm, problem or quadratic(seed=seed), seed=seed, x=start(), **options)
 
 
@@ -291,12 +296,12 @@ def shapes(tree: State) -> list[tuple[str, Any]]:
 
 
 def equal(a: State, b: State) -> bool:
-    """Tell whether two states have the same bits."""
+    """Return whether two states have the same bits."""
     return _match(torch.equal, a, b)
 
 
 def close(a: State, b: State) -> bool:
-    """Tell whether two states are the same up to rounding."""
+    """Return whether two states are the same up to rounding."""
     return _match(lambda t, u: torch.allclose(t, u, rtol=1e-8, atol=1e-8), a, b)
 
 

@@ -1,4 +1,4 @@
-"""What algorithms with control variates c and c_i keep besides."""
+"""Rules for algorithms with control variates c and c_i."""
 
 from collections.abc import Callable
 from contextlib import suppress
