@@ -16,10 +16,11 @@ import pytest
 import torch
 
 import trimtab
+from tests.helpers.clipped import CLIPPED
+from tests.helpers.command import trimtab as trimtab_command
 from trimtab import Adam, FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode, kind
-from trimtab.cli import main
 from trimtab.cli.options import PARAMETERS
 from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
@@ -28,51 +29,9 @@ from trimtab.simulation import Executor, Simulation
 from trimtab.studies.compare import DEFAULT
 from trimtab.testing import check_algorithm
 
-MINE = '''
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-
-from trimtab import Metric, Quadratic, register
-from trimtab.core import Clients, Oracle, Positive, StepSize, Steps, Vector, validate
-
-
-class Server(NamedTuple):
-    x: Vector
-
-
-class Upload(NamedTuple):
-    dx: Vector
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mine:
-    """FedAvg with clipped gradients."""
-
-    eta_l: StepSize
-    K: Steps
-    clip: Positive = 1.0
-
-    def __post_init__(self):
-        validate(self)
-
-    def init_server(self, x):
-        return Server(x)
-
-    def init_client(self, x):
-        return ()
-
-    def local(self, g, state, x):
-        y = x
-        for k in range(g.steps(self.K)):
-            y = y - self.eta_l * g(y, k).clamp(-self.clip, self.clip)
-        return Upload(y - x), ()
-
-    def round(self, server, clients):
-        (dx,) = clients.run(self.local, server.x).mean()
-        return Server(server.x + dx)
-
+MINE = (
+    CLIPPED.replace("Clipped", "Mine")
+    + '''
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong(Mine):
@@ -95,6 +54,7 @@ def problem():
     register(Mine, title="mine", colour="#123456")
     return Near(torch.tensor([2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 4.0]))
 '''
+)
 
 
 @pytest.fixture
@@ -102,16 +62,6 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_own", {})
     Path("mine.py").write_text(MINE)
-
-
-def trimtab_command(capsys, *words):
-    code = 0
-    try:
-        main([*map(str, words)])
-    except SystemExit as ended:
-        code = ended.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 # -- the registry

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.helpers.command import trimtab
 from trimtab import __version__
-from trimtab.cli import COMMANDS, cli, main
+from trimtab.cli import COMMANDS, cli
 from trimtab.problems.data.images import digits
 
 PROBLEMS = """
@@ -117,17 +118,6 @@ def folder(tmp_path, monkeypatch):
     Path("broken.py").write_text("import nosuchmodule\n")
     Path("typo.py").write_text("x = 1\nprint(\n")
     return tmp_path
-
-
-def trimtab(capsys, *arguments):
-    """Run the program; return its exit code, standard output and standard error."""
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 BAD = {

@@ -54,6 +54,7 @@ def saying(federation, name, kinds=("work", "evaluate"), **claims):
         ({"dtype": ["float64"]}, "its dtype is ['float64'], which is no name"),
         ({"dtype": "float\n64"}, "which is no name"),
         ({"metrics": [1.0]}, "its metrics are [1.0], which is no table of numbers"),
+        ({"metrics": {"loss": "low"}}, "its loss is 'low', which is no number"),
         ({"metrics": {"loss": 10**400}}, "its loss is a number of more than 60 digits"),
         ({"metrics": {"accuracy": 1.5}}, "its accuracy is 1.5, outside"),
         ({"metrics": {"auc": -0.5}}, "its auc is -0.5, outside"),
@@ -214,17 +215,13 @@ def test_arrays_are_compared_by_their_names_and_numbers_not_at_all(tmp_path):
     made.close()
 
 
-def test_rounding_and_newcomers_are_no_outliers(caplog):
+def test_rounding_and_newcomers_are_no_outliers():
     calm = {"a": [1e-12], "b": [1e-13], "c": [1e-9]}
     assert outliers(calm, 1.0, ()) == {}
     moving = calm | {"c": [0.05]}
     assert set(outliers(moving, 1.0, ())) == {"c"}
     assert outliers(moving, 1.0, {"c"}) == {}
     assert set(outliers(calm | {"c": [1e3]}, 1.0, {"c"})) == {"c"}
-    with caplog.at_level(logging.WARNING):
-        assert outliers({"a": [1.0], "b": [1.0], "c": [50.0]}, 1.0, ()) == {}
-    assert "site c: array 0 has norm 50, 50 times that of most sites" in caplog.text
-    assert outliers({"a": [1.0], "b": [1e9]}, 1.0, ()) == {}
 
 
 def test_a_clock_of_the_far_future_moves_the_requests_of_its_site_alone(federation):
@@ -368,14 +365,6 @@ def test_who_forgets_now_and_then_is_helped_and_who_always_does_is_not(tmp_path)
     made.close()
 
 
-def test_the_log_says_who_outweighs_all_others(tmp_path, caplog):
-    problem = quadratic(N=3)
-    made = Federation(tmp_path, SCAFFOLD, problem, R=1, weights="samples")
-    made.run(saying(made, "site1", kinds=("hello",), n=1 << 40))
-    assert "site site1 has 100 % of the weight: its updates decide" in caplog.text
-    made.close()
-
-
 @pytest.mark.parametrize(
     ("name", "most"), [("tested", 1 << 48), ("n", 1 << 48), ("d", 1 << 48), ("seconds", 1e8)]
 )
@@ -425,6 +414,7 @@ def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
     monkeypatch.setattr(LOGGER, "propagate", True)
     found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
     assert (set(found) == {"c"}) is refused
+    assert ("times that of most sites" in caplog.text) is logged
     assert ("site c: array 0 has norm" in caplog.text) is logged
 
 

@@ -92,8 +92,9 @@ def test_who_has_more_than_half_of_the_weight_is_logged(caplog, monkeypatch, rul
     first = Standing("e", FEDAVG, 0, rule, FEDAVG.init_server(torch.zeros(2)), members)
     monkeypatch.setattr(logging.getLogger("trimtab"), "propagate", True)
     standing = enrolled(first, {name: Hello(n, 1, torch.float64) for name, n in samples.items()})
-    told = [line.split()[1] for line in caplog.messages if "of the weight" in line]
-    assert told == warned
+    told = [line for line in caplog.messages if "of the weight" in line]
+    assert [line.split()[1] for line in told] == warned
+    assert all(" has 60 % of the weight" in line for line in told)
     weights = samples if rule == "samples" else dict.fromkeys(samples, 1.0)
     assert {m.name: m.weight for m in standing.members} == weights
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.helpers.command import trimtab
 from trimtab import Scaffold
 from trimtab._files import write_json
 from trimtab._version import RESULTS
-from trimtab.cli import main
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.events import AuditDone
 from trimtab.federation.setup.job import resume_job, start_job
@@ -61,16 +61,6 @@ def folder(tmp_path, monkeypatch):
     for name, text in FILES.items():
         Path(name).write_text(text)
     return tmp_path
-
-
-def trimtab(capsys, *arguments):
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_options_are_what_they_were():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import drawn_clients
 from tests.helpers.small_runs import quadratic
 from trimtab import (
     Epochs,
@@ -37,14 +38,7 @@ EVERYWHERE = sorted(executors.EXECUTORS)
 
 
 def clients():
-    draw = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randn(n, 4, generator=draw, dtype=torch.float64),
-            torch.randint(3, (n,), generator=draw),
-        )
-        for n in SIZES
-    ]
+    return drawn_clients(SIZES)
 
 
 def linear(**settings):
