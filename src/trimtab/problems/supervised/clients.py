@@ -26,6 +26,9 @@ from trimtab.problems.supervised.reading import (
 )
 
 _ENOUGH = 5  # of fewer rows than 5, a client needs all to learn from
+_PIECE = 256  # samples per batch when samples with a collate are checked for NaN; bounds memory
+_KEPT = 128  # clients of a lazy sequence that stay in memory
+_OWN = "the test part of client"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +95,6 @@ def check_fraction(fraction: float) -> None:
     number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
     if not number or not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction!r} of each client's rows; pass one between 0 and 1.")
-
-
-_PIECE = 256  # samples per batch when samples with a collate are checked for NaN; bounds memory
-_KEPT = 128  # clients of a lazy sequence that stay in memory
 
 
 class ClientData:
@@ -249,9 +248,6 @@ def _check_finite(owner: str, data: Data, first: int) -> None:
 def no_samples(owner: str) -> ValueError:
     """Return the error for data without samples."""
     return ValueError(f"{owner} has no samples; leave it out, or give it data.")
-
-
-_OWN = "the test part of client"
 
 
 class EvaluationData:

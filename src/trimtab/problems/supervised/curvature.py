@@ -22,6 +22,7 @@ from trimtab.problems.supervised.graphs import FEWEST, Vectorised, distance, rou
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 
 _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
+_NUMBERS = 20_000_000  # numbers in the products of one call of vmap; bounds memory
 
 
 def is_linear(layers: Layers) -> bool:
@@ -86,9 +87,6 @@ def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
         return moved * (2 / Z.shape[1])
     p = torch.sigmoid(Z)
     return moved * (p * (1 - p) / Z.shape[1])
-
-
-_NUMBERS = 20_000_000  # numbers in the products of one call of vmap; bounds memory
 
 
 class Curvature:

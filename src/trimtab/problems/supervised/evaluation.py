@@ -29,6 +29,7 @@ Measures = Mapping[str, Measure | str] | Sequence[str]
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _AT_ONCE = 64  # clients evaluated in one pass; bounds the memory of a lazy sequence
 _SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
+GROUPS = 20  # groups of rows that are left out in turn: the cost of an error is 20 evaluations
 
 
 @dataclass(frozen=True)
@@ -334,9 +335,6 @@ def _as_number(name: str, value: Any) -> float:
         raise ValueError(
             f"metric '{name}' returns no number ({first_line(error)}); return one."
         ) from error
-
-
-GROUPS = 20  # groups of rows that are left out in turn: the cost of an error is 20 evaluations
 
 
 def metric_standard_error(

@@ -31,6 +31,7 @@ _NUMBERS = 500_000  # a gradient worth a graph computes <= 500,000 numbers on th
 _LOOKED_AT = 32  # clients whose sizes of mini-batches are compared; all of them may be many
 _LONGEST = 160  # letters of an error of PyTorch that are shown
 _KEPT = 256  # graphs in memory; the oldest goes first
+_ROUNDINGS = 2_000  # by which two orders of a sum may differ
 
 
 class Vectorised:
@@ -178,19 +179,15 @@ def _rounded(s: int) -> int:
     return max(FEWEST, -(-s // step) * step)
 
 
-_ROUNDINGS = 2_000  # two orders of a sum differ by <= 2,000 roundings
-_MOST = 0.1  # two orders of a sum in 16 bits differ by <= 0.1 of its size
-
-
 def distance(found: Vector, expected: Vector) -> float:
-    """Return how far gradients are apart, relative to their length."""
+    """Return the distance of gradients, relative to their length."""
     return float((found - expected).norm() / expected.norm().clamp_min(1e-300))
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Return how far gradients in a dtype may be apart.
+    """Return the largest distance that rounding in a dtype explains.
 
-    >>> round(rounding(torch.float32), 5), rounding(torch.bfloat16)
-    (0.00024, 0.1)
+    >>> round(rounding(torch.float32), 5)
+    0.00024
     """
-    return min(_MOST, _ROUNDINGS * torch.finfo(dtype).eps)
+    return _ROUNDINGS * torch.finfo(dtype).eps

@@ -61,22 +61,26 @@ from trimtab.problems.supervised.tables import TableConstructors
 class Supervised(TableConstructors):
     """Supervised learning over clients.
 
-    module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
-    seed). loss(output, target) is a mean over samples, or OnBatch(f) with f(module, batch).
-    clients: a sequence of (X, y) or map-style Datasets of such samples, possibly lazy: a client is
-    read, and checked, when it is first sampled. X and y are tensors or arrays, or tuples or dicts
-    of them, which the module's forward gets as its arguments if it has such, else as one. collate
-    makes a batch of a list of samples, where those have no common shape.
-    batch: None is all local data, a whole number a size, a fraction a part of the local data.
-    sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
-    weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
-    S < N only SCAFFOLD aims exactly at the weighted optimum: the mean over those that replied is a
-    ratio. l2 adds l2/2 |x|^2 to every client's loss. metrics: functions of (outputs, targets) by
-    name, or names of ready ones, ["auc", "f1"] (`trimtab.problems.metrics`). autocast: a dtype for
-    torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
-    it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
-    also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
-    device: where the module, the data and all that is computed of them live, e.g. "cuda".
+    module: an nn.Module, whose parameters are x0, or a function that builds one under the seed; it
+        and the loss must return the same for the same inputs and random numbers of torch.
+    loss: loss(output, target), a mean over samples, or OnBatch(f) with f(module, batch).
+    clients: a sequence, possibly lazy, of pairs (X, y) or map-style Datasets of such samples; read
+        and checked when first sampled. X and y are tensors or arrays, or tuples or dicts of them,
+        which the module's forward gets as its arguments if it has such, else as one.
+    test: data in the form of a client, for `evaluate`.
+    batch: the size of a mini-batch, or a fraction of the local data; None for all of it.
+    weights: positive numbers, "samples", or None for uniform ones. With unequal weights and S < N
+        only SCAFFOLD aims exactly at the weighted optimum: the mean over replies is a ratio.
+    sampling: "reshuffle" (a new order at each pass; the last mini-batch may be short) or "iid".
+    l2: adds l2/2 |x|^2 to every client's loss, default 0.
+    metrics: functions of (outputs, targets) by name, or built-in names, e.g. ["auc", "f1"].
+    autocast: a dtype for torch.autocast, e.g. torch.bfloat16.
+    validation: data to tune and stop on, as `test`; without them, `split` holds some out.
+    tests: a test part, or None, for each client; in a list of clients also as
+        (X, y, (X_test, y_test)), with tensors or arrays X and y.
+    groups: a label for each client.
+    collate: makes a batch of a list of samples that have no common shape.
+    device: where the module, the data and all results are, e.g. "cuda".
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -130,7 +134,7 @@ class Supervised(TableConstructors):
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-        # These are hashed now: what a function captured may be the record of its own calls.
+        # Hashed before any call: a function may record its calls in what it captured.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
 
     threads = True  # oracles of several clients may be called at once
@@ -208,10 +212,10 @@ class Supervised(TableConstructors):
         )
 
     def has_own_test(self, i: int) -> bool:
-        """Tell whether client i has a test part of its own, on which it is evaluated."""
+        """Return whether client i has a test part of its own, on which it is evaluated."""
         return self._evaluation_data.has_own(i)
 
-    # -- what it can do besides
+    # -- gradients and Hessians
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
@@ -392,19 +396,19 @@ class Supervised(TableConstructors):
 
     @property
     def _oracles(self) -> Oracles:
-        """Its gradients, with the settings that it has now."""
+        """The gradients, with the current settings."""
         return Oracles(
             self._mean_loss, self.clients, self.batch, self.sampling, self.l2, self._vectorised
         )
 
     @property
     def _objective(self) -> Objective:
-        """The f that is minimised, with the settings that it has now."""
+        """The f that is minimised, with the current settings."""
         return Objective(self._oracles, self._curvature, self.weights)
 
     @property
     def _evaluation(self) -> Evaluation:
-        """What it measures, with the metrics that it has now."""
+        """The evaluation, with the current metrics."""
         return Evaluation(self._mean_loss, self.metrics)
 
     def _identity(self) -> Identity:
@@ -416,7 +420,7 @@ class Supervised(TableConstructors):
         return Identity(settings, self._code, *what, self.clients, self._evaluation_data)
 
     def _check(self, owner: str, data: Data) -> None:
-        """Refuse data that do not fit the module, the loss, or the clients read before."""
+        """Raise ValueError if data do not fit the module, the loss, or the first data."""
         self._first_batch.check(owner, data)
         self._mean_loss.check(owner, data)
         self._first_batch.keep(data)
