@@ -414,34 +414,7 @@ def test_inputs_of_one_column_made_by_a_transposition_have_a_fingerprint():
     assert same_problem(same, problem.fingerprint).differs == ()
 
 
-# -- version 0.1.0
-
-
-def old_problem(loss, **settings):
-    X, y = torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 1, 0])
-    module = nn.Linear(3, 2)
-    module.load_state_dict({"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)})
-    return Supervised(module, loss, [(X, y), (X.numpy() + 1, y.tolist())], (X, y), **settings)
-
-
-OLD = {
-    "Supervised N=2 d=8 834dbd94b01dd857": old_problem(F.cross_entropy, batch=2, l2=0.5),
-    "Supervised N=2 d=8 8d6ddc2b2fdf739c": old_problem(nn.CrossEntropyLoss(), weights=[1, 3]),
-    "Quadratic N=2 d=1 bc0c2d81e2bb7619": pair(sigma=0.25),
-}
-
-
-@pytest.mark.parametrize(("stored", "problem"), OLD.items(), ids=OLD.keys())
-def test_fingerprints_of_version_0_1_0_compare_by_their_own_rule(stored, problem):
-    found = same_problem(problem, stored)
-    assert (found.differs, found.unknown) == ((), ())
-    other = same_problem(problem, stored[:-1] + "x")
-    assert other.differs == (f"it was {stored[:-1]}x, is now {stored}",)
-
-
-def test_an_address_in_a_fingerprint_of_version_0_1_0_says_nothing():
-    problem = old_problem(partial(F.cross_entropy, label_smoothing=0.1))
-    found = same_problem(problem, "Supervised N=2 d=8 0123456789abcdef")
-    assert found.differs == ()
-    assert "nothing can be said of the loss and the data" in found.warning
-    assert same_problem(problem, "Supervised N=3 d=8 0123456789abcdef").differs
+def test_a_fingerprint_without_named_parts_is_another_problem():
+    stored = "Quadratic N=2 d=1 bc0c2d81e2bb7619"
+    now = pair().fingerprint
+    assert same_problem(pair(), stored).differs == (f"it was {stored}, is now {now}",)

@@ -310,7 +310,6 @@ def test_a_split_problem_is_another_one():
     assert same_problem(problem, parted.fingerprint).differs == ("the validation data differ",)
     for other in (problem.split(0.2), problem.split(0.1, seed=1)):
         assert same_problem(other, parted.fingerprint).differs == ("the validation data differ",)
-    assert parted.old_fingerprint() != problem.old_fingerprint()
 
 
 def test_validation_data_and_test_parts_count():

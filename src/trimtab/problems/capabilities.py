@@ -200,12 +200,6 @@ def fingerprint_of(problem: Any) -> str | None:
     return own
 
 
-def old_fingerprint_of(problem: Any) -> str | None:
-    """Return the fingerprint that version 0.1.0 wrote, if the problem can still tell."""
-    old: Callable[[], str] | None = getattr(problem, "old_fingerprint", None)
-    return None if old is None else old()
-
-
 def _client_gradient(problem: Any) -> Callable[[int, Vector], Vector]:
     """Return (i, x) -> grad f_i(x) by the oracle, which gives it in any round if there is no k."""
 

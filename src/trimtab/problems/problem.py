@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.capabilities import capabilities, fingerprint_of, old_fingerprint_of
+from trimtab.problems.capabilities import capabilities, fingerprint_of
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metric import ACCURACY, LOSS, Metric
 from trimtab.problems.metrics import READY, known_as, ready
@@ -114,19 +114,17 @@ def fingerprint(problem: Problem) -> str:
 
 
 def same_problem(problem: Problem, stored: str) -> Likeness:
-    """Compare a problem with the fingerprint in a saved run; one of version 0.1.0 by its rule."""
+    """Compare a problem with the fingerprint in a saved run."""
     now = fingerprint(problem)
     if is_line(stored) and is_line(now):
         return likeness(stored, now)
-    old = None if is_line(stored) else old_fingerprint_of(problem)
-    if old is not None:
-        now = old
-        if now.endswith("?") and stored.rpartition(" ")[0] == now.rpartition(" ")[0]:
-            return Likeness(unknown=("the loss and the data",))
     if stored != now:
         return Likeness((f"it was {stored}, is now {now}",))
-    known = old is not None or fingerprint_of(problem)
-    return Likeness() if known else Likeness(unknown=(f"this {now}, which has no fingerprint",))
+    return (
+        Likeness()
+        if fingerprint_of(problem)
+        else Likeness(unknown=(f"this {now}, which has no fingerprint",))
+    )
 
 
 def side_by_side(oracles: Sequence[Gradient]) -> Gradient:

@@ -385,10 +385,6 @@ class Supervised(FromTables):
         """Tell this problem from others in a saved run, part by part."""
         return self._identity().fingerprint()
 
-    def old_fingerprint(self) -> str:
-        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
-        return self._identity().old_fingerprint()
-
     # -- inside
 
     @property
@@ -414,8 +410,8 @@ class Supervised(FromTables):
             **{"l2": self.l2, "autocast": self.autocast},
             **({"compile": True} if self._mean_loss.compiled else {}),
         }
-        what = (self.model, self.loss_function, self.weights)
-        return Identity(settings, self._code, *what, self.clients, self._unseen)
+        what = (self.model, self.weights, self.clients, self._unseen)
+        return Identity(settings, self._code, *what)
 
     def _check(self, who: str, data: Data) -> None:
         """Refuse data that do not fit the module, the loss, or the clients read before."""
