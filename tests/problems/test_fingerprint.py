@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, Quadratic, Simulation, Supervised, simulate
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.fingerprint import likeness
 from trimtab.problems.hashing import hashed_code, hashed_tensors
 from trimtab.problems.problem import same_problem
@@ -367,14 +368,18 @@ def test_the_tensors_of_a_tensor_dataset_count():
 class Bare:
     """A problem of the user's own that has no fingerprint."""
 
-    N, d = 2, 3
+    N, d, weights = 2, 3, torch.tensor([0.5, 0.5])
+    x0 = oracle = None
 
 
 def test_of_a_problem_without_a_fingerprint_only_the_sizes_are_known():
-    assert same_problem(Bare(), "Bare N=2 d=4").differs == (
+    assert same_problem(as_problem(Bare()), "Bare N=2 d=4").differs == (
         "it was Bare N=2 d=4, is now Bare N=2 d=3",
     )
-    assert "Bare N=2 d=3, which has no fingerprint" in same_problem(Bare(), "Bare N=2 d=3").warning
+    assert (
+        "Bare N=2 d=3, which has no fingerprint"
+        in same_problem(as_problem(Bare()), "Bare N=2 d=3").warning
+    )
 
 
 def test_a_part_that_one_side_does_not_have_is_unknown():

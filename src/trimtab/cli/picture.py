@@ -71,6 +71,7 @@ def partition(
 ) -> None:
     """Draw who of PROBLEM's clients has which labels, and how many samples."""
     from trimtab._files import write_whole
+    from trimtab.problems.adapter import as_problem
     from trimtab.problems.loading import load_problem
     from trimtab.problems.population import population_of
     from trimtab.report.charts.holdings import holdings_chart
@@ -78,7 +79,7 @@ def partition(
 
     with if_stopped(_NOTHING), users_output():
         made = load_problem(problem, partition=partition, data=data, seed=seed)
-        found = population_of(made)
+        found = population_of(as_problem(made))
     if not found.sizes:
         raise ValueError(
             f"{problem} has no samples to draw, or more than 2000 clients; pass another problem."

@@ -27,7 +27,7 @@ from trimtab.cluster.snapshots import Snapshots
 from trimtab.cluster.wire import pack, pack_small, unpack
 from trimtab.core.replies import Tally
 from trimtab.problems.origin import origin_of
-from trimtab.problems.problem import Problem, fingerprint
+from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Exchange, Executor
 from trimtab.simulation.executors.tree import Node, added, shard_of
 
@@ -223,7 +223,7 @@ class Fleet(Executor):
         return Setup(
             origin=None if self.wanted.ship else origin_of(self.problem),
             problem=self.problem if self.wanted.ship else None,
-            fingerprint=fingerprint(self.problem),
+            fingerprint=self.problem.fingerprint,
             S=self.S,
             V=self.V,
             begin=member.begin,

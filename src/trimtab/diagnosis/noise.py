@@ -45,7 +45,7 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
     With equal weights that is the mean of the C_i.
     """
     problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
-    quadratic, samples = panel.can.closed_forms, panel.can.samples
+    quadratic, samples = panel.closed_forms, panel.samples
     if quadratic is not None:
         same = torch.eye(d, dtype=torch.float64) * quadratic.sigma**2 / d
         return float(share.sum()) * same
@@ -97,8 +97,8 @@ def third_derivative(
     panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime
 ) -> tuple[Vector, float]:
     """Return D3f[V], the gradient of tr(Hess V), and the share of the trace of V it leaves out."""
-    closed = panel.can.third_derivative
-    if panel.can.constant_hessians:
+    closed = panel.problem.third_derivative
+    if panel.problem.constant_hessians:
         return torch.zeros(panel.problem.d, dtype=torch.float64), 0.0
     if closed is None:
         return _by_eigenvectors(panel, x, V, out_of_time)
@@ -139,6 +139,6 @@ def noise_law(
     C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
-    V = hessians.lyapunov(C, symmetric=panel.can.symmetric)
+    V = hessians.lyapunov(C, symmetric=panel.problem.symmetric)
     D3, left = third_derivative(panel, x, V, out_of_time)
     return NoiseLaw(C, V, D3, left) if left < MOST_LEFT_OUT else None

@@ -12,10 +12,10 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_tensors
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 
 
-class Quadratic:
+class Quadratic(Problem):
     """N quadratics with Hessians A (N, d, d) and vectors b (N, d); full gradients plus noise.
 
     A may also be given as diagonals (N, d) or, for d = 1, as numbers (N,). The A_i may be singular

@@ -10,7 +10,6 @@ from trimtab.compute.lazy import eager
 from trimtab.core import Program, State, Vector, leaves, nbytes
 from trimtab.core.oracle import draws_of_server
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import capabilities
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
 from trimtab.simulation.sampling import answering
@@ -49,11 +48,9 @@ class Cohort:
         self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
         if not self.alive:
             raise NobodyAnsweredError
-        states, can = sim.states, capabilities(sim.problem)
-        work = Work(can)
+        states, work = sim.states, Work(sim.problem)
         exchange = Exchange(
             sim.problem,
-            can,
             program,
             broadcast,
             self._state,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.capabilities import Capabilities
+from trimtab.problems.problem import Problem
 
 Size = Callable[[int | None], int]
 """The samples of mini-batch k of a client; of None, all it has."""
@@ -20,8 +20,8 @@ class Work:
     counted from its last start. Several threads may count different clients.
     """
 
-    def __init__(self, can: Capabilities) -> None:
-        self._can = can
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._done: dict[int, int] = {}
         self._elsewhere = 0
 
@@ -59,11 +59,11 @@ class Work:
         return g
 
     def _size(self, i: int) -> Size:
-        samples = self._can.samples
+        samples = self._problem.samples
         if samples is None:
             return lambda k: 1
         n, b = samples(i)
-        if not self._can.reshuffles or n <= b:
+        if self._problem.sampling != "reshuffle" or n <= b:
             return lambda k: n if k is None else b
         in_a_pass = ceil(n / b)
         return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))

@@ -14,7 +14,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.problems.metric import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
-from trimtab.problems.problem import normalised, side_by_side
+from trimtab.problems.problem import Problem, normalised, side_by_side
 from trimtab.problems.supervised.alike import Alike
 from trimtab.problems.supervised.arguments import (
     Weights,
@@ -54,7 +54,7 @@ from trimtab.problems.supervised.unseen import Unseen, with_own_tests
 from trimtab.problems.supervised.vectorised import Vectorised
 
 
-class Supervised(FromTables):
+class Supervised(FromTables, Problem):
     """Supervised learning over clients.
 
     module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the

@@ -16,7 +16,6 @@ from trimtab.compute.tape import Tape, Traced, filled
 from trimtab.core import Epochs, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import side_by_side
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.fused import run_block
@@ -37,14 +36,15 @@ class Batched(Executor):
 
         Clients that make the same number of local steps are run together.
         """
-        can, d = exchange.can, exchange.problem.d
-        play, tally = can.play, Tally()
+        problem, tally = exchange.problem, Tally()
+        layers, d = problem.kernel, problem.d
+        play = None if layers is None else partial(problem.play, layers)
         for alike, traced in _by_steps(exchange, clients):
             for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
                 if play is not None and _played(exchange, play, traced.tape, wave, tally):
                     continue
                 for chunk in _slices(wave, max(1, min(max(CHUNK, NEAR // d), ROOM // d))):
-                    tally.merge(_chunk(exchange, can, chunk))
+                    tally.merge(_chunk(exchange, chunk))
         return tally
 
 
@@ -167,11 +167,11 @@ def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Seque
 
 
 @torch.no_grad()
-def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tally:
+def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one chunk: its vectors have a first dimension for the clients."""
     e, tally = exchange, Tally()
     try:
-        uploads, new = _rows(e, can, clients)
+        uploads, new = _rows(e, clients)
     except BadDataError as error:
         raise error.of(clients[error.place]) from None
     except NotLazyError:
@@ -184,7 +184,7 @@ def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tal
     return tally
 
 
-def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, State]:
+def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
     """Return uploads and new states with a row for each client, if all of it is vectors."""
     s, d = len(clients), e.problem.d
     states = [e.state(i) for i in clients]
@@ -193,14 +193,14 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
         raise NotAlikeError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d) if leaf.dim() else leaf, e.broadcast)
-    g = lazily(_oracle(e, can, clients), LazyRows)
+    g = lazily(_oracle(e, clients), LazyRows)
     replies = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
     if any(leaf.shape != (s, d) for leaf in leaves(replies)):
         raise NotAlikeError("a tensor that is the same for all clients")
     return uploads, new
 
 
-def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOracle:
+def _oracle(e: Exchange, clients: Sequence[int]) -> ClientOracle:
     """Return the oracle of a chunk: gradients and random numbers with a row for each client."""
     each, d = [e.draws(i) for i in clients], e.problem.d
 
@@ -216,8 +216,9 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
             raise NotAlikeError("clients that make different numbers of steps")
         return steps.pop()
 
-    if can.chunk_oracle is None:
+    chunk_oracle = e.problem.chunk_oracle
+    if chunk_oracle is None:
         gradient = side_by_side([e.oracle(i) for i in clients])
     else:
-        gradient = e.work.counted_rows(clients, can.chunk_oracle(clients, e.seed, e.r))
+        gradient = e.work.counted_rows(clients, chunk_oracle(clients, e.seed, e.r))
     return ClientOracle(gradient, draw, count=count, unequal=bool(e.slow))

@@ -10,7 +10,6 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import Program, State
 from trimtab.core.oracle import ClientOracle, Draws, Pace, draws_of_client
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem, chosen
 from trimtab.simulation.client_states import ClientStates, StateStore
 from trimtab.simulation.work import Work
@@ -21,7 +20,6 @@ class Exchange:
     """What is to be done: a program on the clients of one round, with what is sent to them."""
 
     problem: Problem
-    can: Capabilities  # of the problem, asked once for all clients
     program: Program
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
@@ -52,7 +50,7 @@ class Exchange:
 
     def pace(self, i: int) -> Pace:
         """Return how many local steps client i makes."""
-        return pace_of(self.can, i, self.seed, self.r, self.slow)
+        return pace_of(self.problem, i, self.seed, self.r, self.slow)
 
     def draws(self, i: int) -> Draws:
         """Return the random numbers of client i in this exchange."""
@@ -68,9 +66,10 @@ class Exchange:
             raise error.of(i) from None
 
 
-def pace_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
+def pace_of(problem: Problem, i: int, seed: int, r: int, slow: float = 0.0) -> Pace:
     """Return how many local steps client i of a problem makes in round r."""
-    passes = None if can.steps_in_a_pass is None else partial(can.steps_in_a_pass, i)
+    steps = problem.steps_in_a_pass
+    passes = None if steps is None else partial(steps, i)
     return Pace(passes, slow, (seed, i, r))
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, stream
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 
 FAR = 1e3  # a model has diverged if |x| >= 1000; it gets no gradients any more
 
 
-class Regression:
+class Regression(Problem):
     """N clients with n samples of p features each; f_i is half the mean square error.
 
     hidden: units of a network v' tanh(W u), which is not convex; 0: the linear model w' u, which is
