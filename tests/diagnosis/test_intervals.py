@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.diagnosis.test_little_time import Costly
-from tests.helpers.losses import logistic, quadratics, random
+from tests.helpers.losses import everybody, logistic, quadratics, random
 from trimtab import Supervised, diagnose
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, hessians, intervals, measure
@@ -38,10 +38,6 @@ def some(problem, count, seed):
     draw = torch.Generator().manual_seed(seed)
     clients = tuple(sorted(torch.randperm(problem.N, generator=draw)[:count].tolist()))
     return Panel(_Some(problem, clients), clients)
-
-
-def everybody(problem):
-    return Panel(problem, tuple(range(problem.N)))
 
 
 CASES = {

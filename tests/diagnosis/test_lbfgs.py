@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from tests.helpers.losses import logistic
+from tests.helpers.losses import everybody, logistic
 from trimtab.diagnosis import optimum
 from trimtab.diagnosis.lbfgs import minimise
 
@@ -66,6 +66,7 @@ def test_a_search_ends_where_f_hardly_falls_any_more():
     class Valley:
         N, d, weights = 2, 3, torch.ones(2).double() / 2
         looks = 0
+        x0 = oracle = None
 
         def loss(self, x):
             return float(1e3 * x[0] ** 2 - 1e-6 * x[1])
@@ -75,14 +76,14 @@ def test_a_search_ends_where_f_hardly_falls_any_more():
             return torch.tensor([2e3 * float(x[0]), -1e-6, 0.0]).double()
 
     valley = Valley()
-    way = optimum.descend(valley, torch.ones(3).double())
+    way = optimum.descend(everybody(valley), torch.ones(3).double())
     assert valley.looks < 3 * optimum.PATIENCE
     assert abs(float(way[-1].x[0])) < 1e-3
 
 
 def test_a_search_of_a_convex_problem_goes_on_until_it_is_close():
     problem = logistic(l2=1e-4)
-    way = optimum.descend(problem, problem.x0())
+    way = optimum.descend(everybody(problem), problem.x0())
     start = float(problem.gradient(problem.x0()).norm())
     assert way[-1].slope <= optimum.CLOSE * start
     assert way[-1].f == pytest.approx(problem.loss(way[-1].x))

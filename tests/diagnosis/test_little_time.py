@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.losses import Opaque, logistic, quadratics, random
+from tests.helpers.losses import Opaque, everybody, logistic, quadratics, random
 from trimtab import Supervised, diagnose, simulate
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_model
@@ -17,7 +17,7 @@ from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.model_rounds import Goal, predict
-from trimtab.diagnosis.panel import Panel, choose_panel
+from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import _settled
 from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
 from trimtab.diagnosis.winner import _better, better_step, winner
@@ -355,7 +355,7 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A = random(12, 30, 30)
     A = A @ A.mT / 30 if convex else (A + A.mT) / 8
     A[4] *= 5
-    panel = Panel(Matrices(A), tuple(range(12)))
+    panel = everybody(Matrices(A))
     for looks in (*range(1, 80, 3), 10_000):
         steps = hessian_products.by_products(panel, random(30), 0, Budget(60.0), after(looks))
         found = Task(steps).result()
@@ -367,6 +367,8 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
 
 class Matrices:
     """Quadratics that need no minimum."""
+
+    x0 = oracle = None
 
     def __init__(self, A):
         self.A, self.N, self.d = A, len(A), A.shape[1]
@@ -401,7 +403,7 @@ def test_a_search_along_a_line_ends_when_the_time_is_over():
             calls += 1
             return super().gradient(x)
 
-    steps = list(optimum.descend(Counted(problem), problem.x0(), after(3)))
+    steps = list(optimum.descend(everybody(Counted(problem)), problem.x0(), after(3)))
     assert calls == 2
     assert len(steps) <= 1
 

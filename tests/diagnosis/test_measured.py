@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
+from tests.helpers.losses import Opaque, dense_hessian, everybody, logistic, quadratics, random
 from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, measure, optimum
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.panel import Panel, choose_panel, thinned
+from trimtab.diagnosis.panel import choose_panel, thinned
 from trimtab.diagnosis.resampling import drawn
 from trimtab.problems.catalogue import mlp
 
@@ -44,7 +44,7 @@ def test_without_closed_forms_the_same_is_measured():
 
 def by_products(problem, x, seconds=60.0, seed=0, worst=hessian_products.WORST):
     budget = Budget(seconds)
-    panel = Panel(problem, tuple(range(problem.N)))
+    panel = everybody(problem)
     work = Task(hessian_products.by_products(panel, x, seed, budget, budget.until(1), worst))
     return work.result(), budget
 
@@ -107,8 +107,7 @@ def some_of_all(problem, found):
     assert found.restricted.clients == tuple(seen)
     assert not found.exact
     assert not found.mu_exact
-    everybody = Panel(problem, tuple(range(problem.N)))
-    drawn_again, _ = found.restricted.replicates(drawn(everybody, problem.N, 0))
+    drawn_again, _ = found.restricted.replicates(drawn(everybody(problem), problem.N, 0))
     assert float(drawn_again["mu"].std()) > 0
 
 
@@ -196,5 +195,5 @@ def test_a_problem_without_minimum_says_so():
 
 def test_descent_ends_at_the_optimum_of_logistic_regression():
     problem = logistic()
-    *_, last = optimum.descend(problem, problem.x0())
+    *_, last = optimum.descend(everybody(problem), problem.x0())
     assert last.slope < 1e-5

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.losses import everybody
 from trimtab import LinearSystem, Quadratic, diagnose
 from trimtab.diagnosis import optimum, stages
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import NO_GRADIENTS
 from trimtab.diagnosis.panel import client_products
+from trimtab.problems.adapter import as_problem
 
 
 def systems(noise=0.01):
@@ -84,13 +86,13 @@ class Plain:
 
 def test_products_are_with_the_matrix_and_not_with_its_transpose():
     problem, v = Plain(), torch.tensor([1.0, -2.0]).double()
-    found = client_products(problem, 0, problem.x0(0), v)
+    found = client_products(as_problem(problem), 0, problem.x0(0), v)
     torch.testing.assert_close(found, problem.system.A[0] @ v, atol=1e-6, rtol=1e-6)
 
 
 def test_no_optimum_is_searched_along_what_is_no_gradient(monkeypatch):
     monkeypatch.delattr(optimum, "_Search")
-    assert list(optimum.descend(Plain(), Plain().x0(0))) == []
+    assert list(optimum.descend(everybody(Plain()), Plain().x0(0))) == []
 
 
 def test_no_time_is_blamed_where_there_is_no_point_to_model():

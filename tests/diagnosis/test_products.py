@@ -5,15 +5,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
+from tests.helpers.losses import Opaque, dense_hessian, everybody, logistic, quadratics, random
 from trimtab import Supervised
 from trimtab.compute import kernel
-from trimtab.diagnosis.panel import Panel, client_products
+from trimtab.diagnosis.panel import client_products
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.supervised.curvature import Curvature
-
-
-def everybody(problem):
-    return Panel(problem, tuple(range(problem.N)))
 
 
 def network(*layers, l2=0.1):
@@ -142,7 +139,7 @@ def test_quadratics_give_their_matrices():
 @pytest.mark.parametrize(("differentiable", "tolerance"), [(True, 1e-10), (False, 1e-6)])
 def test_other_problems_are_differentiated_or_differenced(differentiable, tolerance):
     problem = quadratics()
-    opaque, V, x = Opaque(problem, differentiable), random(3, 12), random(12, seed=2)
+    opaque, V, x = as_problem(Opaque(problem, differentiable)), random(3, 12), random(12, seed=2)
     expected = V @ problem.A[1]
     found = client_products(opaque, 1, x, V)
     assert float((found - expected).norm() / expected.norm()) < tolerance
@@ -159,7 +156,7 @@ def test_what_cannot_be_differentiated_twice_is_differenced():
     problem = quadratics()
     V, x = random(3, 12), random(12, seed=2)
     expected = V @ problem.A[1]
-    found = client_products(Once(problem, differentiable=False), 1, x, V)
+    found = client_products(as_problem(Once(problem, differentiable=False)), 1, x, V)
     assert float((found - expected).norm() / expected.norm()) < 1e-6
 
 

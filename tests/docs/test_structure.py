@@ -391,10 +391,12 @@ def test_compare_takes_the_arguments_of_the_design():
 
 
 def test_a_problem_must_have_six_things():
-    public = {name: f for name, f in vars(trimtab.Problem).items() if not name.startswith("_")}
-    methods = {name: signature(f) for name, f in public.items() if inspect.isfunction(f)}
-    assert methods == PROBLEM
-    assert public.keys() - methods.keys() == {"N", "d", "weights"}
+    assert {name: signature(getattr(trimtab.Problem, name)) for name in PROBLEM} == PROBLEM
+    attributes = trimtab.Problem.__annotations__
+    assert {name for name in attributes if not hasattr(trimtab.Problem, name)} == {
+        *("N", "d", "weights")
+    }
+    assert trimtab.Problem.__abstractmethods__ == {"x0", "oracle"}  # simulate needs no evaluate
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from tests.helpers.federation_in_process import Federation, names, unsynced  # n
 from trimtab import GarnetTD, LinearSystem, Scaffold, simulate
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.setup.problem_file import MOST, ProblemFile
-from trimtab.problems.capabilities import capabilities
 
 OWN = """
 import torch
@@ -49,7 +48,7 @@ def federation(folder, text, noise=0.0, **options):
             return Site(self.folder / name, name, mine)
 
     server = file.server_problem()
-    metric = capabilities(server).metric
+    metric = server.metric
     return Own(folder, ALGORITHM, server, N=3, metric=metric, **options)
 
 

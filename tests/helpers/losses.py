@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Quadratic, Supervised
+from trimtab.diagnosis.panel import Panel
+from trimtab.problems.adapter import as_problem
 
 
 def random(*shape, seed=0):
@@ -47,6 +49,11 @@ class Opaque:
 
     def evaluate(self, x, client=None):
         return self.inner.evaluate(x, client)
+
+
+def everybody(problem):
+    """Return all clients of a problem as a panel."""
+    return Panel(as_problem(problem), tuple(range(problem.N)))
 
 
 def logistic(N=4, n=60, features=5, classes=3, l2=0.05, **options):

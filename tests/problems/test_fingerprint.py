@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, OnBatch, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems import catalogue
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.fingerprint import likeness
 from trimtab.problems.hashing import hashed_code, hashed_tensors
 from trimtab.problems.problem import same_problem
@@ -369,14 +370,18 @@ def test_the_tensors_of_a_tensor_dataset_count():
 class Bare:
     """A problem of the user's own that has no fingerprint."""
 
-    N, d = 2, 3
+    N, d, weights = 2, 3, torch.tensor([0.5, 0.5])
+    x0 = oracle = None
 
 
 def test_of_a_problem_without_a_fingerprint_only_the_sizes_are_known():
-    assert same_problem(Bare(), "Bare N=2 d=4").differs == (
+    assert same_problem(as_problem(Bare()), "Bare N=2 d=4").differs == (
         "it was Bare N=2 d=4, is now Bare N=2 d=3",
     )
-    assert "Bare N=2 d=3, which has no fingerprint" in same_problem(Bare(), "Bare N=2 d=3").warning
+    assert (
+        "Bare N=2 d=3, which has no fingerprint"
+        in same_problem(as_problem(Bare()), "Bare N=2 d=3").warning
+    )
 
 
 def test_a_part_that_one_side_does_not_have_is_unknown():
@@ -416,37 +421,10 @@ def test_inputs_of_one_column_made_by_a_transposition_have_a_fingerprint():
     assert same_problem(same, problem.fingerprint).differs == ()
 
 
-# -- version 0.1.0
-
-
-def old_problem(loss, **settings):
-    X, y = torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 1, 0])
-    module = nn.Linear(3, 2)
-    module.load_state_dict({"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)})
-    return Supervised(module, loss, [(X, y), (X.numpy() + 1, y.tolist())], (X, y), **settings)
-
-
-OLD = {
-    "Supervised N=2 d=8 834dbd94b01dd857": old_problem(F.cross_entropy, batch=2, l2=0.5),
-    "Supervised N=2 d=8 8d6ddc2b2fdf739c": old_problem(nn.CrossEntropyLoss(), weights=[1, 3]),
-    "Quadratic N=2 d=1 bc0c2d81e2bb7619": pair(sigma=0.25),
-}
-
-
-@pytest.mark.parametrize(("stored", "problem"), OLD.items(), ids=OLD.keys())
-def test_fingerprints_of_version_0_1_0_compare_by_their_own_rule(stored, problem):
-    found = same_problem(problem, stored)
-    assert (found.differs, found.unknown) == ((), ())
-    other = same_problem(problem, stored[:-1] + "x")
-    assert other.differs == (f"it was {stored[:-1]}x, is now {stored}",)
-
-
-def test_an_address_in_a_fingerprint_of_version_0_1_0_says_nothing():
-    problem = old_problem(partial(F.cross_entropy, label_smoothing=0.1))
-    found = same_problem(problem, "Supervised N=2 d=8 0123456789abcdef")
-    assert found.differs == ()
-    assert "nothing can be said of the loss and the data" in found.warning
-    assert same_problem(problem, "Supervised N=3 d=8 0123456789abcdef").differs
+def test_a_fingerprint_without_named_parts_is_another_problem():
+    stored = "Quadratic N=2 d=1 bc0c2d81e2bb7619"
+    now = pair().fingerprint
+    assert same_problem(pair(), stored).differs == (f"it was {stored}, is now {now}",)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from trimtab import FedAvg, GarnetTD, LinearSystem, Scaffold, simulate
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import same_problem
 
 SIZES = {"N": 3, "states": 8, "features": 3, "gamma": 0.8, "heterogeneity": 1.0, "seed": 1}
@@ -48,7 +47,7 @@ def test_equations_are_not_symmetric_and_each_is_stable():
     problem = garnet()
     assert not torch.allclose(problem.system.A, problem.system.A.mT)
     assert float(torch.linalg.eigvals(problem.system.A).real.min()) > 0
-    assert not capabilities(problem).symmetric
+    assert not problem.symmetric
 
 
 @pytest.mark.parametrize("sampling", ["iid", "markov"])

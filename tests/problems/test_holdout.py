@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import judged_by, same_problem
 from trimtab.problems.supervised.clients import HeldOutView, held_out
 
@@ -152,7 +151,7 @@ def test_split_data_are_still_in_float64_or_float32():
 def test_where_nobody_has_five_rows_nothing_is_held_out(refused):
     problem = classifier(4, 3, 1)
     assert problem.split() is problem
-    assert capabilities(problem).validate is None
+    assert not problem.has_validation
     with refused("no validation data", "problem.split(0.1)"):
         problem.validate(problem.x0())
 
@@ -288,7 +287,7 @@ def test_lazy_clients_are_validated_on_all_their_rows():
 def test_lazy_clients_without_five_rows_have_no_validation_data():
     parted = Supervised(net().double(), F.cross_entropy, Lazy(3, size=4)).split()
     assert not parted.has_validation
-    assert capabilities(parted).validate is None
+    assert not parted.has_validation
 
 
 def test_clients_that_do_not_fit_together_are_named(refused):
@@ -310,7 +309,6 @@ def test_a_split_problem_is_another_one():
     assert same_problem(problem, parted.fingerprint).differs == ("the validation data differ",)
     for other in (problem.split(0.2), problem.split(0.1, seed=1)):
         assert same_problem(other, parted.fingerprint).differs == ("the validation data differ",)
-    assert parted.old_fingerprint() != problem.old_fingerprint()
 
 
 def test_validation_data_and_test_parts_count():
@@ -412,14 +410,14 @@ def test_groups_name_one_for_each_client(refused):
 # -- what a problem can do
 
 
-def test_capabilities_say_what_can_be_held_out():
-    can = capabilities(classifier(9))
-    assert can.split is not None
-    assert can.validate is None
-    parted = can.split(0.2, 1)
-    assert capabilities(parted).validate(parted.x0()) == parted.validate(parted.x0())
-    nothing = capabilities(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
-    assert nothing.split is nothing.validate is None
+def test_problems_say_what_can_be_held_out():
+    problem = classifier(9)
+    assert problem.split is not None
+    assert not problem.has_validation
+    assert problem.split(0.2, 1).has_validation
+    nothing = Quadratic(A=[1.0, 2.0], b=[0.0, 1.0])
+    assert nothing.split is None
+    assert not nothing.has_validation
 
 
 def test_a_problem_of_ones_own_may_validate():
@@ -427,4 +425,4 @@ def test_a_problem_of_ones_own_may_validate():
         def validate(self, x):
             return {"loss": 1.0}
 
-    assert capabilities(Own(A=[1.0], b=[0.0])).validate(torch.zeros(1)) == {"loss": 1.0}
+    assert Own(A=[1.0], b=[0.0]).has_validation

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.linear_system import solve_continuous_lyapunov, solve_discrete_lyapunov
 from trimtab.problems.problem import same_problem
 
@@ -162,9 +161,10 @@ def test_lyapunov_equations_are_solved():
 
 
 def test_what_it_can_do_and_how_it_is_told_apart():
-    can = capabilities(systems())
-    assert (can.symmetric, can.constant_hessians, can.metric.name) == (False, True, "error")
-    assert capabilities(Quadratic([1.0], [1.0])).symmetric
+    problem = systems()
+    assert (problem.symmetric, problem.constant_hessians) == (False, True)
+    assert problem.metric.name == "error"
+    assert Quadratic([1.0], [1.0]).symmetric
     stored = systems().fingerprint
     assert same_problem(systems(), stored).differs == ()
     changed = same_problem(systems(noise=0.1), stored)

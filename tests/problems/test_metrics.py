@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import ACCURACY, LOSS, READY, known_as, ready
-from trimtab.problems.problem import fingerprint, judged_by, metric_of, same_problem
+from trimtab.problems.problem import judged_by, metric_of, same_problem
 
 CLASSIFY = ["accuracy", "balanced accuracy", "auc", "f1", "log loss", "perplexity"]
 REGRESS = ["mse", "mae", "r2"]
@@ -344,7 +343,7 @@ def test_what_is_measured_already_judges_without_another_problem():
     assert judged_by(problem, "loss").metric == LOSS
     assert judged_by(problem, "AUC").metric == Metric("AUC", True, 0.0, 1.0)
     assert judged_by(problem, "f1").metric == Metric("f1", higher=True)  # the user's, in per cent
-    assert fingerprint(judged_by(problem, "AUC")) == fingerprint(problem)
+    assert judged_by(problem, "AUC").fingerprint == problem.fingerprint
 
 
 def test_a_metric_says_its_direction_itself():
@@ -352,7 +351,7 @@ def test_a_metric_says_its_direction_itself():
     problem = classifier(5, metrics={"regret": lambda output, y: 1.0})
     assert judged_by(problem, "regret").metric.higher
     assert judged_by(problem, down).metric == down
-    assert capabilities(judged_by(problem, down)).metric == down
+    assert judged_by(problem, down).metric == down
 
 
 @pytest.mark.parametrize(
@@ -373,7 +372,7 @@ def test_other_problems_are_judged_by_what_they_measure(refused):
     problem = Quadratic(A=[1.0, 2.0], b=[0.0, 1.0])
     judged = judged_by(problem, "distance")
     assert judged.metric == Metric("distance", higher=False)
-    assert capabilities(problem).metric is None
+    assert problem.metric is None
     with refused("metric=auc is not measured here", "loss, gap, distance"):
         judged_by(problem, "auc")
 

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from trimtab import Metric, Quadratic, Supervised
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import ACCURACY, LOSS, READY
 from trimtab.problems.notes import notes
 from trimtab.problems.per_client import per_client
@@ -78,7 +77,6 @@ def test_problems_that_cannot_evaluate_clients_have_none():
             return {"loss": 0.0}
 
     problem = NoClients(A=[1.0, 2.0], b=[0.0, 1.0])
-    assert capabilities(problem).client_metrics is None
     assert per_client(problem, torch.zeros(1), LOSS) is None
     pair = Quadratic(A=[1.0, 2.0], b=[0.0, 1.0])
     assert per_client(pair, torch.zeros(1), Metric("distance", higher=False)) is None

@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import OnBatch, Supervised
-from trimtab.problems.capabilities import capabilities
 
 
 def clients(sizes=(5, 9, 3), classes=3):
@@ -29,7 +28,7 @@ def network():
 @pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)])
 def test_one_pass_gives_what_the_clients_give_one_by_one(weights, loss):
     problem = Supervised(network(), loss, clients(), weights=weights, l2=0.1)
-    one_pass = capabilities(problem).one_pass
+    one_pass = problem.in_one_pass()
     x = problem.x0() + 0.3
     value, gradient = one_pass.loss_and_gradient(x)
     expected = sum(float(p) * problem.client_loss(i, x) for i, p in enumerate(problem.weights))

@@ -282,11 +282,6 @@ def test_a_file_without_a_tensor_is_damaged(refused, saved, name):
         Simulation.load(saved, SCAFFOLD, quadratic())
 
 
-def test_a_file_of_version_0_1_0_is_continued(saved):
-    rewritten(saved, problem=quadratic().old_fingerprint())
-    assert Simulation.load(saved, SCAFFOLD, quadratic()).r == 2
-
-
 def test_a_file_that_is_no_simulation_is_refused(refused, path):
     save_file({"x": torch.zeros(3)}, path)
     with refused(str(path), "no saved simulation"):

@@ -20,7 +20,6 @@ from trimtab import (
     simulate,
 )
 from trimtab.core import leaves
-from trimtab.problems.capabilities import capabilities
 from trimtab.simulation import executors
 
 EVERYWHERE = sorted(executors.EXECUTORS)
@@ -93,10 +92,10 @@ def test_without_samples_a_gradient_costs_one():
 
 
 def test_a_problem_says_how_many_samples_its_clients_have():
-    assert capabilities(linear()).samples(1) == (13, 4)
-    assert capabilities(supervised(batch=None)).samples(1) == (13, 13)
-    assert capabilities(supervised(batch=0.2)).samples(1) == (13, 3)
-    assert capabilities(quadratic()).samples is None
+    assert linear().samples(1) == (13, 4)
+    assert supervised(batch=None).samples(1) == (13, 13)
+    assert supervised(batch=0.2).samples(1) == (13, 3)
+    assert quadratic().samples is None
 
 
 # -- all executors

@@ -16,6 +16,7 @@ from torch import Tensor
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, stream
 from trimtab.core.task import Progress
+from trimtab.problems.problem import Problem
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import Simulation, simulate
 from trimtab_papers import many_runs, speedup
@@ -109,7 +110,7 @@ def logistic() -> Case:
     return Case(model, model.l2, L, Q)
 
 
-class Later:
+class Later(Problem):
     """A problem as it is some rounds later: for noise in common with a run that is ahead."""
 
     def __init__(self, problem: Chains, rounds: int) -> None:

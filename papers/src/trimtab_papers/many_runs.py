@@ -15,7 +15,7 @@ from torch import Tensor
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
 from trimtab.diagnosis import theory
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 from trimtab.problems.quadratic import Quadratic
 
 BLOCK = 10  # mini-batches of 10 values of k are drawn at once
@@ -141,7 +141,7 @@ def _randn(draw: torch.Generator, shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, generator=draw, dtype=torch.float64)
 
 
-class Chains:
+class Chains(Problem):
     """M runs side by side as one Problem; `rows` takes x apart."""
 
     def __init__(self, model: Model, M: int = 1) -> None:

@@ -21,7 +21,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, stream
 from trimtab.core.task import Progress
 from trimtab.core.threads import one_thread
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 from trimtab.simulation import simulate
 from trimtab_papers.engine import Cell, Computing
 from trimtab_papers.quadratics import quadratics, scaffold_is_off_by, scaffold_map, tried
@@ -46,7 +46,7 @@ WEAK_EPS = 1e-4  # |grad f|^2 <= 1e-4 (f(x0) - f*) L
 FAR = 1e3  # a model has diverged if |x| >= 1000; it gets no gradients any more
 
 
-class Regression:
+class Regression(Problem):
     """N clients with n samples of p features each; f_i is half the mean square error.
 
     hidden: units of a network v' tanh(W u), which is not convex; 0: the linear model w' u, which is

@@ -25,7 +25,7 @@ from trimtab.cluster.shard import ShardSetup, has_state
 from trimtab.cluster.wire import pack, pack_compact, unpack
 from trimtab.core.replies import Tally
 from trimtab.problems.origin import origin_of
-from trimtab.problems.problem import Problem, fingerprint
+from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Exchange, Executor
 from trimtab.simulation.executors.tree import Node, added, shard_of
 
@@ -223,7 +223,7 @@ class Driver(Executor):
         return ShardSetup(
             origin=None if self.settings.ship else origin_of(self.problem),
             problem=self.problem if self.settings.ship else None,
-            fingerprint=fingerprint(self.problem),
+            fingerprint=self.problem.fingerprint,
             S=self.S,
             V=self.V,
             begin=slot.begin,

@@ -13,7 +13,6 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import State, leaves
 from trimtab.core.replies import Tally
 from trimtab.core.threads import one_thread
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.loading import load_again
 from trimtab.problems.origin import Origin
 from trimtab.problems.problem import Problem, same_problem
@@ -61,7 +60,6 @@ class Shard:
         self.setup = setup
         self.problem = _load_problem(setup)
         self.device = self.problem.x0(0).device
-        self.can = capabilities(self.problem)
         self.inner = choose(self.problem, setup.S)
         self.states = ClientStates(setup.memory)
         self.tapes = Tapes()
@@ -194,7 +192,6 @@ class Shard:
 
         return Exchange(
             problem=self.problem,
-            can=self.can,
             program=program,
             broadcast=unpack(broadcast, self.device),
             state=state,
@@ -205,7 +202,7 @@ class Shard:
             r=r,
             number=number,
             tapes=self.tapes,
-            work=Work(self.can),
+            work=Work(self.problem),
             new_state=lambda: new,
             slow=slow,
             store=self.states,

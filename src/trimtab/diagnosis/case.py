@@ -50,7 +50,7 @@ class Case:
     @property
     def quadratic(self) -> bool:
         """Whether the Hessians are the same everywhere."""
-        return self.panel.can.constant_hessians
+        return self.panel.problem.constant_hessians
 
     @property
     def some_clients(self) -> bool:
@@ -97,9 +97,9 @@ def begin(
     cross_device: bool = False,
 ) -> Case:
     """Return what is known at the start."""
-    f0 = panel.can.loss(x0)
+    f0 = panel.loss(x0)
     case = Case(problem, panel, budget, S, seed, x0, f0, eps, cross_device, x0, x0, f0)
-    if not panel.can.symmetric:
+    if not panel.problem.symmetric:
         case.doubts.append(NO_GRADIENTS)
     return case
 
@@ -108,9 +108,9 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     """Find the optimum, or the point to measure at where there is none."""
     search = optimum.best_point(case.panel, case.x0, case.budget, out_of_time)
     best, reached = search.x, search.reached
-    least = case.panel.can.loss(best)
+    least = case.panel.loss(best)
     case.aim_below(least)
-    unknown = case.panel.can.symmetric and case.panel.can.optimum is None
+    unknown = case.panel.problem.symmetric and case.panel.problem.x_star is None
     if not out_of_time() and unknown and _flat(case, best, out_of_time):
         near = (passed.x for passed in search.way if passed.f - least <= NEAR * case.eps)
         best = next(near, best)

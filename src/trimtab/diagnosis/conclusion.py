@@ -83,9 +83,7 @@ def _intervals(
 ) -> dict[str, Estimate]:
     """Return the interval of every number, measured or derived."""
     points = measured.points
-    point = (
-        case.where if case.optimum else f"{case.where}, f = {case.panel.can.loss(case.best):.4g}"
-    )
+    point = case.where if case.optimum else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
     sample = intervals.at_point(
         point,
         case.best,
@@ -99,7 +97,7 @@ def _intervals(
         measured.short_of if case.optimum else 0.0,
     )
     numbers = sample.estimates()
-    rates_hold = at if case.panel.can.symmetric else None
+    rates_hold = at if case.panel.problem.symmetric else None
     numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
     if choice is not None and choice.eta is not None:
         numbers |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
@@ -139,7 +137,7 @@ def _forecast(
 ) -> Forecast:
     K = 1 if choice is None else choice.K
     convexity = "not known" if at is None else at.convexity
-    if not case.panel.can.symmetric:
+    if not case.panel.problem.symmetric:
         at, convexity = None, theory.NO_GRADIENTS
     return Forecast(
         rates={} if at is None else theory.rates(at, K),
@@ -206,7 +204,9 @@ def _sentences(
         sure=confidence.sure,
         doubts=confidence.doubts,
         accuracy=reasons.accuracy(plan.choice, holds),
-        about_K=reasons.about_K(plan.choice, at if case.panel.can.symmetric else None, case.eps),
+        about_K=reasons.about_K(
+            plan.choice, at if case.panel.problem.symmetric else None, case.eps
+        ),
     )
 
 

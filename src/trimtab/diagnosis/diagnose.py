@@ -11,7 +11,6 @@ from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
 from trimtab.diagnosis import measure, stages, tables
-from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.conclusion import composed
@@ -19,9 +18,11 @@ from trimtab.diagnosis.diagnosis import Diagnosis
 from trimtab.diagnosis.first_facts import FirstFacts
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.stages import Measured
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
+from trimtab.simulation.executors import choose
 
 
 @task
@@ -54,10 +55,11 @@ def diagnose(
     name = problem if isinstance(problem, str) else "problem"
     if isinstance(problem, str):
         problem = load_problem(problem, seed=seed)
+    problem = as_problem(problem)
     budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     size = _checked_size(problem, S, eps, minutes)
     x0 = _start(problem, x)
-    with one_thread(when=not Abilities(problem).uses_all_cores):
+    with one_thread(when=choose(problem, S=1).threads == "one"):
         diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
     return replace(diagnosis, name=name)
 

@@ -110,7 +110,7 @@ def probe(panel: Panel, sizes: Sequence[int] | None, seed: int) -> Differences:
 
 def _samples(panel: Panel, count: int, seed: int) -> tuple[list[Tensor], list[Tensor]] | None:
     """Return inputs and targets of the first clients, some of each; None if they are no tensors."""
-    problem = panel.can.samples
+    problem = panel.samples
     if problem is None:
         return None
     X, y = list[Tensor](), list[Tensor]()

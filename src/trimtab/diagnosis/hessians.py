@@ -176,7 +176,7 @@ def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | N
     if len(found) < panel.problem.N or out_of_time():
         return None
     H_i = torch.stack(found)
-    return (H_i + H_i.mT) / 2 if panel.can.symmetric else H_i
+    return (H_i + H_i.mT) / 2 if panel.problem.symmetric else H_i
 
 
 def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
@@ -184,7 +184,7 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
     d = panel.problem.d
     if d > DENSE:
         return None
-    assert panel.can.symmetric
+    assert panel.problem.symmetric
     H, seen = torch.zeros(d, d, dtype=torch.float64), 0
     if not out_of_time():
         for H_i in _matrices(panel, x, out_of_time):
@@ -195,7 +195,7 @@ def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | No
 
 def _matrices(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Iterator[Tensor]:
     """Yield Hess_i in float64 for one client after the other, until the time is over."""
-    closed = panel.can.hessian
+    closed = panel.problem.client_hessian
     if closed is None:  # Each row is Hess_i times a unit vector, so it is a column of Hess_i.
         for columns in panel.all_products(x, torch.eye(panel.problem.d).to(x), out_of_time):
             yield columns.cpu().double().T

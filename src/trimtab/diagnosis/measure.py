@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.budget import OutOfTime
-from trimtab.diagnosis.panel import Panel, gradients
+from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.resampling import Draws
 from trimtab.diagnosis.theory import weighted
 from trimtab.problems.problem import Problem
@@ -80,7 +80,7 @@ def at_point(panel: Panel, x: Vector, sampled_clients: bool = False) -> Gradient
     mean = weighted(p, rows)
     apart = (rows - mean).norm(dim=1).cpu().double()
     if panel.halves is not None:
-        first, second = (gradients(half, x) for half in panel.halves)
+        first, second = (half.gradients(x) for half in panel.half_panels)
         halves = first, second
     products = inner_products(p, rows, halves)
     square = float(products.spread(p))
@@ -179,9 +179,9 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
     if not squares:
         return BatchNoise()
     found = _rooted([float(panel.p @ each) for each in squares], torch.stack(squares))
-    if panel.halves is None or panel.can.samples is None:
+    if panel.halves is None or panel.samples is None:
         return found
-    sizes = [panel.can.samples.clients.size(i) for i in range(panel.problem.N)]
+    sizes = [panel.samples.clients.size(i) for i in range(panel.problem.N)]
     return replace(found, samples=torch.tensor(sizes, dtype=torch.float64))
 
 

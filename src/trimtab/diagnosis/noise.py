@@ -41,7 +41,7 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
     With equal weights that is the mean of the C_i.
     """
     problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
-    quadratic, samples = panel.can.closed_forms, panel.can.samples
+    quadratic, samples = panel.closed_forms, panel.samples
     if quadratic is not None:
         same = torch.eye(d, dtype=torch.float64) * quadratic.sigma**2 / d
         return float(share.sum()) * same
@@ -96,4 +96,4 @@ def noise_law(
     C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
-    return NoiseLaw(C, hessians.lyapunov(C, symmetric=panel.can.symmetric))
+    return NoiseLaw(C, hessians.lyapunov(C, symmetric=panel.problem.symmetric))

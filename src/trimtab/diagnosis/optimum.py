@@ -9,12 +9,10 @@ import torch
 from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, lanczos
 from trimtab.diagnosis.lbfgs import minimise
 from trimtab.diagnosis.panel import Panel
-from trimtab.problems.problem import Problem
 from trimtab.simulation import Diverged, simulate
 
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
@@ -56,7 +54,7 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
     if size == 0:
         return Spectrum((0.0,), (1.0,), error=inf, products=1)
     h = torch.finfo(x.dtype).eps ** 0.5 * (1 + float(x.norm())) / size
-    change = panel.can.gradient(x + h * gradient).detach() - gradient
+    change = panel.gradient(x + h * gradient).detach() - gradient
     return Spectrum((float(change.norm()) / (h * size),), (1.0,), error=inf, products=1)
 
 
@@ -89,20 +87,19 @@ class Passed:
 
 
 def descend(
-    problem: Problem, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 1600
+    panel: Panel, x: Vector, out_of_time: OutOfTime = lambda: False, most: int = 1600
 ) -> list[Passed]:
     """Return better and better points, by L-BFGS in float64.
 
     A search along a line may take many gradients, so each of them asks for the time.
     """
-    can = Abilities(problem)
-    known = can.optimum
+    known = panel.problem.x_star
     if known is not None:
-        return [Passed(known, can.loss(known), float(can.gradient(known).norm()))]
-    if not can.symmetric:  # A search along a line wants gradients of f.
+        return [Passed(known, panel.loss(known), float(panel.gradient(known).norm()))]
+    if not panel.problem.symmetric:  # A search along a line wants gradients of f.
         return []
-    search = _Search(can, x, out_of_time)
-    memory = MEMORY if problem.d <= LARGE else 4
+    search = _Search(panel, x, out_of_time)
+    memory = MEMORY if panel.problem.d <= LARGE else 4
     with suppress(_OverError):
         minimise(search.look, x.cpu().double(), memory=memory, most=most)
     return search.way
@@ -111,8 +108,8 @@ def descend(
 class _Search:
     """What L-BFGS saw: the points that were better than all before."""
 
-    def __init__(self, can: Abilities, x: Vector, out_of_time: OutOfTime) -> None:
-        self.can, self.like, self.out_of_time = can, x, out_of_time
+    def __init__(self, panel: Panel, x: Vector, out_of_time: OutOfTime) -> None:
+        self.panel, self.like, self.out_of_time = panel, x, out_of_time
         self.way: list[Passed] = []
         self.start = 0.0  # |grad f| at the start
         self.seen: list[tuple[float, float]] = []  # the least f and |grad f| after each gradient
@@ -122,7 +119,7 @@ class _Search:
         if self.out_of_time():
             raise _OverError
         here = at.to(self.like)
-        loss, gradient = self.can.loss_and_gradient(here)
+        loss, gradient = self.panel.loss_and_gradient(here)
         slope = float(gradient.norm())
         least, flattest = self.seen[-1] if self.seen else (inf, inf)
         if not self.seen:
@@ -158,12 +155,11 @@ class BestPoint:
 
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
-    can = panel.can
-    f, gradient = can.loss_and_gradient(x)
+    f, gradient = panel.loss_and_gradient(x)
     start = Passed(x, f, float(gradient.norm()))
-    way = [start, *descend(panel.problem, x, out_of_time)]
+    way = [start, *descend(panel, x, out_of_time)]
     best = way[-1]
-    reached = best.slope <= REACHED * start.slope or can.optimum is not None
+    reached = best.slope <= REACHED * start.slope or panel.problem.x_star is not None
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
     return BestPoint(best.x, reached, [start, *way[1:][-WAY:]])

@@ -1,6 +1,6 @@
 """Who is measured, and on how much data: all clients on all data, unless that takes too long."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PARTITION, stream
-from trimtab.diagnosis.abilities import AT_ONCE, Abilities
 from trimtab.diagnosis.budget import Budget, OutOfTime
-from trimtab.problems.problem import Problem
+from trimtab.problems.problem import OnePass, Problem
+from trimtab.problems.quadratic import Quadratic
 from trimtab.problems.supervised.problem import Supervised
 
 FEWEST, MOST = 4, 1024  # >= 4 and <= 1024 clients are measured, or all if there are fewer
@@ -22,6 +22,8 @@ PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all
 FEW = 16  # >= 16 samples of a client are measured
 TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
 ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
+AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
+WORTH_A_GRAPH = 4  # a cohort of S >= 4 clients is worth a captured graph
 NUMBERS = 20_000_000  # the products of several clients at once hold <= 20,000,000 numbers
 
 
@@ -34,11 +36,6 @@ class Panel:
     halves: tuple[Problem, Problem] | None = None  # two halves of the data, if they are thinned
 
     @cached_property
-    def can(self) -> Abilities:
-        """What this problem of some clients offers beyond the protocol."""
-        return Abilities(self.problem)
-
-    @cached_property
     def half_panels(self) -> tuple["Panel", ...]:
         """The same clients with either half of their samples."""
         return tuple(Panel(half, self.clients) for half in self.halves or ())
@@ -47,6 +44,79 @@ class Panel:
     def p(self) -> Tensor:
         """The weights of the clients, in float64."""
         return self.problem.weights
+
+    # -- what the problem offers; some of it is costly to find out, so it is kept
+
+    @property
+    def closed_forms(self) -> Quadratic | None:
+        """The problem itself if its losses are quadratic, so that B and the noise are known."""
+        return self.problem if isinstance(self.problem, Quadratic) else None
+
+    @property
+    def samples(self) -> Supervised | None:
+        """The problem itself if its clients hold samples, of which some can be taken."""
+        return self.problem if isinstance(self.problem, Supervised) else None
+
+    @property
+    def steps_in_a_pass(self) -> int | None:
+        """The number of mini-batches in a pass when they are reshuffled; None when i.i.d."""
+        steps, reshuffles = self.problem.steps, self.problem.sampling == "reshuffle"
+        return steps(1) if reshuffles and steps is not None else None
+
+    def executor(self, S: int) -> str:
+        """Return what runs many rounds of S clients fastest: a graph pays sooner than in a few."""
+        return "batched" if self._vectorised and S >= WORTH_A_GRAPH else "auto"
+
+    @cached_property
+    def _one_pass(self) -> OnePass | None:
+        return self.problem.in_one_pass()
+
+    @cached_property
+    def _products_at_once(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
+        return self.problem.chunk_hvp
+
+    @cached_property
+    def gradients_at_once(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
+        """(clients, seed, r) -> the oracle of several clients, where a kernel computes them."""
+        return None if self.problem.kernel is None else self.problem.chunk_oracle
+
+    @cached_property
+    def _batches_at_once(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
+        """(clients, seed, r) -> the same for mini-batches, by a kernel or a captured graph."""
+        return self.problem.chunk_oracle if self._vectorised else self.gradients_at_once
+
+    @cached_property
+    def _vectorised(self) -> bool:
+        """Whether a captured graph computes several clients at once, since no kernel does."""
+        why_not = self.problem.why_not_vectorised
+        return self.problem.kernel is None and why_not is not None and not why_not()
+
+    # -- f
+
+    def loss(self, x: Vector) -> float:
+        """Return f(x)."""
+        return (self._one_pass or self.problem).loss(x)
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Return f(x) and its gradient, in one pass where that can be."""
+        if self._one_pass is not None:
+            return self._one_pass.loss_and_gradient(x)
+        return self.loss(x), self.gradient(x).detach()
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return the gradient of f at x, on all data."""
+        at_once, weights = self.gradients_at_once, self.problem.weights
+        if self._one_pass is not None:
+            return self._one_pass.loss_and_gradient(x)[1]
+        if at_once is None:
+            return self.problem.gradient(x)
+        total = torch.zeros_like(x)
+        for some in torch.split(torch.arange(self.problem.N), AT_ONCE):
+            rows = at_once(some.tolist(), 0, 1)(x)
+            total += weights[some].to(rows) @ rows
+        return total
+
+    # -- the clients' gradients and Hessians
 
     def products(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return Hess_i at x times each row of V."""
@@ -65,7 +135,7 @@ class Panel:
         time is; after that, there are no more when it is over. clients: all, or these in turn.
         """
         every = torch.tensor(range(self.problem.N) if clients is None else clients)
-        at_once = 1 if self.can.products_at_once is None else AT_ONCE
+        at_once = 1 if self._products_at_once is None else AT_ONCE
         at_once = max(1, min(at_once, NUMBERS // (V.shape[-2] * V.shape[-1])))
         begun = False
         for some in torch.split(every, at_once):
@@ -80,7 +150,7 @@ class Panel:
 
     def _products(self, clients: list[int], x: Vector, V: Tensor) -> Tensor:
         """Return the Hessians of some clients times rows, (m, d) for all or (s, m, d)."""
-        at_once = self.can.products_at_once
+        at_once = self._products_at_once
         if at_once is not None:
             with suppress(RuntimeError):  # One after the other there are other ways.
                 return at_once(clients, x, V).detach()
@@ -98,21 +168,25 @@ class Panel:
 
     def gradients(self, x: Vector) -> Tensor:
         """Return the gradients of all clients, one in each row."""
-        return gradients(self.problem, x)
+        N, at_once, gradient = self.problem.N, self.gradients_at_once, self.problem.client_gradient
+        if at_once is None:
+            return torch.stack([gradient(i, x).detach() for i in range(N)])
+        parts = torch.split(torch.arange(N), AT_ONCE)
+        return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
 
     def gradients_of(self, clients: list[int], points: Tensor) -> Tensor:
         """Return the gradients of some clients, each at a point of its own."""
-        at_once = self.can.gradients_at_once
+        at_once = self.gradients_at_once
         if at_once is not None:
             return at_once(clients, 0, 1)(points)
         pairs = zip(clients, points, strict=True)
-        return torch.stack([self.can.client_gradient(i, y).detach() for i, y in pairs])
+        return torch.stack([self.problem.client_gradient(i, y).detach() for i, y in pairs])
 
     def batch_gradients(
         self, x: Vector, seed: int, r: int, out_of_time: OutOfTime
     ) -> Tensor | None:
         """Return a mini-batch gradient of each client; None if the time is over before the end."""
-        at_once, rows = self.can.batches_at_once, list[Tensor]()
+        at_once, rows = self._batches_at_once, list[Tensor]()
         for some in torch.split(torch.arange(self.problem.N), AT_ONCE if at_once else 1):
             if out_of_time():
                 return None
@@ -124,63 +198,18 @@ class Panel:
         return torch.cat(rows)
 
 
-def gradients(problem: Problem, x: Vector) -> Tensor:
-    """Return the gradients of all clients, one in each row."""
-    can = Abilities(problem)
-    at_once, gradient = can.gradients_at_once, can.client_gradient
-    if at_once is None:
-        return torch.stack([gradient(i, x).detach() for i in range(problem.N)])
-    parts = torch.split(torch.arange(problem.N), AT_ONCE)
-    return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
-
-
 def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
     """Return Hess_i at x times each row of V (or times V).
 
-    By the problem's own `client_hvp`; else by differentiating its gradient, if autograd can; else
-    by differences of its gradient. (Autograd gives products with the transposed matrix, so it is
-    asked only where that is the same. Not every operation of torch can be differentiated twice.)
+    The default of `Problem` serves where a problem's own products raise RuntimeError, since not
+    every operation of torch can be differentiated twice.
     """
-    can = Abilities(problem)
-    products = can.hessian_products
     try:
-        if products is not None:
-            return products(i, x, V).detach()
-        if can.symmetric:
-            twice = _differentiated(can, i, x, V)
-            if twice is not None:
-                return twice
+        return problem.client_hvp(i, x, V).detach()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
-        pass
-    rows = V.reshape(-1, problem.d)
-    return torch.stack([_difference(can, i, x, v) for v in rows]).view(V.shape)
-
-
-def _differentiated(can: Abilities, i: int, x: Vector, V: Tensor) -> Tensor | None:
-    """Return Hess_i at x times each row of V by autograd; None if the gradient has no graph."""
-    with torch.enable_grad():
-        leaf = x.detach().clone().requires_grad_()
-        gradient = can.client_gradient(i, leaf)
-        if not gradient.requires_grad:
-            return None
-        parts = [
-            torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
-            for v in V.reshape(-1, len(x))
-        ]
-        return torch.stack(parts).view(V.shape)
-
-
-def _difference(can: Abilities, i: int, x: Vector, v: Vector) -> Vector:
-    """Return Hess_i at x times v, by a central difference of the gradient."""
-    size = float(v.norm())
-    if size == 0:
-        return torch.zeros_like(v)
-    h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
-    ahead, behind = (can.client_gradient(i, x + sign * h * v).detach() for sign in (1, -1))
-    difference: Tensor = (ahead - behind) / (2 * h)
-    return difference
+        return Problem.client_hvp(problem, i, x, V)
 
 
 def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
@@ -192,7 +221,7 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
         budget.note(f"{most} of the {N} clients were measured, drawn at random.")
-    samples = Abilities(problem).samples
+    samples = problem if isinstance(problem, Supervised) else None
     rows = None if samples is None else _samples(samples, clients, budget)
     if samples is None or rows is None:
         return Panel(problem if len(clients) == N else _Some(problem, clients), clients)
@@ -241,21 +270,15 @@ def thinned(
     return Panel(whole, clients, (half, other))
 
 
-class _Some:
+class _Some(Problem):
     """Some clients of a problem as a problem."""
 
     def __init__(self, problem: Problem, clients: Sequence[int]) -> None:
-        self.whole, self.clients, self.can = problem, list(clients), Abilities(problem)
+        self.whole, self.clients = problem, list(clients)
         self.N, self.d = len(clients), problem.d
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
-        self.symmetric = self.can.symmetric
-        products = self.can.hessian_products
-        if products is not None:
-            self.client_hvp = lambda i, x, V: products(self.clients[i], x, V)
-        at_once = self.can.products_at_once
-        if at_once is not None:
-            self.chunk_hvp = lambda some, x, V: at_once([self.clients[i] for i in some], x, V)
+        self.symmetric = problem.symmetric
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)
@@ -264,12 +287,22 @@ class _Some:
         return self.whole.oracle(self.clients[i], seed, r)
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
-        return self.can.client_gradient(self.clients[i], x)
+        return self.whole.client_gradient(self.clients[i], x)
 
     def client_loss(self, i: int, x: Vector) -> float:
-        return self.can.client_loss(self.clients[i], x)
+        return self.whole.client_loss(self.clients[i], x)
+
+    def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
+        return self.whole.client_hvp(self.clients[i], x, V)
+
+    @property
+    def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
+        at_once = self.whole.chunk_hvp
+        if at_once is None:
+            return None
+        return lambda some, x, V: at_once([self.clients[i] for i in some], x, V)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
         if client is not None:
             return self.whole.evaluate(x, self.clients[client])
-        return {"loss": Abilities(self).loss(x)}
+        return {"loss": self.loss(x)}

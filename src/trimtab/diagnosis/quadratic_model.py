@@ -111,7 +111,7 @@ def build(
         b=-pulls.cpu().double(),
         start=(Q @ error).cpu().double(),
         sigma=0.0,
-        steps=panel.can.steps_in_a_pass,
+        steps=panel.steps_in_a_pass,
     )
 
 

@@ -156,7 +156,7 @@ def confidence(
     if plan.choice is None:
         return Confidence("there is no advice.", doubts)
     agrees = _agrees(plan.favourite, plan.choice)
-    doubts += _doubts_about_choice(plan, agrees, reach, modelled=case.panel.can.symmetric)
+    doubts += _doubts_about_choice(plan, agrees, reach, modelled=case.panel.problem.symmetric)
     if plan.favourite is None:
         return Confidence("not sure; run `trimtab compare`.", doubts)
     only = ""

@@ -9,7 +9,6 @@ import torch
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, prediction, stationary
-from trimtab.diagnosis.abilities import Abilities
 from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
 from trimtab.diagnosis.choice import ALIKE, CHANGES
@@ -122,7 +121,7 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
     case.pass_seconds = case.step_seconds = min(seconds)
     if case.short:
         budget.note("The time sufficed for little more than a few rounds.")
-    elif case.panel.can.symmetric and not budget.out_of_time(CURVATURE):
+    elif case.panel.problem.symmetric and not budget.out_of_time(CURVATURE):
         until = budget.until(CURVATURE)
         # The seed is not the case's: rounds that begin with this step lead all seeds to one point.
         steep = optimum.steepest(case.panel, case.x0, 0, until, first.mean)
@@ -134,8 +133,8 @@ def first_facts(
 ) -> Generator[FirstFacts, None, Early]:
     """Tell what is cheap to know: sizes, how the data differ, gradients after a few rounds."""
     panel, problem, budget = case.panel, case.problem, case.budget
-    count = Abilities(problem).sample_count
-    sizes = () if count is None else tuple(count(i) for i in panel.clients)
+    samples = problem.samples
+    sizes = () if samples is None else tuple(samples(i)[0] for i in panel.clients)
     found = probe(panel, sizes or None, case.seed)
     soon = budget.until(min(LOOK, SOON / budget.seconds))
     x = None
@@ -201,7 +200,7 @@ def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, He
     if case.short or case.budget.out_of_time(HESSIANS):
         case.budget.note("There was no time for the Hessians of single clients.")
         return HessiansSeen(by_mean_alone(case.panel, steep), None)
-    if not case.panel.can.symmetric:
+    if not case.panel.problem.symmetric:
         return _not_symmetric(case, steep)
     here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, WORST)
     if case.quadratic or case.best is case.x0:
@@ -264,7 +263,7 @@ def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]
     moved, L = measured.here.moved, measured.hessians.L
     leave_the_optimum(case, float(moved.norm(dim=1).max()) / L or 1.0, L)
     pull = stationary.pull_of(case.panel, case.best, moved)
-    if not case.panel.can.symmetric:
+    if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
     quadratic = prediction.build(case, moved, pull, noisy, (BASIS, MODEL))

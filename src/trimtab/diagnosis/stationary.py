@@ -8,7 +8,6 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis import noise, quadratic_model, theory
-from trimtab.diagnosis.abilities import AT_ONCE
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.choice import Choice
@@ -17,7 +16,7 @@ from trimtab.diagnosis.lanczos import conjugate_gradients
 from trimtab.diagnosis.measure import Gradients
 from trimtab.diagnosis.model_rounds import KS
 from trimtab.diagnosis.noise import NoiseLaw
-from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.panel import AT_ONCE, Panel
 from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
 
@@ -100,7 +99,7 @@ def by_K(bias: Bias, model: QuadraticModel | None, choice: Choice | None) -> tup
 
 def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
     """Return |Hess^-1 pull|, leaving out directions in which f is flat."""
-    if hessians.matrix is not None and not case.panel.can.symmetric:
+    if hessians.matrix is not None and not case.panel.problem.symmetric:
         return float(torch.linalg.solve(hessians.matrix, pull.cpu().double()).norm())
     if hessians.matrix is not None:
         values, U = hessians.eigen
@@ -145,18 +144,18 @@ def _with_noise(
     third derivatives vanish, and left out elsewhere.
     """
     panel = case.panel
-    by_noise = 0.0 if panel.can.constant_hessians else None
+    by_noise = 0.0 if panel.problem.constant_hessians else None
     spread = torch.zeros(())
     if at.S < at.N:
         rows = here.rows.cpu().double()
         of_all = (noise.counted(panel.p)[:, None] * rows).T @ rows
-        spread = hessians.lyapunov(of_all, symmetric=panel.can.symmetric).trace()
+        spread = hessians.lyapunov(of_all, symmetric=panel.problem.symmetric).trace()
 
     def trace(algorithm: str) -> float:
         """Return the trace of the solution, which depends linearly on C and the spread."""
         return eta * float(theory.sampled_noise(law.V.trace(), spread, algorithm, K, at.N, at.S))
 
-    if panel.can.steps_in_a_pass is not None:
+    if panel.steps_in_a_pass is not None:
         case.budget.note(
             "The stationary variance is that of i.i.d. mini-batches; reshuffled ones have less."
         )
@@ -176,7 +175,7 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
     panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
     eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
-    at_once = 1 if panel.can.gradients_at_once is None else AT_ONCE
+    at_once = 1 if panel.gradients_at_once is None else AT_ONCE
     for some in torch.split(torch.arange(panel.problem.N), at_once):
         ends = x.expand(len(some), -1)
         for _ in range(K):

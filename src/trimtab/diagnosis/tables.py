@@ -43,7 +43,7 @@ def of_points(
         ).estimates()
         return PointRow(
             where=where,
-            loss=panel.can.loss(x),
+            loss=panel.loss(x),
             zeta=at.zeta,
             G=at.G,
             B=B,
@@ -62,7 +62,7 @@ def of_points(
         rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
         ratios.append(ratio)
     rows.append(row(case.where, case.best, here, None, best))
-    exact = panel.can.closed_forms if case.budget.decomposes(problem.d, until) else None
+    exact = panel.closed_forms if case.budget.decomposes(problem.d, until) else None
     if exact is not None:
         return Points(tuple(rows), exact.B)
     return Points(tuple(rows), max(float(r.of(panel.p)) for r in ratios), tuple(ratios))

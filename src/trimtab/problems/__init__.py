@@ -1,7 +1,7 @@
 """What is optimised: quadratics and linear systems in closed form, any nn.Module on clients' data.
 
-`problem` says what a problem must have, `capabilities` what it may have besides; `names`,
-`catalogue` and `loading` find problems by name. Imports compute, core, errors, _files and
+`problem` has the base class, `adapter` makes one of objects of other classes; `names`, `catalogue`
+and `loading` find problems by name. Imports compute, core, errors, _files and
 _importing. Names are found on first use.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_FORM = 2  # version 0.1.0 wrote one hash for all parts, which counts as form 1
+_FORM = 2  # It rises when the same problem would give other parts.
 _WORDS = {
     "module": "the module differs",
     "start": "the parameters or buffers of the module differ",
@@ -58,7 +58,7 @@ def line(kind: str, parts: Mapping[str, Any]) -> str:
 
 
 def is_line(stored: str) -> bool:
-    """Tell whether a stored fingerprint has named parts; version 0.1.0's have none."""
+    """Return whether a stored fingerprint has named parts."""
     return stored.partition(" ")[0].endswith(f"/{_FORM}")
 
 

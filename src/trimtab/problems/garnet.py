@@ -15,7 +15,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
 from trimtab.problems.fingerprint import line
 from trimtab.problems.linear_system import ERROR, LinearSystem
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 
 BRANCHES = 4  # a state leads to <= 4 others under the policy, besides its neighbour
 NEIGHBOUR = 0.1  # it leads to its neighbour on a ring with a chance >= 0.1, so all are visited
@@ -23,7 +23,7 @@ NEIGHBOUR = 0.1  # it leads to its neighbour on a ring with a chance >= 0.1, so 
 Sampling = Literal["iid", "markov"]
 
 
-class GarnetTD:
+class GarnetTD(Problem):
     """TD(0) of N clients, x the weights of the features; x* solves the mean of their equations.
 
     Client i has the transitions (1 - h) P + h P_i and the rewards (1 - h) r + h r_i, where h is

@@ -17,12 +17,12 @@ from trimtab.core.streams import NOISE, stream
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_tensors
 from trimtab.problems.metrics import Metric
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 
 ERROR = Metric("error", higher=False, low=0.0)
 
 
-class LinearSystem:
+class LinearSystem(Problem):
     """N linear systems with matrices A (N, d, d) and vectors b (N, d); x* solves their mean.
 
     noise: the covariance of what g(y, k) adds to A_i y - b_i, i.i.d. and Gaussian: (N, d, d), or

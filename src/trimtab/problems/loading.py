@@ -15,6 +15,7 @@ from trimtab._importing import describe_error, load, sibling_imports, source_loc
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems import catalogue
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.names import PROBLEMS
 from trimtab.problems.origin import Origin, remember
 from trimtab.problems.origin import origin_of as origin_of
@@ -64,7 +65,7 @@ def load_again(origin: Origin) -> Problem:
     >>> load_again(origin_of(small)).batch
     16
     """
-    problem: Any = load_problem(origin.spec, **origin.options)
+    problem: Any = as_problem(load_problem(origin.spec, **origin.options))
     for step, arguments, words in origin.steps:
         if step == "judged_by":
             problem = judged_by(problem, *arguments)

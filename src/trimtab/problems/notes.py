@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem
 
@@ -18,12 +17,10 @@ def notes(problem: Problem, metric: Metric) -> list[str]:
     >>> notes(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), LOSS)
     ["all clients weigh the same (the papers' default)."]
     """
-    can = capabilities(problem)
-    shares = can.class_shares if metric.name == ACCURACY.name else None
-    classes = None if shares is None else shares()
+    classes = problem.class_shares() if metric.name == ACCURACY.name else None
     found = [] if classes is None else _unbalanced(*classes)
-    columns = [] if can.columns is None else [f"columns: {can.columns}."]
-    return [*found, *columns, _weights(problem.weights, can.weighing)]
+    columns = [] if problem.columns is None else [f"columns: {problem.columns}."]
+    return [*found, *columns, _weights(problem.weights, problem.weighing)]
 
 
 def _unbalanced(labels: str, shares: Tensor) -> list[str]:

@@ -7,7 +7,6 @@ the problem and S alone: no clock, no number of cores, so that bits depend on ne
 from dataclasses import dataclass, replace
 
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 
 WORTH_A_GRAPH = 8  # a cohort of S >= 8 clients is worth a graph
@@ -35,20 +34,19 @@ def path_of(problem: Problem, S: int) -> Path:
     >>> path_of(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), S=2).name
     'loop'
     """
-    can = capabilities(problem)
-    if can.play is not None:
+    if problem.kernel is not None:
         return Path("kernel", "batched", "a compiled kernel runs the local steps on all cores")
     passed_over: list[str] = []
-    if can.why_no_kernel is not None:
-        passed_over.append(f"kernel: {can.why_no_kernel()}")
-    if can.why_not_vectorised is not None:
+    if problem.why_no_kernel is not None:
+        passed_over.append(f"kernel: {problem.why_no_kernel()}")
+    if problem.why_not_vectorised is not None:
         few = f"S = {S} clients a round are fewer than {WORTH_A_GRAPH}; take more of them"
-        why_not = few if S < WORTH_A_GRAPH else can.why_not_vectorised()
+        why_not = few if S < WORTH_A_GRAPH else problem.why_not_vectorised()
         if not why_not:
             why = "the gradients of a chunk of clients are one graph, captured once and replayed"
             return Path("captured vmap", "batched", why, tuple(passed_over))
         passed_over.append(f"captured vmap: {why_not}")
-    return replace(_one_by_one(problem.d, S, can.threads), passed_over=tuple(passed_over))
+    return replace(_one_by_one(problem.d, S, problem.threads), passed_over=tuple(passed_over))
 
 
 def _one_by_one(d: int, S: int, threads: bool) -> Path:

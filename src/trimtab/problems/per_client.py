@@ -1,6 +1,8 @@
 """How a model serves the clients one by one: the mean, the worst of them, and the spread."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from inspect import signature
 from math import ceil, isfinite, isnan, nan
 from typing import Any
 
@@ -8,7 +10,6 @@ import torch
 
 from trimtab._files import plain
 from trimtab.core import Vector
-from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
 
@@ -49,12 +50,11 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
     >>> found.mean, found.worst, found.worst_client
     (-0.5, 0.5, 0)
     """
-    can = capabilities(problem)
-    if can.client_metrics is None:
+    if not _takes_client(problem.evaluate):
         return None
     values = []
     for i in range(problem.N):
-        measured = can.client_metrics(i, x)
+        measured = problem.evaluate(x, client=i)
         if metric.name not in measured:
             return None
         values.append(float(measured[metric.name]))
@@ -70,28 +70,38 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
         worst=values[tenth[0]] if tenth else nan,
         worst_client=tenth[0] if tenth else None,
         spread=_deviation([values[i] for i in defined]),
-        on=_measured_on(can, problem.N),
-        groups=_groups(can, values),
+        on=_measured_on(problem),
+        groups=_groups(problem, values),
         values=tuple(values),
     )
 
 
-def _groups(can: Capabilities, values: list[float]) -> dict[str, float | None] | None:
+def _takes_client(evaluate: Callable[..., Any]) -> bool:
+    """Return whether a function has a parameter `client`."""
+    try:
+        parameters = signature(evaluate).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "client" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _groups(problem: Problem, values: list[float]) -> dict[str, float | None] | None:
     """Return the mean of each group, in the order in which groups first occur."""
-    if can.groups is None:
+    if problem.groups is None:
         return None
     members: dict[str, list[float]] = {}
-    for label, value in zip(can.groups, values, strict=True):
+    for label, value in zip(problem.groups, values, strict=True):
         members.setdefault(str(label), []).extend([] if isnan(value) else [value])
     means = {label: _mean(inside) for label, inside in members.items()}
     return {label: mean if isfinite(mean) else None for label, mean in means.items()}
 
 
-def _measured_on(can: Capabilities, N: int) -> str | None:
-    if can.own_test is None:
+def _measured_on(problem: Problem) -> str | None:
+    has_own_test = problem.has_own_test
+    if has_own_test is None:
         return None
-    own = sum(can.own_test(i) for i in range(N))
-    if own in (0, N):
+    own = sum(has_own_test(i) for i in range(problem.N))
+    if own in (0, problem.N):
         return _OWN if own else _TRAINING
     return f"{_OWN} of {own} clients, {_TRAINING} of the others"
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trimtab._files import plain
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 
 MOST = 2000  # <= 2000 clients are described one by one
@@ -47,18 +46,18 @@ def population_of(problem: Problem) -> Population:
     >>> population_of(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
     Population(N=2, d=1, weights=(0.5, 0.5), weighing=None, sizes=(), batches=(), labels=None)
     """
-    can = capabilities(problem)
     if problem.N > MOST:
-        return Population(problem.N, problem.d, weighing=can.weighing)
-    samples = [] if can.samples is None else [can.samples(i) for i in range(problem.N)]
+        return Population(problem.N, problem.d, weighing=problem.weighing)
+    count = problem.samples
+    samples = [] if count is None else [count(i) for i in range(problem.N)]
     return Population(
         N=problem.N,
         d=problem.d,
         weights=tuple(float(p) for p in problem.weights),
-        weighing=can.weighing,
+        weighing=problem.weighing,
         sizes=tuple(n for n, _ in samples),
         batches=tuple(b for _, b in samples),
-        labels=_labels(None if can.label_counts is None else can.label_counts()),
+        labels=_labels(problem.label_counts()),
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from hashlib import sha256
 from math import sqrt
 from typing import Any
 
@@ -13,10 +12,10 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_tensors
-from trimtab.problems.problem import normalised
+from trimtab.problems.problem import Problem, normalised
 
 
-class Quadratic:
+class Quadratic(Problem):
     """N quadratics with Hessians A (N, d, d) and vectors b (N, d); full gradients plus noise.
 
     A may also be given as diagonals (N, d) or, for d = 1, as numbers (N,). The A_i may be singular
@@ -125,13 +124,6 @@ class Quadratic:
         parts = {"N": self.N, "d": self.d, "sigma": self.sigma, "dtype": self.b.dtype}
         tensors = {"A": self.A, "b": self.b, "weights": self.weights}
         return line("Quadratic", parts | {n: hashed_tensors([t]) for n, t in tensors.items()})
-
-    def old_fingerprint(self) -> str:
-        """Return what version 0.1.0 called the fingerprint."""
-        digest = sha256(repr((self.sigma, self.b.dtype)).encode())
-        for part in (self.A, self.b, self.weights.contiguous()):
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-        return f"Quadratic N={self.N} d={self.d} {digest.hexdigest()[:16]}"
 
     # -- closed forms
 

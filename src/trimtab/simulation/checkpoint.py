@@ -20,7 +20,6 @@ from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, same_problem
-from trimtab.problems.problem import fingerprint as fingerprint
 from trimtab.simulation.sampling import FUNCTION
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def save(sim: "Simulation", path: Path) -> None:
         "format": WITH_SNAPSHOTS if kept else FORMAT,
         "results": RESULTS,
         "algorithm": repr(sim.algorithm),
-        "problem": fingerprint(sim.problem),
+        "problem": sim.problem.fingerprint,
         "r": sim.r,
         "S": sim.S,
         "seed": sim.seed,

@@ -11,7 +11,7 @@ from trimtab.core import Algorithm, Gradient, Program, State, Vector, leaves, nb
 from trimtab.core.hyper import settings_of, step_size
 from trimtab.core.oracle import server_random
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities, capabilities
+from trimtab.problems.problem import Problem
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
 from trimtab.simulation.sampling import responding_clients
@@ -54,11 +54,9 @@ class Cohort:
         )
         if not self.responding:
             raise NoRepliesError
-        states, can = sim.states, capabilities(sim.problem)
-        work = Work(can)
+        states, work = sim.states, Work(sim.problem)
         exchange = Exchange(
             sim.problem,
-            can,
             program,
             broadcast,
             self._state,
@@ -140,8 +138,8 @@ class Work:
     operations, is counted from its last start. Several threads may count different clients.
     """
 
-    def __init__(self, can: Capabilities) -> None:
-        self._can = can
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._done: dict[int, int] = {}
         self._elsewhere = 0
 
@@ -179,11 +177,11 @@ class Work:
         return g
 
     def _size(self, i: int) -> Size:
-        samples = self._can.samples
+        samples = self._problem.samples
         if samples is None:
             return lambda k: 1
         n, b = samples(i)
-        if not self._can.reshuffles or n <= b:
+        if self._problem.sampling != "reshuffle" or n <= b:
             return lambda k: n if k is None else b
         in_a_pass = ceil(n / b)
         return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))

@@ -12,6 +12,7 @@ from time import perf_counter
 import torch
 
 from trimtab.core import Algorithm, Gradient, Vector
+from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.evaluation import weighted_mean
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation import Round, Rounds, Simulation
@@ -39,27 +40,12 @@ def local(measured: Measured) -> Measured | None:
     return Measured(alone, alone.look, measured.split, alone.evaluate, AloneSimulation)
 
 
-@dataclass(frozen=True)
-class Alone:
+class Alone(Problem):
     """Every client has a model of its own: x has one row for each; metrics are their mean."""
 
-    problem: Supervised
-    look_at_one: Look
-
-    @property
-    def N(self) -> int:
-        """How many clients there are."""
-        return self.problem.N
-
-    @property
-    def d(self) -> int:
-        """The length of one client's x."""
-        return self.problem.d
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """The p_i."""
-        return self.problem.weights
+    def __init__(self, problem: Supervised, look_at_one: Look) -> None:
+        self.problem, self.look_at_one = problem, look_at_one
+        self.N, self.d, self.weights = problem.N, problem.d, problem.weights
 
     def x0(self, seed: int = 0) -> Vector:
         """Return the start, a row for each client."""

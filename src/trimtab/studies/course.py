@@ -7,7 +7,6 @@ from typing import Any
 from trimtab.core import Vector
 from trimtab.core.hyper import step_size
 from trimtab.core.task import Note
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.per_client import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.budget import Clock
@@ -213,7 +212,7 @@ class Course:
     def _per_client(self) -> dict[str, Any] | None:
         """Return how the last model that was scored serves the clients."""
         problem = self.study.measured.problem
-        if self._last_x is None or capabilities(problem).samples is None:
+        if self._last_x is None or problem.samples is None:
             return None
         found = per_client(problem, self._last_x, self.goal.metric)
         return None if found is None else found.to_json()

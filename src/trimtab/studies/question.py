@@ -10,6 +10,7 @@ from safetensors.torch import load, save
 
 from trimtab.algorithms.registry import decode, encode, kind
 from trimtab.errors import BadArgument
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import anywhere
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
@@ -46,7 +47,7 @@ class Question:
     def study(self, folder: Path | None, resume: bool) -> Study:
         """Return the study: the problem split, the goal, a lane for each algorithm."""
         problem = self.problem.made[0] if isinstance(self.problem, Recipe) else self.problem
-        measured = held_out(problem, self.split, self.rounds.seed, self.metric)
+        measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
         goal = replace(goal_of(measured.problem, self.target), unit=unit_of(self.prefer))
         given = {"base": self.base, "eta_g": self.eta_g}
         return Study(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem_and_target
 from trimtab.problems.problem import Problem
 from trimtab.studies.start import weighted
@@ -30,4 +31,4 @@ class Recipe:
         problem, target = load_problem_and_target(
             self.spec, partition=self.partition, batch=self.batch, data=self.data, seed=self.seed
         )
-        return weighted(problem, self.weights), target
+        return weighted(as_problem(problem), self.weights), target

@@ -34,7 +34,7 @@ from trimtab._files import (
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
-from trimtab.problems.problem import Problem, fingerprint, same_problem
+from trimtab.problems.problem import Problem, same_problem
 from trimtab.simulation.executors import Executor
 
 FORMAT = 1
@@ -168,7 +168,7 @@ def open_folder(
     """
     folder, plainly = path.parent, plain(settings)
     if not path.exists():
-        marked = {} if problem is None else {"fingerprint": fingerprint(problem)}
+        marked = {} if problem is None else {"fingerprint": problem.fingerprint}
         _start_folder(path, kind, plainly | marked)
         return False
     if not resume:

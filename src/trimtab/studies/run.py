@@ -10,7 +10,7 @@ from trimtab.algorithms.registry import kind
 from trimtab.core import Algorithm, Vector
 from trimtab.core.task import task
 from trimtab.errors import BadArgument
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.notes import notes
 from trimtab.problems.per_client import per_client
 from trimtab.problems.population import population_of
@@ -65,11 +65,11 @@ def run(
     R, patience = round_count(R), _checked_patience(patience)
     if save not in SAVE:
         raise BadArgument("save", "{save:{_given}}; pass best, last or both.", _given=repr(save))
-    given = problem
+    given = problem = as_problem(problem)
     if metric is not None:
         problem = judged_by(problem, metric)
     problem, held_out = _split(problem, split, patience is not None or save == "best", seed)
-    validate = None if held_out == "none" else capabilities(problem).validate
+    validate = None if held_out == "none" else problem.validate
     goal = goal_of(problem, target)
     rounds = Rounds(
         S=S,
@@ -156,14 +156,14 @@ def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Sp
     if line is None or split == "none":
         return Chosen(goal.name, stopped, None if line is None else line.r)
     test = None
-    if capabilities(trial.problem).has_test:
+    if trial.problem.has_test:
         test = trial.problem.evaluate(_model(trial, line.r))
     return Chosen(goal.name, stopped, line.r, split, dict(line.metrics), test)
 
 
 def _served(trial: Trial, goal: Goal, chosen: Chosen) -> dict[str, Any] | None:
     """Return how the model that was chosen serves the clients, if they have samples."""
-    if chosen.round is None or capabilities(trial.problem).samples is None:
+    if chosen.round is None or trial.problem.samples is None:
         return None
     found = per_client(trial.problem, _model(trial, chosen.round), goal.metric)
     return None if found is None else found.to_json()
@@ -191,14 +191,13 @@ def _split(
     if split is not None and split != "none" and not (isinstance(split, float) and 0 < split < 1):
         sentence = "{split:{_given}}; pass a share of the rows between 0 and 1, or none."
         raise BadArgument("split", sentence, _given=repr(split))
-    can = capabilities(problem)
-    if split == "none" or (split is None and not chooses and can.validate is None):
+    if split == "none" or (split is None and not chooses and not problem.has_validation):
         return problem, "none"
-    if can.validate is not None:
+    if problem.has_validation:
         return problem, "given"
     share = SPLIT if split is None else float(split)
-    parted: Problem = problem if can.split is None else can.split(share, seed)
-    return parted, "none" if capabilities(parted).validate is None else share
+    parted = problem if problem.split is None else problem.split(share, seed)
+    return parted, share if parted.has_validation else "none"
 
 
 def _sentence(entry: Entry, goal: Goal, chosen: Chosen) -> str:

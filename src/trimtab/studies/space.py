@@ -10,7 +10,6 @@ from typing import Any
 
 from trimtab.algorithms.registry import Kind, build
 from trimtab.core import Algorithm, Epochs
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.studies.prior import Prior
 
@@ -80,7 +79,7 @@ def local_steps(problem: Problem) -> tuple[int, ...]:
     >>> local_steps(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
     (4, 1, 16)
     """
-    steps = capabilities(problem).steps
+    steps = problem.steps
     if steps is None or steps(1) == 1:
         return FEW_STEPS
     return tuple(dict.fromkeys(steps(epochs) for epochs in EPOCHS))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trimtab.core import Algorithm, Vector
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import Metric
 from trimtab.problems.notes import notes
 from trimtab.problems.problem import Problem, judged_by
@@ -47,14 +46,14 @@ class Measured:
     @property
     def tested_on(self) -> Literal["test", "training"]:
         """The data of the last numbers."""
-        return "test" if capabilities(self.problem).has_test else "training"
+        return "test" if self.problem.has_test else "training"
 
     def slack(self, x: Vector, metric: Metric) -> float | None:
         """Return half the 90 % interval of a metric at x that comes from the few held-out rows.
 
         0 where nothing is held out, or the problem does not say; None where they are too few.
         """
-        error = None if self.split == "none" else capabilities(self.problem).validation_error
+        error = None if self.split == "none" else self.problem.validation_error
         if error is None:
             return 0.0
         found = error(x, metric.name)
@@ -72,12 +71,10 @@ class Measured:
 def held_out(problem: Problem, split: float | None, seed: int, metric: str | None) -> Measured:
     """Return the problem with a part of its samples held out, by the seed, to be looked at."""
     problem = problem if metric is None else judged_by(problem, metric)
-    can = capabilities(problem)
-    if can.split is None:
+    if problem.split is None:
         return Measured(problem, problem.evaluate, "none", problem.evaluate)
-    given = can.validate is not None
-    kept = problem if split is None or given else can.split(split, seed)
-    look = capabilities(kept).validate
-    if split is None or look is None:  # look is None: each client is too small to spare a sample
+    given = problem.has_validation
+    kept = problem if split is None or given else problem.split(split, seed)
+    if split is None or not kept.has_validation:  # The clients may be too small to spare a sample.
         return Measured(problem, problem.evaluate, "none", problem.evaluate, on_the_end=True)
-    return Measured(kept, look, "given" if given else split, kept.evaluate)
+    return Measured(kept, kept.validate, "given" if given else split, kept.evaluate)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation import Rounds, cohort_size
@@ -66,13 +65,13 @@ def read_model(path: Path, problem: Problem) -> Vector:
         raise ValueError(f"{path}: there is no such file; pass a saved model.") from None
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no model ({error}); pass a safetensors file.") from None
-    can, x = capabilities(problem), problem.x0()
-    if can.state_dict is None or can.vector is None or set(tensors) == {"x"}:
+    x, flatten = problem.x0(), problem.flatten
+    if flatten is None or set(tensors) == {"x"}:
         _check_shapes(path, tensors, {"x": x})
         return tensors["x"].to(x)
-    _check_shapes(path, tensors, can.state_dict(x))
-    start = can.vector(tensors)
-    for name, value in can.state_dict(start).items():
+    _check_shapes(path, tensors, problem.unflatten(x))
+    start = flatten(tensors)
+    for name, value in problem.unflatten(start).items():
         if not torch.equal(value, tensors[name].to(value)):
             raise ValueError(
                 f"{path} has another {name!r} than the problem, where it is frozen; pass a model "

@@ -13,7 +13,6 @@ from torch import Tensor
 from trimtab.core import Algorithm, Vector
 from trimtab.core.hyper import at
 from trimtab.errors import Diverged
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Rounds, Simulation
 from trimtab.studies.events import RoundDone
@@ -159,8 +158,8 @@ class Trial:
 
     def x_of(self, r: int) -> Vector:
         """Return x after the best round, from its file where that is there and can be read."""
-        can, record = capabilities(self.problem), self.record
-        readable = can.state_dict is None or can.vector is not None
+        record = self.record
+        readable = self.problem.flatten is not None
         if readable and record.folder is not None and model_round(record.best) == r:
             return read_model(record.best, self.problem)
         return self.x_after(r)
@@ -188,9 +187,7 @@ class Trial:
             self._best, self._most = (r, x), score
 
     def _tensors(self, x: Vector) -> dict[str, Tensor]:
-        """Return a model as a state_dict, or x where there is no module."""
-        state_dict = capabilities(self.problem).state_dict
-        return {"x": x.clone()} if state_dict is None else state_dict(x)
+        return self.problem.unflatten(x)
 
     def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
         """Return what trials are ranked by.

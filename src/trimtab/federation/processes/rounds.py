@@ -41,8 +41,8 @@ from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.server import SuperLink
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.metrics import ranges_of
+from trimtab.problems.problem import own_metric
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -192,7 +192,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
     """Return the coordinator of the operator's folder."""
     state = federation.folder / job.state
     problem = federation.problem.server_problem()  # its file may register the algorithm
-    standing, can = read_standing(state), capabilities(problem)
+    standing, metric = read_standing(state), own_metric(problem)
     known = federation.roster.staying
     if standing is not None:
         known = [member.name for member in standing.members]
@@ -205,8 +205,8 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         weights=federation.weights,  # type: ignore[arg-type]
         seed=job.seed,
         target=job.target,
-        metric=can.metric,
-        ranges=ranges_of(can.metrics or {}, can.metric),
+        metric=metric,
+        ranges=ranges_of(problem.metrics, metric),
         min_sites=min(job.min_sites, len(known)),
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]

@@ -50,7 +50,6 @@ from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage import files
 from trimtab.federation.storage.policy import Policy
 from trimtab.federation.storage.states import START, StateFile, States
-from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
@@ -150,7 +149,7 @@ class Site:
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
         draws = client_random(seed, index, r, number + 1)
-        pace: LocalSteps = local_steps_of(capabilities(self.problem), index, seed, r)
+        pace: LocalSteps = local_steps_of(self.problem, index, seed, r)
         if self.policy is not None:
             pace = limited(self.policy, pace)
         g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
@@ -259,7 +258,7 @@ class Site:
         index, r = request["index"], request.header.get("r", policy.rounds[0])
         batch = self.problem.samples(index)[1] if isinstance(self.problem, Supervised) else None
         check_round(policy, r, batch)
-        pace = local_steps_of(capabilities(self.problem), index, 0, r)
+        pace = local_steps_of(self.problem, index, 0, r)
         check_algorithm(policy, at(self._algorithm(request), r), pace)
 
     def _algorithm(self, request: Message) -> Any:

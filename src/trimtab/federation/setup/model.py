@@ -7,7 +7,6 @@ from safetensors.torch import save_file
 from trimtab._files import atomic_write
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.problems.capabilities import capabilities
 
 
 def save_model(federation: Federation, out: Path) -> int:
@@ -21,9 +20,7 @@ def save_model(federation: Federation, out: Path) -> int:
         raise ValueError(f"{federation.folder} has no model yet; no round was committed.")
     if out.exists():
         raise ValueError(f"{out} exists; pass another name.")
-    unflatten = capabilities(problem).state_dict
-    x = standing.server.x
-    state = {"x": x} if unflatten is None else unflatten(x)
+    state = problem.unflatten(standing.server.x)
     with atomic_write(out) as part:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
     return standing.r

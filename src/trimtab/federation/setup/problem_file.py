@@ -22,9 +22,9 @@ from trimtab._importing import describe_error, load, source_location
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.metrics import Metric
-from trimtab.problems.problem import Problem, normalised
+from trimtab.problems.problem import Problem, normalised, own_metric
 from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
@@ -122,7 +122,7 @@ class ProblemFile:
                 f"problem in {self.path} returned a {type(made).__name__}; return a Problem, such "
                 "as trimtab.LinearSystem(…)."
             )
-        return made  # type: ignore[no-any-return]
+        return as_problem(made)
 
     def _failed(self, function: str, error: BaseException) -> ValueError:
         """Return an error of trimtab's own as it is, and another one with its place."""
@@ -160,12 +160,12 @@ class ProblemFile:
         return pair[0], pair[1]
 
 
-class _Everywhere:
+class _Everywhere(Problem):
     """A problem of one client in every client's place; each place has random numbers of its own."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.N, self.d = problem, MOST, problem.d
-        self.weights, self.metric = normalised(None, MOST), capabilities(problem).metric
+        self.weights, self.metric = normalised(None, MOST), own_metric(problem)
 
     def x0(self, seed: int = 0) -> Vector:
         """Return the start of the one client's problem."""

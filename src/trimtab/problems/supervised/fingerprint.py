@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -33,7 +32,6 @@ class Identity:
     settings: Mapping[str, Any]  # batch, sampling, l2 and autocast
     code: Mapping[str, str]  # the hashes of loss, metrics and module
     model: FlatModule
-    loss: Loss
     weights: Tensor
     clients: ClientData
     unseen: EvaluationData
@@ -50,23 +48,6 @@ class Identity:
         }
         return line("Supervised", {**sizes, **self.settings, **self.code, **hashes, **self._more()})
 
-    def old_fingerprint(self) -> str:
-        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
-        N, digest, loss = len(self.weights), sha256(), _named(self.loss)
-        settings = (*self.settings.values(), loss)
-        for text in (settings, self.model.module, self.weights.tolist() if N < 1e5 else ""):
-            digest.update(repr(text).encode())
-        for tensor in self._start():
-            update(digest, tensor)
-        test = self.unseen.given
-        for item in (*(self._items or ()), *(() if test is None else (test,))):
-            digest.update(repr(self.clients.reader.size(item)).encode())
-            for part in item if self._is_old(item) else ():
-                update(digest, _as_0_1_0(part))
-        end = "?" if " at 0x" in loss else digest.hexdigest()[:16]
-        end = " ".join([*(f"{name}={value}" for name, value in self._more().items()), end])
-        return f"Supervised N={N} d={self.model.d} {end}"
-
     @property
     def _items(self) -> Sequence[Any] | None:
         """The data of the clients, whether learnt from or held out; None if not in memory."""
@@ -76,15 +57,8 @@ class Identity:
         reader = self.clients.reader
         return hashed_items(items, as_samples=reader.collate is not None, on_batch=reader.on_batch)
 
-    def _is_old(self, item: Any) -> bool:
-        """Tell whether version 0.1.0 could read an item: inputs and targets without names."""
-        reader, tables = self.clients.reader, (Data, Mapping, str)
-        new = reader.collate is not None or reader.on_batch or isinstance(item, Data)
-        several = isinstance(item, tuple | list) and not new
-        return several and not any(isinstance(part, tables) for part in item)
-
     def _more(self) -> dict[str, str]:
-        """Return parts that most problems, and all of earlier versions, do not have."""
+        """Return the parts that most problems do not have."""
         tests, held = self.unseen.tests, self.unseen.held_out
         more = {}
         if tests is not None:
@@ -148,14 +122,3 @@ def _update(digest: Any, tree: Tree) -> None:
     for key, part in parts(tree):
         digest.update(repr(key).encode())
         _update(digest, part)
-
-
-def _named(f: Any) -> str:
-    return getattr(f, "__qualname__", None) or repr(f)
-
-
-def _as_0_1_0(part: Any) -> Tensor:
-    """Return data as version 0.1.0 hashed them: lists of floats in the default dtype."""
-    tensor = as_tensor("the data", part)
-    narrow = isinstance(part, list | tuple) and tensor.dtype == torch.float64
-    return tensor.to(torch.get_default_dtype()) if narrow else tensor

@@ -14,7 +14,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.problems.metrics import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
-from trimtab.problems.problem import normalised, side_by_side
+from trimtab.problems.problem import Problem, normalised, side_by_side
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -58,7 +58,7 @@ from trimtab.problems.supervised.reading import Collate, Reader
 from trimtab.problems.supervised.tables import TableConstructors
 
 
-class Supervised(TableConstructors):
+class Supervised(TableConstructors, Problem):
     """Supervised learning over clients.
 
     module: an nn.Module, whose parameters are x0, or a function that builds one under the seed; it
@@ -388,10 +388,6 @@ class Supervised(TableConstructors):
         """Tell this problem from others in a saved run, part by part."""
         return self._identity().fingerprint()
 
-    def old_fingerprint(self) -> str:
-        """Return what version 0.1.0 called the fingerprint; with ? where that was an address."""
-        return self._identity().old_fingerprint()
-
     # -- inside
 
     @property
@@ -416,8 +412,8 @@ class Supervised(TableConstructors):
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
         }
-        what = (self.model, self.loss_function, self.weights)
-        return Identity(settings, self._code, *what, self.clients, self._evaluation_data)
+        what = (self.model, self.weights, self.clients, self._evaluation_data)
+        return Identity(settings, self._code, *what)
 
     def _check(self, owner: str, data: Data) -> None:
         """Raise ValueError if data do not fit the module, the loss, or the first data."""

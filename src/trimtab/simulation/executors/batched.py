@@ -16,7 +16,6 @@ from trimtab.compute.tape import Tape, Traced, fill
 from trimtab.core import Epochs, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import side_by_side
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.threads import run_block
@@ -41,15 +40,16 @@ class Batched(Executor):
 
         Clients that make the same number of local steps are run together.
         """
-        can, d = exchange.can, exchange.problem.d
-        play, tally = can.play, Tally()
+        problem, tally = exchange.problem, Tally()
+        layers, d = problem.kernel, problem.d
+        play = None if layers is None else partial(problem.play, layers)
         most = max(1, min(max(CHUNK, CACHED_NUMBERS // d), CHUNK_NUMBERS // d))
         for alike, traced in _by_steps(exchange, clients):
             for wave in _slices(alike, max(8, min(WAVE, 4 * CHUNK_NUMBERS // d))):
                 if play is not None and _ran_in_kernel(exchange, play, traced.tape, wave, tally):
                     continue
                 for chunk in _slices(wave, most):
-                    tally.merge(_chunk(exchange, can, chunk))
+                    tally.merge(_chunk(exchange, chunk))
         return tally
 
 
@@ -178,11 +178,11 @@ def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Seque
 
 
 @torch.no_grad()
-def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tally:
+def _chunk(exchange: Exchange, clients: Sequence[int]) -> Tally:
     """Run one chunk on tensors with a row per client, or client by client if that is impossible."""
     e, tally = exchange, Tally()
     try:
-        uploads, new = _rows(e, can, clients)
+        uploads, new = _rows(e, clients)
     except BadDataError as error:
         raise error.for_client(clients[error.position]) from None
     except NotLazyError:
@@ -195,7 +195,7 @@ def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tal
     return tally
 
 
-def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, State]:
+def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
     """Return uploads and new states with a row per client.
 
     Raises NotBatchableError if a tensor is not a vector of length d: it has no row per client.
@@ -207,14 +207,14 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
         raise NotBatchableError("a tensor that is no vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d) if leaf.dim() else leaf, e.broadcast)
-    g = with_lazy_vectors(_oracle(e, can, clients), LazyRows)
+    g = with_lazy_vectors(_oracle(e, clients), LazyRows)
     replies = uploads, new = eager(e.program(g, lazy(old, LazyRows), *lazy(sent, LazyRows)))
     if any(leaf.shape != (s, d) for leaf in leaves(replies)):
         raise NotBatchableError("a tensor that is the same for all clients")
     return uploads, new
 
 
-def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOracle:
+def _oracle(e: Exchange, clients: Sequence[int]) -> ClientOracle:
     """Return the oracle of a chunk: gradients and random numbers with a row per client."""
     each, d = [e.draws(i) for i in clients], e.problem.d
 
@@ -230,8 +230,9 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
             raise NotBatchableError("clients that make different numbers of steps")
         return steps.pop()
 
-    if can.chunk_oracle is None:
+    chunk_oracle = e.problem.chunk_oracle
+    if chunk_oracle is None:
         gradient = side_by_side([e.oracle(i) for i in clients])
     else:
-        gradient = e.work.counted_rows(clients, can.chunk_oracle(clients, e.seed, e.r))
+        gradient = e.work.counted_rows(clients, chunk_oracle(clients, e.seed, e.r))
     return ClientOracle(gradient, draw, count=count, unequal=bool(e.slow))

@@ -10,7 +10,6 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import Program, State
 from trimtab.core.oracle import ClientOracle, LocalSteps, RandomDraws, client_random
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import Problem, chosen
 from trimtab.simulation.client_states import ClientStates, StateStore
 
@@ -24,7 +23,6 @@ class Exchange:
     """A program to run on the clients of one round, and everything it needs."""
 
     problem: Problem
-    can: Capabilities  # of the problem, looked up once for all clients
     program: Program
     broadcast: tuple[Any, ...]
     state: Callable[[int], State]
@@ -59,7 +57,7 @@ class Exchange:
 
     def local_steps(self, i: int) -> LocalSteps:
         """Return the function from K to the number of local steps of client i."""
-        return local_steps_of(self.can, i, self.seed, self.r, self.slow)
+        return local_steps_of(self.problem, i, self.seed, self.r, self.slow)
 
     def draws(self, i: int) -> RandomDraws:
         """Return the random numbers of client i in this exchange."""
@@ -75,9 +73,10 @@ class Exchange:
             raise error.for_client(i) from None
 
 
-def local_steps_of(can: Capabilities, i: int, seed: int, r: int, slow: float = 0.0) -> LocalSteps:
+def local_steps_of(problem: Problem, i: int, seed: int, r: int, slow: float = 0.0) -> LocalSteps:
     """Return the function from K to the number of local steps of client i in round r."""
-    passes = None if can.steps_in_a_pass is None else partial(can.steps_in_a_pass, i)
+    steps = problem.steps_in_a_pass
+    passes = None if steps is None else partial(steps, i)
     return LocalSteps(passes, slow, (seed, i, r))
 
 

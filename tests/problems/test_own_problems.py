@@ -1,4 +1,4 @@
-"""What a problem must have suffices; what it may have besides is asked for in one place."""
+"""Problems of users' own classes: six members suffice, and all others have defaults."""
 
 from itertools import islice
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Sgd, compare, diagnose, simulate
-from trimtab.problems.capabilities import capabilities
 from trimtab.studies.run import run
 
 D = 3
@@ -48,49 +47,6 @@ def same():
     """Return the same losses as a Quadratic, which has everything."""
     A = SCALES[:, None, None] * torch.eye(D, dtype=torch.float64)
     return Quadratic(A, SCALES[:, None] * CENTRES, weights=Six.weights)
-
-
-def test_gradients_come_from_the_oracle_where_a_problem_has_none_of_its_own():
-    can, all_of_it = capabilities(Six()), same()
-    x = torch.tensor([0.3, -1.0, 2.0]).double()
-    for i in range(3):
-        torch.testing.assert_close(can.client_gradient(i, x), all_of_it.client_gradient(i, x))
-    torch.testing.assert_close(can.gradient(x), all_of_it.gradient(x))
-
-
-def test_the_loss_is_the_mean_of_the_clients_where_a_problem_has_none_of_its_own():
-    x = torch.tensor([0.3, -1.0, 2.0]).double()
-    assert capabilities(WithClientLoss()).loss(x) == pytest.approx(Six().evaluate(x)["loss"])
-    assert capabilities(Six()).loss is None
-
-
-@pytest.mark.parametrize(
-    "own",
-    [torch.nn.MSELoss(), torch.nn.functional.mse_loss, lambda output, y: 0.0, 0.25, "mse"],
-    ids=["module", "function", "lambda", "number", "name"],
-)
-def test_a_loss_of_outputs_and_targets_is_not_taken_for_f(own):
-    class Trained(Six):
-        loss = staticmethod(own) if callable(own) else own
-
-    assert capabilities(Trained()).loss is None
-    found = diagnose(Trained())
-    assert abs(found.L - 1.0) < 1e-3
-
-
-@pytest.mark.parametrize("f", [lambda x: 3.0, lambda x, client=None: 3.0, lambda *x: 3.0])
-def test_a_loss_of_x_is_f_whatever_else_it_takes(f):
-    class Own(Six):
-        loss = staticmethod(f)
-
-    assert capabilities(Own()).loss(torch.zeros(D)) == 3.0
-
-
-def test_its_own_functions_go_first():
-    own = same()
-    can = capabilities(own)
-    assert (can.loss, can.gradient) == (own.loss, own.gradient)
-    assert (can.client_loss, can.client_gradient) == (own.client_loss, own.client_gradient)
 
 
 def test_a_problem_is_asked_for_what_somebody_wants_to_know():
