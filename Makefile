@@ -18,12 +18,12 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src papers/src
 	$(BIN)/pytest -n 2 --dist worksteal
 
 # Small versions of the reproductions, and what they claim; on real data where there are any: under 4 minutes.
 test-reproduce: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 -m reproduce tests/reproduce
+	$(BIN)/pytest -n 2 -m reproduce tests/papers
 
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 15 minutes.
 test-federation: $(VENV)/installed-dev
@@ -43,13 +43,13 @@ test-package: $(VENV)/installed-dev
 	$(BIN)/pytest -m package tests/package
 
 test-docs: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 tests/docs tests/reproduce/test_page.py
+	$(BIN)/pytest -n 2 tests/docs tests/papers/test_page.py
 
 # What the extras bring with them, written into the second part of constraints.txt.
 lock: $(VENV)/installed-dev
 	$(BIN)/python -m tests.package.lock
 
-# How much of src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+# How much of src and papers/src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/covered.py $(TESTS)
 
@@ -62,7 +62,7 @@ kernel: $(VENV)/installed
 	$(BIN)/python setup.py --quiet build_ext --inplace --force
 	$(BIN)/python -c "import sys; from trimtab.compute.kernel import library; sys.exit(library.why_not())"
 
-# The kernel's tests under the address and undefined-behaviour sanitisers of gcc, and torch.compile: under 4 minutes.
+# The kernel's tests under the address and undefined-behaviour sanitisers of gcc: under 4 minutes.
 SANITISED := build/sanitised
 test-kernel: $(VENV)/installed-dev
 	rm -rf $(SANITISED) && mkdir -p $(SANITISED) && cp -r src $(SANITISED)
@@ -72,7 +72,6 @@ test-kernel: $(VENV)/installed-dev
 	PYTHONPATH=$(SANITISED)/src ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		TRIMTAB_SANITISED=$(SANITISED) $(BIN)/pytest -n 2 tests/compute tests/simulation/test_native.py
-	$(BIN)/pytest -m compiler tests/problems
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
@@ -82,7 +81,7 @@ format: $(VENV)/installed-dev
 reproduce: $(VENV)/installed
 	$(BIN)/trimtab reproduce figure3 theorem2 table3 table4 table5 concrete emnist400 clients mime \
 		mvr bias speedup lsa contraction local-steps dane nonconvex unequal
-	$(BIN)/python -m trimtab.reproduce.page
+	$(BIN)/python -m trimtab_papers.page
 
 # The records of docs/performance.md, on a quiet machine; goes on where it stopped, so remove old ones first.
 bench: $(VENV)/installed
@@ -100,14 +99,15 @@ bench-peers: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/page.py
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# Both distributions in one command: pip then does not look for the other one in a registry.
+$(VENV)/installed: pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch
-	$(INSTALL) --editable .
+	$(INSTALL) --editable . --editable papers
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,federation,pandas,datasets,cluster,tensorboard,mlflow]"
+	$(INSTALL) --editable ".[dev,papers,federation,pandas,datasets,cluster,tensorboard,mlflow]" --editable papers
 	touch $@
 
 clean:

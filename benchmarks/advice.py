@@ -1,13 +1,12 @@
 """Is the advice any good? `diagnose` against `compare` on many problems (advice_cases.py).
 
     python benchmarks/advice.py            # hours at low priority; goes on where it stopped
-    python benchmarks/advice.py --again    # diagnose anew, race only what has no record
+    python benchmarks/advice.py --again    # diagnose again, race only cases without a record
     python benchmarks/advice.py --page     # docs/diagnosis.md from the records, seconds
 
 For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
 of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case
-in results/account; until all of them are there, the page says how many are, and what the last whole
-account said, whose records are in results/diagnosis.
+in results/account; until all of them are there, the page says how many are.
 """
 
 import json
@@ -29,8 +28,8 @@ from trimtab.core.threads import one_thread
 from trimtab.diagnosis.candidates import named
 
 ROOT = Path(__file__).resolve().parents[1]
-NEW, LAST = (ROOT / "results" / name for name in ("account", "diagnosis"))
-TIMES = LAST / "time.json"  # what diagnosis_time.py measured
+ACCOUNT = ROOT / "results" / "account"
+TIMES = ROOT / "results" / "diagnosis" / "time.json"  # what diagnosis_time.py measured
 R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
@@ -45,14 +44,6 @@ the samples; hospitals for heart; concrete is regression; networks have eight cl
 transformer reads eight roles of Shakespeare; S5 where 5 clients take part. Seeds are of 7001 and
 above, used nowhere before. eps is a hundredth of the start's f - f*, for quadratics a thousandth,
 for networks a tenth."""
-NAMES_OF_LAST = """\
-**This account is of the diagnosis before its numbers had intervals**; the one after it (47 cases,
-`make account`) takes its place when it is whole. Names: G and delta for quadratics (L/mu about
-100, ten clients); per cent of similarity for digits, EMNIST (ten letters, 7 x 7 pixels) and a9a
-(3,000 rows), ten clients each; hospitals for heart; S5 where 5 of 10 clients take part. eps is a
-hundredth of the start's f - f*, for quadratics a thousandth, without l2 a twentieth.
-`digits-50-cut-short` is `digits-50` with 0.06 seconds (`--minutes 0.001`) and the target of
-`digits-50`."""
 
 
 class Loss:
@@ -134,7 +125,7 @@ def _races(
         R = before["settings"]["R"]
         return R, kept + (_raced(problem, Ks, goal | {"R": R}) if Ks else [])
     expected = min((one.rounds for one in diagnosis.predicted if one.rounds), default=R_MOST)
-    for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if nobody got there
+    for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if no algorithm arrived
         rows = _raced(problem, Ks, goal | {"R": R})
         if any(row["rounds"] for row in rows):
             break
@@ -176,20 +167,20 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--page", "only_page", is_flag=True, help="Write docs/diagnosis.md alone.")
-@click.option("--again", is_flag=True, help="Diagnose anew; keep the races that have a record.")
+@click.option("--again", is_flag=True, help="Diagnose again; keep the races that have a record.")
 def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
     """Compute the cases that have no record yet, then write the page."""
     os.nice(0 if only_page else 15)
-    NEW.mkdir(parents=True, exist_ok=True)
-    known = records(NEW)
+    ACCOUNT.mkdir(parents=True, exist_ok=True)
+    known = records()
     for name in () if only_page else names or CASES:
         if again or name not in known:
             with one_thread():
                 record = account(CASES[name], known.get(name))
-            write_json(NEW / f"{name}.json", record)
+            write_json(ACCOUNT / f"{name}.json", record)
             click.echo(f"{name}: {judge(record)} {record['seconds']}")
             sys.stdout.flush()
-    (ROOT / "docs" / "diagnosis.md").write_text(page(published()), "utf-8")
+    (ROOT / "docs" / "diagnosis.md").write_text(page(records()), "utf-8")
 
 
 def judge(record: dict[str, Any]) -> dict[str, Any]:
@@ -205,25 +196,19 @@ def judge(record: dict[str, Any]) -> dict[str, Any]:
     return {"advised": mine, "best": best, "ratio": ratio}
 
 
-def records(folder: Path) -> dict[str, Any]:
-    """Return the records of a folder by case, in the order of the cases."""
-    found = {path.stem: path for path in sorted(folder.glob("*.json")) if path != TIMES}
-    order = [*(name for name in CASES if name in found), *(n for n in found if n not in CASES)]
-    return {name: json.loads(found[name].read_text("utf-8")) for name in order}
-
-
-def published() -> dict[str, Any]:
-    """Return the records of the new account, as far as it is; before its first, of the last one."""
-    return records(NEW) or records(LAST)
+def records() -> dict[str, Any]:
+    """Return the records of the account by case, in the order of the cases."""
+    paths = {name: ACCOUNT / f"{name}.json" for name in CASES}
+    return {name: json.loads(p.read_text("utf-8")) for name, p in paths.items() if p.exists()}
 
 
 def advised(record: dict[str, Any]) -> bool:
-    """Tell whether there was advice."""
+    """Return whether there was advice."""
     return record["diagnosis"]["algorithm"] is not None
 
 
 def near(record: dict[str, Any]) -> bool:
-    """Tell whether the advised lane is within 1.3 x of the best."""
+    """Return whether the advised lane is within 1.3 x of the best."""
     ratio = judge(record)["ratio"]
     return ratio is not None and ratio <= WITHIN
 
@@ -238,14 +223,14 @@ def table(recorded: dict[str, Any]) -> str:
     for name, record in recorded.items():
         diagnosis, verdict = record["diagnosis"], judge(record)
         ratio = "none" if verdict["ratio"] is None else f"{verdict['ratio']:.2f}"
-        known = diagnosis["delta"] is not None and not diagnosis.get("rough", False)
+        known = diagnosis["delta"] is not None and not diagnosis["rough"]
         cells = (
             name,
             f"{diagnosis['zeta']:.2g}",
             f"{diagnosis['delta'] / diagnosis['L']:.2g}" if known else "not measured",
             _lane(verdict["advised"]) if advised(record) else "no advice",
             _count(verdict["advised"], record) if advised(record) else "-",
-            "nobody" if verdict["best"] is None else _lane(verdict["best"]),
+            "none" if verdict["best"] is None else _lane(verdict["best"]),
             "-" if verdict["best"] is None else _count(verdict["best"], record),
             _verdict(record, ratio),
             _with_step(record),
@@ -268,7 +253,7 @@ def _with_step(record: dict[str, Any]) -> str:
 
 
 def _clock_bound(row: dict[str, Any] | None) -> bool:
-    """Tell whether a diagnosis was not measured, or ended because its minutes were over."""
+    """Return whether a diagnosis was not measured, or ended because its minutes were over."""
     return row is None or row["cpu"] > CLOCK
 
 
@@ -309,17 +294,14 @@ def page(recorded: dict[str, Any]) -> str:
     lost = [name for name in missed if judge(recorded[name])["best"] is None]
     if lost:
         sentences += [
-            f"(In {' and '.join(lost)} nobody arrived in {R_MOST} rounds, with any of the "
+            f"(In {' and '.join(lost)} no algorithm arrived in {R_MOST} rounds, with any of the "
             "algorithms; advice that does not say so counts as missed.)"
         ]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
-    of_now = set(recorded) <= set(CASES)
-    if of_now and len(recorded) < len(CASES):
-        last = records(LAST)
+    if len(recorded) < len(CASES):
         sentences += [
             f"**{len(recorded)} of {len(CASES)} cases are in**; `make account` goes on with the "
-            f"others. The last whole account, of version 0.1.0 and before numbers had intervals, "
-            f"had {share_of(last)}."
+            "others."
         ]
     text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
     return text.format(
@@ -327,7 +309,7 @@ def page(recorded: dict[str, Any]) -> str:
         share=share_of(recorded),
         missed=" ".join(sentences),
         within=WITHIN,
-        names=NAMES if of_now else NAMES_OF_LAST,
+        names=NAMES,
         times=times(),
     )
 

@@ -15,13 +15,11 @@ from torch.nn import functional as F
 from trimtab import Quadratic, Supervised
 from trimtab.core import Oracle
 from trimtab.core.streams import stream
-from trimtab.problems.catalogue import heart_problem
-from trimtab.problems.data.a9a import a9a
-from trimtab.problems.data.concrete import concrete
-from trimtab.problems.data.digits import digits
+from trimtab.problems.catalogue import heart_problem, logistic, mlp
 from trimtab.problems.data.emnist import emnist
+from trimtab.problems.data.images import digits
 from trimtab.problems.data.shakespeare import shakespeare
-from trimtab.problems.models import logistic, mlp
+from trimtab.problems.data.tables import a9a, concrete
 from trimtab.problems.partition import by_similarity, dirichlet, split
 
 FIRST_SEED = 7001

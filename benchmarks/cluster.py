@@ -30,7 +30,7 @@ from torch import Tensor
 
 from trimtab import Ray, Scaffold, Simulation, Tree, load_problem, simulate
 from trimtab._files import write_json
-from trimtab.bench import WORKLOADS, machine
+from trimtab_papers.bench import WORKLOADS, machine
 
 PROBLEMS = Path(__file__).with_name("cluster_problems.py")
 STORE = 80 * 2**20  # bytes of a node's object store
@@ -151,7 +151,7 @@ def scale(N: int, d: int = 1_000, S: int = 10_000) -> dict[str, Any]:
     """Let every one of N clients take part once, with its state on disk, over two actors."""
     problem = load_problem(f"{PROBLEMS}:numbered", N=N, d=d)
     cohorts = [range(j, j + S) for j in range(0, N, S)]
-    cohorts.append(range(0, N, N // S))  # and some of them once more
+    cohorts.append(range(0, N, N // S))  # and some of them again
     limit = 64 * MB
     rows: list[dict[str, Any]] = []
     with cluster(2):
@@ -219,7 +219,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/cluster.json")
 @click.option("--only", help="Cases with semicolons between: " + "; ".join(CASES) + ".")
-@click.option("--again", is_flag=True, help="Measure anew what is in the record.")
+@click.option("--again", is_flag=True, help="Measure again what is in the record.")
 def main(out: Path, only: str | None, again: bool) -> None:
     """Measure what a cluster costs and gives."""
     record = json.loads(out.read_text()) if out.exists() else {"cases": {}}

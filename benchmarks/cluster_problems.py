@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from trimtab import Supervised
-from trimtab.bench import WORKLOADS
-from trimtab.bench.measurement import problem_of
 from trimtab.problems.problem import normalised
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.bench.measurement import problem_of
 
 
 def workload(name: str) -> Supervised:

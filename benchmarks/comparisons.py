@@ -22,9 +22,9 @@ from rich.table import Table
 from trimtab import compare
 from trimtab._files import read_json, write_json
 from trimtab.algorithms.registry import build, kind
-from trimtab.bench import WORKLOADS, check_same_machine, machine, problem_of
 from trimtab.core import Vector
 from trimtab.problems.problem import Problem
+from trimtab.simulation import Rounds
 from trimtab.studies.compare import DEFAULT
 from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import moved, repeat
@@ -32,6 +32,7 @@ from trimtab.studies.goal import goal_of
 from trimtab.studies.race import race, ranked
 from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial
+from trimtab_papers.bench import WORKLOADS, check_same_machine, machine, problem_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def searched_as_before(problem: Problem, K: int, R: int) -> Generator[RoundDone,
 
         def start(eta: float, x: Vector | None = None, of: Any = of) -> Trial:
             algorithm = build(of, **{of.step: eta}, **({"K": K} if of.has_K else {}))
-            return Trial(algorithm, problem, Record(None, {}), keep_best=True, x=x)
+            return Trial(algorithm, problem, Record(None, {}), Rounds(x=x), keep_best=True)
 
         trials = yield from race(start, goal, R)
         winner = ranked(trials, goal)[0]
@@ -100,7 +101,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/comparisons.json")
-@click.option("--again", is_flag=True, help="Measure anew what the record holds already.")
+@click.option("--again", is_flag=True, help="Measure again what the record holds already.")
 @click.option("--case", type=click.Choice([c.name for c in CASES]), help="Measure one, print it.")
 def main(out: Path, again: bool, case: str | None) -> None:
     """Measure the CPU seconds of comparisons."""

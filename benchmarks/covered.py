@@ -1,8 +1,8 @@
-"""Measure how much of src the tests run: `make coverage`, or a part of them as arguments.
+"""Measure how much of both distributions the tests run: `make coverage`, or some tests by name.
 
-Processes that the tests start count as well: coverage.py follows every child, forked or started
-anew ([tool.coverage.run] in pyproject.toml). What a process had seen when it was killed is lost, so
-that tests which kill servers and sites count for less than they run. The suite of whole federations
+Processes that the tests start count as well: coverage.py follows every child, forked or spawned
+([tool.coverage.run] in pyproject.toml). What a process had seen when it was killed is lost, so that
+tests which kill servers and sites count for less than they run. The suite of whole federations
 is not part of it.
 """
 
@@ -38,9 +38,7 @@ def record(found: dict, tests: list[str], passed: bool) -> dict:
     """Return the shares of lines and branches, in all and by folder."""
     folders: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, file in found["files"].items():
-        parts = Path(name).parts
-        place = parts[parts.index("trimtab") + 1 :]
-        folder = place[0] if len(place) > 1 else "trimtab"
+        folder = folder_of(Path(name).parts)
         folders[folder][0] += file["summary"]["covered_lines"]
         folders[folder][1] += file["summary"]["num_statements"]
     totals = found["totals"]
@@ -52,6 +50,20 @@ def record(found: dict, tests: list[str], passed: bool) -> dict:
         "branches": [totals["covered_branches"], totals["num_branches"]],
         "folders": dict(sorted(folders.items())),
     }
+
+
+def folder_of(parts: tuple[str, ...]) -> str:
+    """Return the folder that a file counts for; all of trimtab-papers is one.
+
+    >>> folder_of(("src", "trimtab", "core", "tree.py")), folder_of(("src", "trimtab", "errors.py"))
+    ('core', 'trimtab')
+    >>> folder_of(("papers", "src", "trimtab_papers", "bench", "record.py"))
+    'trimtab_papers'
+    """
+    if "trimtab_papers" in parts:
+        return "trimtab_papers"
+    place = parts[parts.index("trimtab") + 1 :]
+    return place[0] if len(place) > 1 else "trimtab"
 
 
 def main() -> None:

@@ -20,13 +20,13 @@ from torch.nn import functional as F
 
 from trimtab import Quadratic, Scaffold, Supervised, simulate
 from trimtab._files import write_json
-from trimtab.bench import WORKLOADS, Workload, bare_round, machine, problem_of, simulated
-from trimtab.bench.data import images
 from trimtab.compute import kernel as native
 from trimtab.compute.tape import Tapes
-from trimtab.problems.models import logistic
+from trimtab.problems.catalogue import logistic
 from trimtab.problems.supervised import oracles
 from trimtab.simulation import Simulation
+from trimtab_papers.bench import WORKLOADS, Workload, bare_round, machine, problem_of, simulated
+from trimtab_papers.bench.workloads import images
 
 REPEATS = 7
 ROUNDS = 300  # of the floor, in each repetition

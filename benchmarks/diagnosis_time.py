@@ -1,7 +1,7 @@
 """How long does a diagnosis take? CPU seconds of `diagnose`, of this version and of another.
 
     python benchmarks/diagnosis_time.py                       # this version: what has no record
-    python benchmarks/diagnosis_time.py --again               # this version anew
+    python benchmarks/diagnosis_time.py --again               # this version again
     python benchmarks/diagnosis_time.py --source DIR/src      # another version's sources
 
 Each diagnosis runs in a process of its own, with one thread, on the same tensors, and its minutes
@@ -59,8 +59,8 @@ def module(name: str) -> nn.Module:
 
 def workloads() -> dict[str, dict[str, object]]:
     """Return the tensors of each workload, sorted by label over the clients."""
-    from trimtab.problems.data.digits import digits
     from trimtab.problems.data.emnist import emnist
+    from trimtab.problems.data.images import digits
     from trimtab.problems.partition import by_similarity, split
 
     (X, y), *_ = digits()
@@ -99,7 +99,7 @@ def measured(source: Path, work: Path) -> dict[str, object]:
 
 @click.command()
 @click.option("--source", type=Path, default=ROOT / "src", help="Whose sources are measured.")
-@click.option("--again", is_flag=True, help="Measure anew what has a record.")
+@click.option("--again", is_flag=True, help="Measure again what has a record.")
 @click.option("--only", multiple=True, help="A workload; all of them by default.")
 def main(source: Path, again: bool, only: tuple[str, ...]) -> None:
     """Measure what has no record yet, and write it after each workload."""

@@ -23,11 +23,11 @@ from typing import Any
 
 from trimtab import FedAvg, Scaffold
 from trimtab._files import write_json
+from trimtab._processes import Child
 from trimtab._version import environment
 from trimtab.core import Algorithm
 from trimtab.federation.events import RoundCommitted
 from trimtab.federation.log import attached
-from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import start_job
@@ -166,7 +166,7 @@ def serving(folder: Path, sites: int, features: int) -> Iterator[OperatorProcess
 def rounds(
     server: OperatorProcess, algorithm: Algorithm, R: int, state: str
 ) -> list[RoundCommitted]:
-    """Run R rounds; return what was told of each."""
+    """Run R rounds; return the event of each."""
     job = start_job(server.federation, algorithm, R=R, round_timeout=300, state=state)
     return [event for event in server.events(job) if isinstance(event, RoundCommitted)]
 

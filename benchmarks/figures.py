@@ -6,8 +6,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from trimtab.bench import WORKLOADS
-from trimtab.report.style import PLOTS
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.figures import PLOTS
 
 PEERS = {
     "compiled": ("trimtab compiled", "#6fb7c1"),

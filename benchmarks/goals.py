@@ -9,12 +9,12 @@ from typing import Any
 
 from figures import ALGORITHMS, PEERS
 
-from trimtab.bench import WORKLOADS
-from trimtab.bench.measurement import met
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.bench.measurement import met
 
 FRAMEWORKS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
 JAX = ("jax",)
-EVERYBODY = (*JAX, *FRAMEWORKS)
+ALL_PEERS = (*JAX, *FRAMEWORKS)
 COMPILED = ("compiled",)
 
 
@@ -40,13 +40,13 @@ PEER_GOALS = (
     PeerGoal("W1", 0.6, JAX),
     PeerGoal("W2", 0.55, FRAMEWORKS),
     PeerGoal("W4", 0.3, FRAMEWORKS),
-    PeerGoal("W5", 0.95, EVERYBODY),
-    PeerGoal("W6", 0.85, EVERYBODY),
-    PeerGoal("W7", 0.75, EVERYBODY),
+    PeerGoal("W5", 0.95, ALL_PEERS),
+    PeerGoal("W6", 0.85, ALL_PEERS),
+    PeerGoal("W7", 0.75, ALL_PEERS),
     PeerGoal("W8", 1.7, JAX),
     PeerGoal("W9", 1.25, JAX),
     PeerGoal("W10a", 1.45, JAX),
-    PeerGoal("W10b", 0.5, EVERYBODY),
+    PeerGoal("W10b", 0.5, ALL_PEERS),
     PeerGoal("W10c", 2.7, JAX),
     PeerGoal("W10c", 2.0, JAX, compiled=True),
 )

@@ -12,14 +12,14 @@ from typing import Any
 
 from cluster_tables import cluster_tables
 from figures import ALGORITHMS, PEERS, growth_figure, peers_figure
-from goals import EVERYBODY, fastest, verdicts
+from goals import ALL_PEERS, fastest, verdicts
 from matplotlib import rc_context
 
-from trimtab.bench import WORKLOADS
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
 from trimtab.problems.paths import WORTH_A_GRAPH
-from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
-from trimtab.report.style import PLOTS
+from trimtab.problems.supervised.graphs import FEWEST, LARGEST, OPERATIONS
+from trimtab_papers.bench import WORKLOADS
+from trimtab_papers.figures import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {peer: name for peer, (name, _) in PEERS.items()}
@@ -112,7 +112,7 @@ def _summary(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Itera
             yield [name, work.shows, *["not measured"] * 2, *["–"] * 3]
             continue
         ms = measured[name]["milliseconds"]
-        best = fastest(results, name, "scaffold", EVERYBODY)
+        best = fastest(results, name, "scaffold", ALL_PEERS)
         peer = "–" if best is None else f"{best['ratio']:.2g} × ({NAMES[best['peer']]})"
         yield [
             *(name, work.shows, measured[name]["executor"], f"{ms['scaffold']:.1f}"),
@@ -215,8 +215,7 @@ def _floor(microseconds: dict[str, float] | None) -> str:
 
 
 def _scale(record: dict[str, Any]) -> Iterable[list[str]]:
-    for case in record["cases"]:
-        c = {"d": record.get("d"), **case}  # Older records have one d for all.
+    for c in record["cases"]:
         limit = "none" if c["memory"] is None else f"{c['memory'] / 1e6:.0f} MB"
         numbers = [f"{c[name]:,}" for name in ("d", "N", "S", "R")]
         measured = ("peak MB", "vectors", "MB on disk", "ms per round")

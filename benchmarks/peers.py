@@ -33,8 +33,8 @@ from rich.table import Table
 from torch import nn
 
 from trimtab._files import read_json, write_json
-from trimtab.bench import WORKLOADS, Workload, check_same_machine, machine
-from trimtab.bench.modules import CharLSTM, Transformer
+from trimtab_papers.bench import WORKLOADS, Workload, check_same_machine, machine
+from trimtab_papers.bench.modules import CharLSTM, Transformer
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".envs"
@@ -159,7 +159,7 @@ def apart(work: Work, theirs: list[Array], ours: list[Array]) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b - start))
 
 
-# -- the work as its peers are told it
+# -- the workload as peers receive it
 
 
 def told(of: Workload, algorithm: str, folder: Path) -> Work:
@@ -205,7 +205,7 @@ def described(module: nn.Module) -> Iterator[tuple[Any, ...]]:
         case nn.ReLU() | nn.Tanh() | nn.GELU() | nn.SiLU() | nn.Flatten():
             yield (type(module).__name__.lower(),)
         case _:
-            raise ValueError(f"{type(module).__name__} cannot be told to peers; describe it here.")
+            raise ValueError(f"{type(module).__name__} cannot be described to peers; add it here.")
 
 
 def without_chance(of: Workload) -> Workload:
@@ -302,7 +302,7 @@ class Names(click.ParamType[list[str]]):
 @click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds that count.")
 @click.option("--limit", type=float, default=300.0, help="Seconds to wait for an answer.")
 @click.option("--out", type=click.Path(path_type=Path), default="results/bench/peers.json")
-@click.option("--again", is_flag=True, help="Measure anew what the record holds already.")
+@click.option("--again", is_flag=True, help="Measure again what the record holds already.")
 @click.option("--check", is_flag=True, help="Compare only the models after rounds without chance.")
 def main(
     peers: list[str],

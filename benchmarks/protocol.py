@@ -276,7 +276,7 @@ def torch_model(work: Work) -> Any:
 
 def _modules() -> Any:
     """Load the networks of `trimtab bench`, a file that needs torch alone, not the package."""
-    path = Path(__file__).parents[1] / "src" / "trimtab" / "bench" / "modules.py"
+    path = Path(__file__).parents[1] / "papers" / "src" / "trimtab_papers" / "bench" / "modules.py"
     spec = spec_from_file_location("modules", path)
     assert spec is not None
     assert spec.loader is not None

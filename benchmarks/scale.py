@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from trimtab import FedAvg, MimeLite, Momentum, Scaffold, Supervised, simulate
 from trimtab._files import write_json
-from trimtab.bench import machine
+from trimtab_papers.bench import machine
 
 MB = 1_000_000
 ALGORITHMS = {

@@ -42,7 +42,7 @@ def told(done):
     """Return in how many cases the advice holds for all base seeds, and in how many it is the same.
 
     It holds if some algorithm is, with every seed, the one advised or one to which no difference
-    was found: whoever takes that one is never contradicted.
+    was found: a reader who takes that one is never contradicted.
     """
     advised = [[run["advised"] for run in case["runs"]] for case in done["cases"].values()]
     same = [len({each[0] if each else None for each in case}) == 1 for case in advised]

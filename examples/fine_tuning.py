@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
-from trimtab.problems.data.digits import digits
-from trimtab.problems.models import mlp
+from trimtab.problems.catalogue import mlp
+from trimtab.problems.data.images import digits
 from trimtab.problems.partition import dirichlet, split
 
 N, HIDDEN, RANK, R = 10, 128, 4, 15

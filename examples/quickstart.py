@@ -11,12 +11,13 @@ prints
 from trimtab import FedAvg, Scaffold, simulate
 from trimtab.problems import digits_problem
 
-problem = digits_problem()
-for algorithm in (FedAvg(eta_l=0.3, K=10), Scaffold(eta_l=0.3, K=10)):
-    sent = 0
-    for round in simulate(algorithm, problem):
-        sent += round.bytes_down + round.bytes_up
-        if problem.evaluate(round.x)["accuracy"] >= 0.9:
-            break
-    name = type(algorithm).__name__
-    print(f"{name:9} reaches accuracy 0.9 after {round.r} rounds and {sent / 1e6:.1f} MB")
+if __name__ == "__main__":
+    problem = digits_problem()
+    for algorithm in (FedAvg(eta_l=0.3, K=10), Scaffold(eta_l=0.3, K=10)):
+        sent = 0
+        for round in simulate(algorithm, problem):
+            sent += round.bytes_down + round.bytes_up
+            if problem.evaluate(round.x)["accuracy"] >= 0.9:
+                break
+        name = type(algorithm).__name__
+        print(f"{name:9} reaches accuracy 0.9 after {round.r} rounds and {sent / 1e6:.1f} MB")

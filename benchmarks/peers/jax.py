@@ -21,7 +21,7 @@ work = turns.work
 if any(kind == "conv" for kind, *_ in work.layers):
     turns.cannot("XLA's convolutions inside a scan take minutes a round on a CPU.")
 scaffold = work.algorithm == "scaffold"
-everybody = work.S == work.N
+full = work.S == work.N
 data = [(inputs(X), inputs(y)) for X, y in turns.clients]
 X, y = (jnp.asarray(np.concatenate(part)) for part in zip(*data, strict=True))
 outputs, loss = network(work.layers), LOSSES[work.loss]
@@ -46,14 +46,14 @@ def local(x: Parameters, c: Parameters, c_i: Parameters, rows: Any, w: Any) -> A
 def one_round(how: str, x: Parameters, c: Parameters, cs: Parameters, *drawn: Any) -> Any:
     """Return the new x, c and controls of all clients."""
     cohort, rows, w = drawn
-    own = cs if everybody else [a[cohort] for a in cs]
+    own = cs if full else [a[cohort] for a in cs]
     if how == "vmap":
         moved, new = jax.vmap(local, (None, None, 0, 0, 0))(x, c, own, rows, w)
     else:
         moved, new = lax.map(lambda each: local(x, c, *each), (own, rows, w))
     x = [a + d.mean(0) for a, d in zip(x, moved, strict=True)]
     c = [a + (n - o).sum(0) / work.N for a, n, o in zip(c, new, own, strict=True)]
-    return x, c, new if everybody else [a.at[cohort].set(n) for a, n in zip(cs, new, strict=True)]
+    return x, c, new if full else [a.at[cohort].set(n) for a, n in zip(cs, new, strict=True)]
 
 
 class Batches:
@@ -78,7 +78,7 @@ class Batches:
     def __call__(self) -> tuple[Array, Array, Array]:
         """Draw a cohort; return it, and the rows and weights of its K mini-batches."""
         cohort = np.arange(work.N)
-        if not everybody:
+        if not full:
             cohort = self.draw.permutation(work.N)[: work.S]
         keys = self.draw.random((work.S, self.passes, self.most), dtype=np.float32)
         keys += 2 * self.beyond[cohort, None]  # what a client does not have comes last

@@ -1,7 +1,8 @@
-"""trimtab: ours, with the executor it chooses by itself; `--compile`: with torch.compile."""
+"""trimtab: ours, with the executor it chooses; `--compile`: a module compiled by torch.compile."""
 
 import sys
 
+import torch
 from protocol import Array, Turns, torch_clients, torch_loss, torch_model
 
 from trimtab import FedAvg, Scaffold, Supervised, simulate
@@ -9,13 +10,9 @@ from trimtab import FedAvg, Scaffold, Supervised, simulate
 turns = Turns()
 work = turns.work
 model = torch_model(work)
-problem = Supervised(
-    model,
-    torch_loss(work),
-    torch_clients(turns.clients),
-    batch=work.b,
-    compile="--compile" in sys.argv,
-)
+if "--compile" in sys.argv:
+    model = torch.compile(model, dynamic=False)
+problem = Supervised(model, torch_loss(work), torch_clients(turns.clients), batch=work.b)
 for i in range(problem.N):
     problem.clients[i]  # read and checked before the clock runs
 kind = {"fedavg": FedAvg, "scaffold": Scaffold}[work.algorithm]

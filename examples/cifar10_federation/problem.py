@@ -4,7 +4,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from trimtab.problems.models import resnet18
+from trimtab.problems.catalogue import resnet18
 
 
 def model():

@@ -25,14 +25,14 @@ from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file, save_file
 
 from trimtab._files import write_json
+from trimtab._processes import Child, tail
 from trimtab._version import environment
 from trimtab.algorithms.registry import kind
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.ledger import read_standing
-from trimtab.problems.data.cifar10 import cifar10
+from trimtab.problems.data.images import cifar10
 from trimtab.problems.partition import dirichlet
 from trimtab.problems.supervised.problem import Supervised
 
@@ -162,7 +162,7 @@ def serve(options, algorithm):
         while server.alive and (over or not out_of_time(options, rounds_of(folder))):
             time.sleep(0.5)
             for client in clients:
-                client.tend()
+                client.supervise()
         if not server.alive:
             outcome = server.stdout.read()
             if server.process.wait():
@@ -171,9 +171,9 @@ def serve(options, algorithm):
             write_json(folder / "outcome.json", json.loads(outcome) | all_tests)
     finally:
         for client in clients:
-            client.interrupt()
+            client.terminate()
         for each in (*clients, server):  # A client takes its leave while the server is there.
-            each.stop(patience=60)
+            each.stop(timeout=60)
 
 
 def child(folder, name, words, piped=False):
@@ -195,7 +195,7 @@ def rounds_of(folder):
 
 
 def out_of_time(options, rounds):
-    """Tell whether the committed rounds took their minutes; pauses between runs do not count."""
+    """Return whether the committed rounds took their minutes; pauses between runs do not count."""
     return sum(line["seconds"] for line in rounds) >= 60 * options.minutes
 
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         Supervised,
     )
     from trimtab.problems.loading import load_problem
-    from trimtab.problems.metric import Metric
+    from trimtab.problems.metrics import Metric
     from trimtab.simulation.executors.tree import Tree
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
@@ -133,7 +133,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
     "Epochs": "core",
-    "Metric": "problems.metric",
+    "Metric": "problems.metrics",
     "Ray": "cluster.executor",
     "Tree": "simulation.executors",
     "load_problem": "problems.loading",

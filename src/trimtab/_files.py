@@ -1,6 +1,7 @@
-"""Files that are there whole or not at all, and folders that belong to one process.
+"""Atomic files and folder locks: no other module replaces files or locks folders.
 
-The only writer of whole files, and the only lock.
+A reader sees the old content of a file or the new one, never a part of it, even after a power
+failure.
 """
 
 import json
@@ -14,17 +15,20 @@ from typing import Any
 
 from trimtab.errors import BadArgument, InUse
 
-with suppress(ImportError):  # Windows has no such locks
+with suppress(ImportError):  # Windows has no fcntl; folders are not locked there.
     import fcntl
 
-LOCK = ".lock"  # the file in a folder that its process holds
+LOCK = ".lock"  # the locked file in a folder
 
 
 @contextmanager
-def whole(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
-    """Give a name to write to; at the end, what is there becomes `path`, even if power fails.
+def atomic_write(path: Path, before_rename: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Yield a temporary path to write to; on exit, the file there replaces `path` atomically.
 
-    If anything goes wrong on the way, what was at `path` before still is.
+    After an exception, `path` has its old content.
+
+    path: the file to replace.
+    before_rename: called after the temporary file is durable, before it gets its name.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -36,23 +40,23 @@ def whole(path: Path, before_rename: Callable[[], None] = lambda: None) -> Itera
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync(path.parent)  # The new name, too, must survive a power failure.
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole, in a folder that is made if there is none."""
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file atomically, and create its folder if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole."""
-    write_whole(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
+    """Write a JSON file atomically; values that JSON lacks are converted by `plain`."""
+    write_file(path, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of ours."""
+    """Read a JSON file of a run; raise ValueError if it is missing or damaged."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -65,13 +69,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add a line of JSON to a file."""
+    """Append a line of JSON to a file."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the whole lines of a file that a crash may have cut off."""
+    """Read a file of JSON lines up to the first incomplete one, which a crash may leave."""
     lines: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -82,9 +86,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: no NaN, no tuples; what is neither is text.
+    """Return a value as JSON can hold it: NaN and infinity become None, tuples become lists.
 
-    Numbers of NumPy, and tensors that hold one, are numbers.
+    NumPy numbers and tensors of one element become numbers; other objects become text.
 
     >>> plain({1: (float("nan"), 0.5)})
     {'1': [None, 0.5]}
@@ -105,7 +109,7 @@ def plain(value: Any) -> Any:
 
 
 def sync(path: Path) -> None:
-    """Make what a file holds, or the names in a folder, durable."""
+    """Make the content of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -114,7 +118,12 @@ def sync(path: Path) -> None:
 
 
 class Lock:
-    """A folder held by one writer; the system lets go of it when its process ends."""
+    """An exclusive lock of a folder; the operating system releases it when the process ends.
+
+    Raises InUse if another process holds it.
+
+    folder: the folder to lock; created if it does not exist.
+    """
 
     def __init__(self, folder: Path) -> None:
         if folder.is_file():
@@ -131,11 +140,11 @@ class Lock:
             ) from None
 
     def fileno(self) -> int:
-        """Return the descriptor; who inherits it holds the folder too."""
+        """Return the file descriptor; a child process that inherits it holds the lock, too."""
         return self._descriptor
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock; calling it twice is harmless."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Users' own files: the only place that imports them, and that says where in them an error is."""
+"""Import users' files, and locate errors in them. No other module imports users' files."""
 
 import importlib.util
 import sys
@@ -10,65 +10,72 @@ from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 
-_OURS = Path(__file__).resolve().parent
+_OURS = tuple(  # trimtab-papers is found without being imported; it may not be installed
+    Path(spec.origin).resolve().parent
+    for name in ("trimtab", "trimtab_papers")
+    if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
+)
 _OTHERS = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")
 )
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file, with its folder on the path."""
+    """Import a user's file; its folder is on `sys.path` meanwhile.
+
+    Raises ValueError with the location of the error if the file cannot be imported.
+    """
     digest = sha256(str(path.resolve()).encode()).hexdigest()
     name = f"users_{path.stem}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look there
+    sys.modules[name] = module  # Dataclasses and pickle find the module there.
     try:
-        with beside(path):
+        with sibling_imports(path):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{path} cannot be imported ({told(error)}); mend it.") from error
+        raise ValueError(f"{path} cannot be imported ({describe_error(error)}); fix it.") from error
     return module
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[None]:
-    """Let what runs here import the modules beside a file, as `python file.py` does."""
+def sibling_imports(path: Path) -> Iterator[None]:
+    """Put the folder of a file on `sys.path`, as `python file.py` does."""
     folder = str(path.parent.resolve())
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the file may have taken it away itself
+        with suppress(ValueError):  # The user's code may have removed it.
             sys.path.remove(folder)
 
 
-def told(error: BaseException) -> str:
-    """Return what happened and where, for a sentence.
+def describe_error(error: BaseException) -> str:
+    """Return the error and its location in the user's file as part of a sentence.
 
-    >>> told(KeyError("column"))
+    >>> describe_error(KeyError("column"))
     "KeyError: 'column'"
     """
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     what = f"{type(error).__name__}: {first}".removesuffix(": ")
-    place = place_of(error)
+    place = source_location(error)
     return what if place is None else f"{place}: {what}"
 
 
-def place_of(error: BaseException) -> str | None:
-    """Return the innermost line of a user's file that an error comes from.
+def source_location(error: BaseException) -> str | None:
+    """Return the innermost line of a user's file in the traceback of an error.
 
-    None for errors that trimtab raised itself, and for those that no user's file takes part in.
+    None if trimtab raised the error itself, or if no user's file is in the traceback.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}, line {error.lineno}"
     frames = extract_tb(error.__traceback__)
-    if not frames or _belongs(frames[-1].filename, (_OURS,)):
+    if not frames or _belongs(frames[-1].filename, _OURS):
         return None
     for frame in reversed(frames):
-        if not _belongs(frame.filename, (_OURS, *_OTHERS)) and not frame.filename.startswith("<"):
+        if not _belongs(frame.filename, (*_OURS, *_OTHERS)) and not frame.filename.startswith("<"):
             inside = "" if frame.name == "<module>" else f" in {frame.name}"
             return f"{_short(frame.filename)}, line {frame.lineno}{inside}"
     return None
@@ -80,6 +87,6 @@ def _belongs(file: str, folders: tuple[Path, ...]) -> bool:
 
 
 def _short(file: str) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the working directory if it lies below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,13 +1,13 @@
-"""The version, once; what of it matters to records and sites; and what else a run depends on."""
+"""The version, the number of the results format, and the versions that a run depends on."""
 
 import platform
 from importlib.metadata import version
 
 __version__ = "0.2.0"
 
-# Changes whenever the same settings give other numbers; 0.1.0 wrote none and was 1. With 3, losses
-# other than cross-entropy and activations other than ReLU come from the kernel, and gradients of
-# other small modules from captured graphs.
+# Changes whenever the same settings give other numbers. With 3, losses other than cross-entropy and
+# activations other than ReLU come from the kernel, and gradients of other small modules from
+# captured graphs.
 RESULTS = 3
 
 
@@ -20,3 +20,13 @@ def environment() -> dict[str, str]:
         "numpy": version("numpy"),
         "platform": platform.platform(),
     }
+
+
+def processor() -> str:
+    """Return the name of the processor, empty where the system has none to give."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith("model name")]
+        return lines[0].split(":", 1)[1].strip()
+    except (OSError, IndexError):
+        return platform.processor()

@@ -1,4 +1,4 @@
-"""What users may catch. Each error is one sentence: what, where, what to do."""
+"""Exceptions that users may catch. Each message is one sentence: what, where, what to do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,10 @@ from typing import Any
 class BadArgument(ValueError):
     """An argument that cannot be used.
 
-    The sentence names arguments in braces, `{out}`, or with the value to pass, `{resume:True}`:
-    Python shows them as they are typed there, and the command line as its options. All other
-    braces are filled from `facts`.
+    argument: the name of the argument.
+    sentence: the message. It names arguments in braces, `{out}`, or with the value to pass,
+        `{resume:True}`. Python shows them as keyword arguments, the command line as options.
+    facts: values for all other braces.
 
     >>> error = BadArgument("out", "{folder} is not empty; pass another {out}.", folder="runs/a")
     >>> str(error)
@@ -24,7 +25,7 @@ class BadArgument(ValueError):
         super().__init__(self.spelled(lambda name, value: f"{name}={value}" if value else name))
 
     def spelled(self, spell: Callable[[str, str], str]) -> str:
-        """Return the sentence with its arguments as `spell(name, value)` writes them."""
+        """Return the sentence with each argument as `spell(name, value)` writes it."""
         return self.sentence.format_map(_Braces(self.facts, spell))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -36,7 +37,7 @@ def _again(kind: type[BadArgument], argument: str, sentence: str, facts: dict[st
 
 
 class _Braces(dict[str, Any]):
-    """Facts by name; every other name is an argument."""
+    """Facts by name; a name that is not among them is an argument."""
 
     def __init__(self, facts: dict[str, Any], spell: Callable[[str, str], str]) -> None:
         super().__init__(facts)
@@ -55,15 +56,15 @@ class _Argument:
 
 
 class InUse(ValueError):
-    """Another process writes there."""
+    """Another process holds the folder."""
 
 
 class DataError(ValueError):
-    """Data files are not there, or not what they should be."""
+    """Data files are missing, or their content is not as expected."""
 
 
 class Diverged(ArithmeticError):
-    """x, or a state, is no longer finite. The simulation stays at the last round that was."""
+    """x, or a state, is no longer finite. The simulation stays at its last finite round."""
 
     def __init__(self, algorithm: Any, r: int, why: str = "try a smaller step size") -> None:
         super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {why}.")

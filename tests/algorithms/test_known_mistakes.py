@@ -314,7 +314,7 @@ class Cohort(simulation.Cohort):
     """Clients whose replies are put together in a wrong way."""
 
     def run(self, program, *broadcast):
-        asked, tally = self.alive, super().run(program, *broadcast)
+        asked, tally = self.responding, super().run(program, *broadcast)
         replies, sim = {}, self.sim
         for i in asked:
             g = ClientOracle(sim.problem.oracle(i, sim.seed, self.r))
@@ -327,7 +327,7 @@ class Cohort(simulation.Cohort):
         return float(self.sim.problem.weights[list(clients)].sum())
 
     def evenly(self, name, replies):
-        return sum(getattr(replies[i][0], name) for i in self.alive) / len(self.alive)
+        return sum(getattr(replies[i][0], name) for i in self.responding) / len(self.responding)
 
 
 class Right(Cohort):
@@ -337,7 +337,7 @@ class Right(Cohort):
 
 class LastClientOnly(Cohort):
     def wrong(self, replies, tally):
-        return {"mean": lambda: replies[self.alive[-1]][0]}
+        return {"mean": lambda: replies[self.responding[-1]][0]}
 
 
 class PlannedShare(Cohort):
@@ -347,13 +347,13 @@ class PlannedShare(Cohort):
 
 class ShareOfThoseSeen(Cohort):
     def wrong(self, replies, tally):
-        return {"share": tally.share / self.p({*self.sim.states, *self.alive})}
+        return {"share": tally.share / self.p({*self.sim.states, *self.responding})}
 
 
 class UniformControls(Cohort):
     def wrong(self, replies, tally):
         mean = tally.mean()._replace(dc=self.evenly("dc", replies))
-        return {"mean": lambda: mean, "share": len(self.alive) / self.sim.problem.N}
+        return {"mean": lambda: mean, "share": len(self.responding) / self.sim.problem.N}
 
 
 class UniformUpdates(Cohort):

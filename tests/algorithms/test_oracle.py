@@ -10,7 +10,7 @@ import torch
 import trimtab
 from tests.algorithms import numpy_oracle as oracle
 from tests.helpers.quadratics import Unequal
-from trimtab.core.oracle import draws_of_server
+from trimtab.core.oracle import server_random
 
 N, d, S, K, R, SEED = 8, 5, 3, 4, 15, 7
 MOST = 12  # steps that Scaffnew draws
@@ -43,7 +43,7 @@ def based(ours, theirs, **settings):
 def server_numbers():
     """What the server draws in each round if it draws one uniform number."""
     one = torch.zeros(1, dtype=torch.float64)
-    return [draws_of_server(SEED, r)("uniform", one).item() for r in range(1, R + 1)]
+    return [server_random(SEED, r)("uniform", one).item() for r in range(1, R + 1)]
 
 
 local = {"eta_l": 0.1, "K": K, "eta_g": 0.7}

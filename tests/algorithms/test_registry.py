@@ -1,5 +1,7 @@
 """Algorithms, metrics and executors of one's own: known by name, raced, run, checked, shown."""
 
+import hashlib
+import inspect
 import json
 import subprocess
 import sys
@@ -7,16 +9,18 @@ from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, EntryPoints
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import trimtab
+from tests.helpers.clipped import CLIPPED
+from tests.helpers.command import trimtab as trimtab_command
 from trimtab import Adam, FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode, kind
-from trimtab.cli import main
 from trimtab.cli.options import PARAMETERS
 from trimtab.core.replies import Tally
 from trimtab.problems.catalogue import quadratic_problem
@@ -25,51 +29,9 @@ from trimtab.simulation import Executor, Simulation
 from trimtab.studies.compare import DEFAULT
 from trimtab.testing import check_algorithm
 
-MINE = '''
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-
-from trimtab import Metric, Quadratic, register
-from trimtab.core import Clients, Oracle, Positive, StepSize, Steps, Vector, validate
-
-
-class Server(NamedTuple):
-    x: Vector
-
-
-class Upload(NamedTuple):
-    dx: Vector
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mine:
-    """FedAvg with clipped gradients."""
-
-    eta_l: StepSize
-    K: Steps
-    clip: Positive = 1.0
-
-    def __post_init__(self):
-        validate(self)
-
-    def init_server(self, x):
-        return Server(x)
-
-    def init_client(self, x):
-        return ()
-
-    def local(self, g, state, x):
-        y = x
-        for k in range(g.steps(self.K)):
-            y = y - self.eta_l * g(y, k).clamp(-self.clip, self.clip)
-        return Upload(y - x), ()
-
-    def round(self, server, clients):
-        (dx,) = clients.run(self.local, server.x).mean()
-        return Server(server.x + dx)
-
+MINE = (
+    CLIPPED.replace("Clipped", "Mine")
+    + '''
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong(Mine):
@@ -92,6 +54,7 @@ def problem():
     register(Mine, title="mine", colour="#123456")
     return Near(torch.tensor([2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 4.0]))
 '''
+)
 
 
 @pytest.fixture
@@ -99,16 +62,6 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_own", {})
     Path("mine.py").write_text(MINE)
-
-
-def trimtab_command(capsys, *words):
-    code = 0
-    try:
-        main([*map(str, words)])
-    except SystemExit as ended:
-        code = ended.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 # -- the registry
@@ -333,7 +286,7 @@ class Backwards(Executor):
                 i, exchange.oracle(i), exchange.state(i), exchange.broadcast
             )
             tally.add(exchange.weight(i), upload, state)
-            exchange.keep(i, state)
+            exchange.store_state(i, state)
             self.ran += 1
         return tally
 
@@ -354,11 +307,6 @@ def test_an_executor_of_ones_own(tmp_path, refused):
     assert torch.equal(next(again).x, next(sim).x)
     with refused("executor=<class", "an Executor of your own"):
         simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), executor=Backwards)
-
-
-@pytest.mark.parametrize(("old", "new"), [("wide", "fused"), ("workers", "threads")])
-def test_old_names_of_executors_are_understood(old, new):
-    assert simulate(Sgd(eta=0.1), quadratic_problem(), executor=old).executor == new
 
 
 def test_names_need_no_torch():
@@ -400,3 +348,56 @@ def test_others_are_compared_with_the_well_known_alone():
     known = [name for name in registry.NAMES if kind(name).well_known]
     assert known == ["sgd", "fedavg", "scaffold"]
     assert not registry.Kind("mine", FedAvg, "Mine", "#000000", "Mine").well_known
+
+
+def test_what_is_tried_and_searched_begins_where_it_says():
+    trial = registry.trial_of(registry.kind("fedavg"))
+    assert (trial.eta_l, trial.K) == (0.1, 5)
+    assert registry.trial_of(registry.kind("sgd")).eta == 0.1
+
+
+@dataclass(frozen=True)
+class Wandering:
+    """An algorithm that goes nowhere; a field of it happens to be called `algorithm`."""
+
+    algorithm: str = "none"
+
+    def init_server(self, x):
+        return (x,)
+
+    def init_client(self, x):
+        return ()
+
+    def round(self, server, clients):
+        return server
+
+
+@pytest.fixture
+def registered():
+    yield
+    registry._own.pop("wandering", None)
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_is_registered_is_known_by_its_title_and_where_it_comes_from():
+    assert registry.kind(Wandering).title == "Wandering"
+    assert registry.kind(Wandering()).source == f"{__name__}:Wandering"
+    assert registry.register(Wandering, title="To and fro") is Wandering
+    assert registry.kind("wandering").title == "To and fro"
+    source = inspect.getsource(Wandering).encode()
+    assert registry.encode(Wandering())["code"] == hashlib.sha256(source).hexdigest()[:16]
+
+
+def test_what_an_entry_point_names_is_held_to_the_contract(monkeypatch):
+    point = SimpleNamespace(name="lost", value="lost:Lost", load=lambda: object)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(ValueError, match="lost:Lost is no algorithm"):
+        registry.kind("lost")
+
+
+def test_a_message_of_an_unknown_algorithm_is_told_the_known_ones_and_no_parts():
+    with pytest.raises(ValueError, match="use one of") as error:
+        registry.decode({"kind": "nothing"})
+    said = str(error.value).partition("use one of ")[2].rstrip(".").split(", ")
+    assert set(registry.NAMES) <= set(said)
+    assert not set(said) & set(registry._parts())

@@ -13,6 +13,7 @@ from trimtab import (
     Decay,
     FedAvg,
     Piecewise,
+    Quadratic,
     RichardsonRomberg,
     Rounding,
     Scaffold,
@@ -32,14 +33,6 @@ SCAFFOLDS = [
     Scaffold(eta_l=0.2, K=6, option="I"),
     Scaffold(eta_l=0.2, K=6, lean=True),
 ]
-
-
-def test_factors():
-    assert [Cosine(R=4, least=0.1)(r) for r in (1, 3, 5, 99)] == pytest.approx([1, 0.55, 0.1, 0.1])
-    assert [Decay(0.5)(r) for r in (1, 2, 4)] == [1, 0.5, 0.125]
-    assert [Piecewise(((3, 0.1), (5, 0.01)))(r) for r in (1, 2, 3, 4, 5, 9)] == [
-        *(1, 1, 0.1, 0.1, 0.01, 0.01)
-    ]
 
 
 @pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
@@ -115,3 +108,58 @@ def test_what_cannot_be_scheduled_is_refused(refused, words, sentence):
 def test_piecewise_wants_growing_rounds_and_positive_factors(refused, steps):
     with refused("Piecewise", "pass rounds that grow"):
         Piecewise(steps)
+
+
+def test_a_cosine_is_half_of_one_between_its_ends():
+    fall = Cosine(R=4)
+    assert [round(fall(r), 6) for r in range(1, 7)] == [
+        1.0,
+        round(0.01 + 0.99 * (1 + 2**-0.5) / 2, 6),
+        0.505,
+        round(0.01 + 0.99 * (1 - 2**-0.5) / 2, 6),
+        0.01,
+        0.01,
+    ]
+    assert [Cosine(R=4, least=0.1)(r) for r in (1, 3, 5, 99)] == pytest.approx([1, 0.55, 0.1, 0.1])
+
+
+def test_a_decay_begins_at_one():
+    assert [Decay(0.5)(r) for r in (1, 2, 4)] == [1.0, 0.5, 0.125]
+
+
+def test_pieces_begin_with_the_rounds_that_they_name():
+    steps = Piecewise(((3, 0.1), (5, 0.01)))
+    assert [steps(r) for r in (1, 2, 3, 4, 5, 6)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+
+
+def test_a_number_of_steps_is_rounded_and_never_below_one():
+    halved = Scheduled(FedAvg(eta_l=0.1, K=5), K=Decay(0.5))
+    assert [halved.at(r).K for r in (1, 2, 3, 4, 9)] == [5, 2, 1, 1, 1]
+    assert halved.at(2).eta_l == 0.1
+
+
+def test_who_does_not_ask_for_the_round_gets_the_first():
+    problem = Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))
+    scheduled = Scheduled(FedAvg(eta_l=0.1, K=2), eta_l=Decay(0.5))
+
+    class Asked(FedAvg):
+        def round(self, server, clients):
+            return self.eta_l
+
+    asked = Scheduled(Asked(eta_l=0.1, K=2), eta_l=Decay(0.5))
+    assert asked.round(None, None) == 0.1
+    sim = simulate(scheduled, problem, x=torch.ones(1))
+    plain = simulate(FedAvg(eta_l=0.1, K=2), problem, x=torch.ones(1))
+    assert torch.equal(next(sim).x, next(plain).x)
+    assert not torch.equal(next(sim).x, next(plain).x)
+
+
+def test_the_rounds_of_a_cosine_are_counted():
+    with pytest.raises(ValueError, match="R"):
+        Cosine(R=0)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.5])
+def test_a_decay_shrinks(refused, rate):
+    with refused("Decay", f"rate={rate}"):
+        Decay(rate)

@@ -10,8 +10,7 @@ import torch
 
 from trimtab import FedAvg, Mime, Momentum, Scaffold, Simulation, simulate
 from trimtab.algorithms.registry import decode, encode
-from trimtab.algorithms.stages import STAGES, Rounding
-from trimtab.algorithms.through import Through
+from trimtab.algorithms.through import STAGES, Rounding, Through
 from trimtab.core import map_leaves
 from trimtab.core.tree import control, with_control
 from trimtab.problems.catalogue import quadratic_problem
@@ -224,3 +223,9 @@ def test_an_algorithm_behind_stages_draws_what_it_draws_without():
     _, through = last(Through(noisy, (Rounding(1e-12),)), R=2)
     torch.testing.assert_close(through.x, plain.x, rtol=0, atol=1e-6)
     assert float((plain.x - last(FedAvg(eta_l=0.1, K=1), R=2)[1].x).norm()) > 0.1
+
+
+@pytest.mark.parametrize("step", [0.0, -0.1])
+def test_the_step_of_a_rounding_is_positive(refused, step):
+    with refused("Rounding", f"step={step}"):
+        Rounding(step)

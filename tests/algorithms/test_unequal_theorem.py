@@ -8,7 +8,19 @@ import pytest
 import torch
 
 from tests.helpers.quadratics import WEIGHTS, assert_same, distances, path, quadratic
-from trimtab import FedAvg, FedDyn, FedNova, Momentum, Scaffold, ScaffoldOpt
+from trimtab import (
+    FedAvg,
+    FedDyn,
+    FedNova,
+    Momentum,
+    Quadratic,
+    Scaffnew,
+    Scaffold,
+    ScaffoldM,
+    ScaffoldOpt,
+    Scallion,
+    simulate,
+)
 from trimtab.core.oracle import ClientOracle
 
 HOW = {"eta_l": 0.05, "K": 8}
@@ -59,3 +71,18 @@ def test_a_control_is_the_mean_of_the_clients_own_gradients(algorithm, own):
     _, c_i_new = algorithm.local(ClientOracle(noted, count=lambda K: own), c_i, x, c)
     assert len(seen) == own
     assert_same(c_i_new, torch.stack(seen).mean(0))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Scallion(eta_l=0.1, K=5),
+        ScaffoldM(eta_l=0.1, K=5),
+        Scaffnew(eta_l=0.1, p=0.5),
+    ],
+    ids=repr,
+)
+def test_who_divides_by_a_common_number_of_steps_refuses_slow_clients(algorithm):
+    problem = Quadratic(A=torch.tensor([2.0, 1.0]), b=torch.tensor([-1.0, 1.0]))
+    with pytest.raises(ValueError, match="steps"):
+        next(simulate(algorithm, problem, slow=0.5))

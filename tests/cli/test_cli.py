@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.helpers.command import trimtab
 from trimtab import __version__
-from trimtab.cli import COMMANDS, cli, main
-from trimtab.problems.data.digits import digits
+from trimtab.cli import COMMANDS, cli
+from trimtab.problems.data.images import digits
 
 PROBLEMS = """
 import torch
@@ -119,22 +120,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def trimtab(capsys, *arguments):
-    """Run the program; return its exit code, standard output and standard error."""
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 BAD = {
     "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
     "compare digits --S 0": "S=0: pass a whole number S >= 1",
     "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
-    "compare digits --K five": "'five' is no list of whole numbers such as 1,5,20; `trimtab ",
+    "compare digits --K five": "'five' is not a list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
     "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
     "compare digits --algorithms scafold": "'scafold' is no algorithm; pass one of sgd, fedavg",
@@ -171,7 +161,7 @@ BAD = {
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
     "report nosuch": "nosuch holds no run (there is no compare.json); pass the folder of one.",
-    "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or mend",
+    "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or fix",
     "diagnose digist": "'digist' is no problem; pass one of digits, quadratic, emnist,",
     "diagnose quadratic --S 99": "S=99 clients asked for, but the problem has N=10; pass S <= 10.",
     "diagnose quadratic --eps 0": "eps=0.0; pass the f(x) - f(x*) that is wanted",
@@ -198,7 +188,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, command):
     assert out == ""
 
 
-@pytest.mark.parametrize("group", ["", "picture", "federate"])
+@pytest.mark.parametrize("group", ["", "federate"])
 def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
     code, out, err = trimtab(capsys, *group.split())
     assert (code, out) == (2, "")
@@ -211,12 +201,13 @@ def test_a_group_without_a_command_shows_its_help_line_by_line(capsys, group):
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
-        for name, command in ((name, cli.get_command(None, name)) for name in COMMANDS)
+        for name, command in (
+            (name, cli.get_command(None, name)) for name in cli.list_commands(None)
+        )
     }
     common = ["-R", "--S", "--batch", "--data", "--json", "--out", "--resume", "--seed", "--target"]
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
-    live = ["--live", "--live-port"]
-    common += ["--lost", "--available", "--force", "--log", *live]
+    common += ["--lost", "--available", "--force", "--log", "--live"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
     hyper += " --a --alpha --p"
     of_compare = (
@@ -238,7 +229,7 @@ def test_options_are_what_they_were():
                 "--minutes",
                 "--out",
                 "--seed",
-                *live,
+                "--live",
             ]
         ),
         "check": sorted([*hyper.split(), "--json", "--mean-gradient", "--out", "--seed"]),
@@ -247,11 +238,10 @@ def test_options_are_what_they_were():
         "reproduce": sorted(
             [
                 *("--cells", "--cluster", "--data", "--json", "--out"),
-                *("--quick", "--seed", "--seeds", *live),
+                *("--quick", "--seed", "--seeds", "--live"),
             ]
         ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
-        "picture": [],  # its commands: tests/cli/test_pictures.py
         "export": ["--json", "--out", "--to"],
         "doctor": ["--data", "--json"],
         "completion": [],
@@ -287,7 +277,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
-    monkeypatch.setattr("trimtab._importing._OURS", Path(__file__).parents[2])
+    monkeypatch.setattr("trimtab._importing._OURS", (Path(__file__).parents[2],))
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)
     assert "AssertionError: no message; this should not happen: please report it" in err

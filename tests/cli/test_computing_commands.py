@@ -8,7 +8,6 @@ import pytest
 from trimtab import Quadratic, Scaffold
 from trimtab.algorithms.registry import NAMES, kind, trial_of
 from trimtab.cli import cli, main
-from trimtab.report.drift import drift
 from trimtab.testing import CHECKS, CONTROL_CHECKS, rests_when_nobody_moves, verdicts
 
 WANTED = {"--json", "--seed", "--out"}
@@ -21,8 +20,6 @@ COMPUTING = {
     "check": {},
     "bench": {},
     "reproduce": {},
-    "picture drift": {},
-    "picture partition": {},
     "federate demo": {},
     "federate server": {"--out": "it writes into the operator's folder, its argument DIR"},
     "federate resume": {
@@ -78,25 +75,6 @@ def test_a_command_that_computes_takes_json_seed_and_out(name):
 
 
 # -- what the seed does where nothing else is drawn
-
-
-def test_another_seed_is_another_noise_of_the_picture():
-    still, other_still = drift(R=3), drift(R=3, seed=1)
-    assert still.walks[0].distance == other_still.walks[0].distance
-    first, again, other = (drift(R=3, sigma=0.5, seed=seed) for seed in (0, 0, 1))
-    assert first.svg() == again.svg()
-    assert first.walks[0].distance != other.walks[0].distance
-    assert "sigma = 0.5" in first.svg()
-    assert "sigma" not in still.svg()
-
-
-def test_the_picture_takes_noise_and_seed(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    ends = []
-    for seed in (1, 1, 2):
-        main(["picture", "drift", "-R", "4", "--sigma", "0.3", "--seed", str(seed), "--json"])
-        ends.append(json.loads(capsys.readouterr().out)["distance"])
-    assert ends[0] == ends[1] != ends[2]
 
 
 @pytest.mark.parametrize("name", NAMES)

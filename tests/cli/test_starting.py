@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from trimtab.cli import completion
-from trimtab.reproduce import REPRODUCTIONS
+from trimtab_papers import commands
+from trimtab_papers.items import REPRODUCTIONS
 
 MOST = 400  # an answer loads <= 400 modules: 290 are needed, any library for numbers has hundreds
 CODE = """
@@ -74,7 +74,7 @@ def test_completion_loads_nothing_heavy(typed, offers):
 
 
 def test_the_reproductions_that_are_offered_are_those_there_are():
-    assert tuple(REPRODUCTIONS) == completion.REPRODUCTIONS
+    assert tuple(REPRODUCTIONS) == commands.NAMES
 
 
 def test_import_trimtab_loads_nothing_heavy():

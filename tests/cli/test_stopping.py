@@ -11,27 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.bench.measurement import Row
 from trimtab.cli import main
 from trimtab.core.task import Progress, Task
+from trimtab_papers.bench.measurement import Row
 
 WAIT = 120.0  # seconds within which what must come comes; it comes within a few
-SLOW = """
-import time
-from pathlib import Path
-from trimtab import Quadratic
-
-def slow(batch=None, seed=0):
-    Path("reading").touch()
-    while True:
-        time.sleep(0.05)
-"""
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(SLOW)
 
 
 @contextmanager
@@ -117,7 +106,7 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
         yield Progress("measuring")
         return Row(work.name, "", "loop", {}, {}, {}, {})
 
-    monkeypatch.setattr("trimtab.bench.measure", Measure)
+    monkeypatch.setattr("trimtab_papers.bench.measure", Measure)
     with pytest.raises(SystemExit) as end:
         main(["bench", "w1", "w2", "--quick"])
     assert end.value.code == 130
@@ -152,27 +141,15 @@ def test_a_diagnosis_that_fails_does_not_say_that_it_goes_on(monkeypatch, capsys
     assert "ended before it had advice to give" in Path("here/report.html").read_text()
 
 
-def test_a_picture_is_written_whole_or_not_at_all():
-    words = ("picture", "partition", "mine.py:slow", "--out", "here.svg")
-    err = stop_when(holds("reading"), *words)
-    assert err == "trimtab: stopped; no picture was written: repeat the command.\n"
-    assert not Path("here.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "where", "sentence"),
-    [
-        ("picture drift", "trimtab.report.drift.drift", "no picture was written"),
-        ("check fedavg", "trimtab.testing.verdicts", "no verdict is kept"),
-    ],
-)
-def test_what_is_short_says_that_nothing_is_kept(capsys, monkeypatch, words, where, sentence):
+def test_a_check_that_is_stopped_says_that_nothing_is_kept(capsys, monkeypatch):
     def stopped(*given, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(where, stopped)
+    monkeypatch.setattr("trimtab.testing.verdicts", stopped)
     with pytest.raises(SystemExit) as end:
-        main(words.split())
+        main(["check", "fedavg"])
     assert end.value.code == 130
-    assert capsys.readouterr().err == f"trimtab: stopped; {sentence}: repeat the command.\n"
-    assert {path.name for path in Path().iterdir()} == {"mine.py"}
+    assert capsys.readouterr().err == (
+        "trimtab: stopped; no verdict is kept: repeat the command.\n"
+    )
+    assert not list(Path().iterdir())

@@ -417,7 +417,7 @@ def test_what_is_made_of_a_loaded_problem_is_made_there_too(ray, digits, change)
 def test_a_problem_that_fails_at_one_node_is_told_with_the_node(ray, mine):
     problem = load_problem(f"{mine}:problem")
     at_node(ray, 1, BROKEN="1")
-    with pytest.raises(ValueError, match=r"^node n1: .*mine\.py.*there is no such disk.*mend it"):
+    with pytest.raises(ValueError, match=r"^node n1: .*mine\.py.*there is no such disk.*fix it"):
         after(Ray(shards=4), SCAFFOLD, problem)
 
 

@@ -241,7 +241,7 @@ def test_what_fails_at_one_node_is_told_with_that_node(broken, mine, running):
     name = rf"node 127\.0\.0\.1 \({broken.node_id[:6]}\)"
     alone = {"actors": 1, "gpus": 1}  # a machine with a GPU, and there is only one
     sim = running(SCAFFOLD, load_problem(f"{mine}:problem"), Ray(**alone))
-    with pytest.raises(ValueError, match=rf"^{name}: .*mine\.py.*there is no such disk.*mend it"):
+    with pytest.raises(ValueError, match=rf"^{name}: .*mine\.py.*there is no such disk.*fix it"):
         next(sim)
     sim.runs_on.close()
     crowded = load_problem(f"{mine}:crowded")
@@ -312,7 +312,7 @@ def test_cells_are_computed_by_the_cluster_and_written_here(cluster, tmp_path):
     records = sorted((tmp_path / "there" / "theorem2").glob("*.json.gz"))
     assert records
     trimtab(*words, "--out", tmp_path / "here")
-    from trimtab.reproduce.records import read
+    from trimtab_papers.verdicts import read
 
     there, here = (read(tmp_path / name / "theorem2") for name in ("there", "here"))
     for records in (there, here):

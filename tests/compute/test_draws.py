@@ -12,7 +12,7 @@ from trimtab.compute.kernel import draws
 from trimtab.core.streams import BATCH, stream
 from trimtab.problems.supervised import batches as supervised_batches
 from trimtab.problems.supervised.batches import Batches, drawn
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.data import Data
 
 pytestmark = pytest.mark.skipif(
     kernel.simd_level() is None, reason="no compiler was there at the installation"

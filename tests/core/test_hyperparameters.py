@@ -32,6 +32,7 @@ from trimtab import (
     Sgd,
     Yogi,
 )
+from trimtab.algorithms import registry
 
 BASE = Momentum()
 STEPS = {
@@ -148,11 +149,6 @@ def test_a_base_refuses_bad_numbers(refused, kind, settings):
         kind(**settings)
 
 
-def test_lean_is_for_option_II(refused):
-    with refused("Scaffold", "option='I'", "lean with option 'II' only"):
-        Scaffold(eta_l=0.1, K=2, option="I", lean=True)
-
-
 def test_an_option_is_one_of_those_that_its_type_names(refused):
     with refused("Scaffold", "option='III'", "'I' or 'II'"):
         Scaffold(eta_l=0.1, K=2, option="III")
@@ -167,3 +163,59 @@ def test_richardson_romberg_wraps_fedavg(refused):
 def test_a_base_is_an_optimiser(base):
     with pytest.raises(ValueError, match=r"pass an optimiser such as Momentum\(\)"):
         trimtab.Mime(eta=0.1, K=2, base=base)
+
+
+DEFAULTS = {
+    "sgd": {},
+    "fedavg": {"eta_g": 1.0},
+    "fedprox": {"mu": 1.0, "eta_g": 1.0},
+    "scaffold": {"eta_g": 1.0, "option": "II", "lean": False},
+    "fedopt": {"eta_g": 1.0},
+    "mimelite": {},
+    "mime": {},
+    "serveronly": {},
+    "richardsonromberg": {},
+    "scaffoldm": {"a": 0.1, "eta_g": 1.0},
+    "feddyn": {"alpha": 0.1},
+    "scaffnew": {"p": 0.1},
+    "scallion": {"eta_g": 1.0, "alpha": 1.0},
+    "fednova": {"eta_g": 1.0},
+    "scaffoldopt": {"eta_g": 1.0},
+    "servermvr": {"a": 0.1},
+    "mimelitemvr": {"a": 0.1},
+    "mimemvr": {"a": 0.1},
+    "dane": {"mu": 1.0},
+}
+
+
+BASES = {
+    "momentum": {"beta": 0.9},
+    "adam": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
+    "yogi": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
+    "adagrad": {"eps": 1e-3},
+}
+
+
+def defaults_of(cls):
+    fields = cls.__dataclass_fields__.values()
+    return {f.name: f.default for f in fields if not str(f.default).startswith("<dataclasses")}
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_the_defaults_of_an_algorithm(name):
+    assert defaults_of(registry.kind(name).cls) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", registry.BASE_NAMES)
+def test_the_defaults_of_a_base_optimiser(name):
+    assert defaults_of(registry.bases()[name]) == BASES[name]
+
+
+def test_lean_is_for_option_II_and_a_whole_K(refused):
+    with refused("Scaffold", "option='I'", "lean with option 'II' only"):
+        Scaffold(eta_l=0.1, K=2, option="I", lean=True)
+    for words in ({"option": "I"}, {"K": trimtab.Epochs(1)}, {"option": "I", "K": 5}):
+        with refused("lean"):
+            Scaffold(**{"eta_l": 0.1, "K": 5, "lean": True} | words)
+        Scaffold(**{"eta_l": 0.1, "K": 5, "lean": False} | words)
+    assert Scaffold(eta_l=0.1, K=5, lean=True).lean

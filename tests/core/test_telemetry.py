@@ -68,7 +68,7 @@ def test_movers_count_the_clients_that_move():
         tally = Tally()
         for length in lengths:
             tally.add(0.25, Upload(torch.tensor([length], dtype=torch.float64)))
-        return tally.movers
+        return tally.effective_clients
 
     assert movers(1.0, 1.0, 1.0, -1.0) == pytest.approx(4)
     assert movers(1.0, 0.0, 0.0, 0.0) == pytest.approx(1)
@@ -98,7 +98,7 @@ def test_a_step_beyond_two_over_L_is_explained_by_the_L_it_shows(kind, K):
     assert text.endswith("not 0.5.")
 
 
-@pytest.mark.parametrize("executor", ["loop", "batched", "workers"])
+@pytest.mark.parametrize("executor", ["loop", "batched", "threads"])
 def test_one_client_that_moves_alone_is_named(executor):
     A = torch.ones(6, 3, dtype=torch.float64)
     A[4] = 500

@@ -21,7 +21,7 @@ from trimtab.diagnosis.panel import Panel, choose_panel
 from trimtab.diagnosis.prediction import _settled
 from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
 from trimtab.diagnosis.winner import _better, better_step, winner
-from trimtab.problems.models import resnet18
+from trimtab.problems.catalogue import resnet18
 from trimtab.report import write_diagnosis
 
 PASSES = [0.1, 3, 10, 30, 100, 500, 1000, 3000, 20_000]

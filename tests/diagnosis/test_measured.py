@@ -14,7 +14,7 @@ from trimtab.diagnosis import hessian_products, measure, optimum
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import Panel, choose_panel, thinned
 from trimtab.diagnosis.resampling import drawn
-from trimtab.problems.models import mlp
+from trimtab.problems.catalogue import mlp
 
 CLOSED = ("G", "B", "delta", "L", "mu", "zeta", "sigma")
 WEIGHTS = [1, 2, 3, 4, 5, 6]

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.helpers.losses import Opaque, dense_hessian, logistic, quadratics, random
 from trimtab import Supervised
-from trimtab.diagnosis import noise
+from trimtab.compute import kernel
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.supervised.curvature import Curvature
 
@@ -184,14 +184,12 @@ LINEAR = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", LINEAR)
 def test_closed_forms_of_linear_models_are_what_autograd_gives(name, bias):
-    """Of the Hessian, and of the gradient of tr(Hess V)."""
     loss, C = LINEAR[name]
     X = random(12, 3)
     y = torch.arange(12) % C if C == 4 else random(12, C, seed=1).sigmoid()
     module = nn.Linear(3, C, bias=bias).double()
     problem = Supervised(module, loss, [(X, y), (X[:5], y[:5])], l2=0.1)
-    x, A = random(problem.d, seed=2), random(problem.d, problem.d, seed=3)
-    V = A @ A.T
+    x = random(problem.d, seed=2)
 
     def f(x):
         b = x[3 * C :] if bias else None
@@ -199,27 +197,18 @@ def test_closed_forms_of_linear_models_are_what_autograd_gives(name, bias):
 
     hessian = torch.autograd.functional.hessian(f, x)
     torch.testing.assert_close(problem.client_hessian(0, x), hessian)
-    leaf = x.clone().requires_grad_()
-    trace = (torch.autograd.functional.hessian(f, leaf, create_graph=True) * V).sum()
-    expected = torch.zeros_like(x)
-    if name != "least squares":
-        (expected,) = torch.autograd.grad(trace, leaf)
-    torch.testing.assert_close(problem.third_derivative(0, x, V), expected)
-
-
-def test_the_third_derivative_is_the_same_by_differences_of_products():
-    problem = logistic(N=3, l2=0.05)
-    panel, x = everybody(problem), problem.x0() + 0.2
-    A = random(problem.d, problem.d, seed=4)
-    closed, left = noise.third_derivative(panel, x, A @ A.T, lambda: False)
-    found, tail = noise._by_eigenvectors(panel, x, A @ A.T, lambda: False)
-    assert left == 0.0
-    assert tail <= noise.TAIL
-    assert float((found - closed).norm()) <= 2 * noise.TAIL * float(closed.norm())
 
 
 def test_networks_have_no_such_closed_form():
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     problem = Supervised(module, F.cross_entropy, [(random(6, 3), torch.arange(6) % 2)] * 2)
     assert problem.client_hessian is None
-    assert problem.third_derivative is None
+
+
+def test_the_hessian_of_a_linear_model_does_not_need_the_kernel(monkeypatch):
+    problem = network(nn.Linear(4, 2))
+    x = problem.x0()
+    expected = problem.client_hessian(0, x)
+    monkeypatch.setattr(kernel, "works", lambda dtype: False)
+    assert problem.kernel is None
+    assert torch.equal(problem.client_hessian(0, x), expected)

@@ -13,7 +13,7 @@ from tests.helpers.losses import random
 from trimtab import FedAvg, Quadratic, Scaffold, Supervised, diagnose, simulate
 from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Constants, dominating, knee, rates
-from trimtab.reproduce.many_runs import Chains, Noisy
+from trimtab_papers.many_runs import Chains, Noisy
 
 AT = Constants(L=2, mu=0.1, delta=0.3, G=3, B=1.5, sigma=0.7, N=20, S=5, eps=0.01)
 
@@ -137,6 +137,7 @@ def test_the_noise_of_a_weighted_mean_is_that_of_its_weights(weights):
     exact = eta**2 * 0.25 * float(p.square().sum()) / (1 - m**2)
     assert found.variance.fedavg * eta / found.eta_l == pytest.approx(exact, rel=1e-3)
     assert found.variance.scaffold == found.variance.fedavg
+    assert found.bias.stochastic == found.bias.scaffold == 0.0
 
 
 def test_unequal_clients_that_come_and_go_are_weighed_too():
@@ -152,6 +153,7 @@ def test_unequal_clients_that_come_and_go_are_weighed_too():
     found = diagnose(problem, minutes=1)
     exact = found.eta_l * float(p.square() @ noise) / 4
     assert found.variance.fedavg == pytest.approx(exact, rel=1e-3)
+    assert found.bias.stochastic is found.bias.scaffold is None  # its Hessians may vary with x
 
     found, pulls, noises = diagnose(problem, S=S, minutes=1), [], []
     for cohort in map(list, combinations(range(5), S)):

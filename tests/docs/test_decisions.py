@@ -19,14 +19,6 @@ def test_every_decision_is_linked_from_the_design():
 
 
 @every_page
-def test_a_decision_is_below_a_page_and_says_what_was_rejected(page):
-    text = page.read_text()
-    assert len(text.splitlines()) <= 45
-    for part in ("Decided.", "Why.", "Rejected.", "What it costs.", "Held by"):
-        assert text.count(f"**{part}**") == 1, part
-
-
-@every_page
 def test_every_path_that_is_named_exists_and_the_tests_are_in_their_files(page):
     text = page.read_text()
     paths = set(re.findall(r"`((?:src|tests|docs|examples|benchmarks|results)/[\w/.-]*)`", text))

@@ -12,6 +12,7 @@ from trimtab import compare
 from trimtab.problems.loading import load_problem, load_problem_and_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+README_PICTURE = EXAMPLES.parent / "docs" / "drift.svg"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
 
 
@@ -51,6 +52,19 @@ def test_quickstart(tmp_path):
     assert target == 0.9
     assert rounds < numbers(fedavg)[1] / 2
     assert megabytes < numbers(fedavg)[2]
+
+
+def test_drift(tmp_path):
+    fedavg, scaffold = run("drift", tmp_path)
+    assert numbers(fedavg)[0] > 1  # |x - x*|
+    assert numbers(scaffold)[0] < 1e-5
+    drawn, shown = (path.read_text() for path in (tmp_path / "drift.svg", README_PICTURE))
+    assert coordinates(drawn) == pytest.approx(coordinates(shown), abs=0.3)
+    assert re.findall(">(.*?)</text>", drawn) == re.findall(">(.*?)</text>", shown)
+
+
+def coordinates(svg: str) -> list[float]:
+    return [float(n) for d in re.findall(r' d="([^"]*)"', svg) for n in re.findall(r"-?[\d.]+", d)]
 
 
 def test_own_data(tmp_path):

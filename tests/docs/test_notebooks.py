@@ -10,7 +10,7 @@ nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykerne
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 SHOWS = {
-    "client_drift": ["FedAvg stops", "<b>Round 1</b>", "image/svg+xml"],
+    "client_drift": ["FedAvg stops", "<b>Round 1</b>"],
     "data_to_advice": ["How sure: ", "diagnose: ", "compare: ", "<table>", "rounds_low"],
     "scaffold_and_mime": ["2 exchanges", "4 of 10, half slow", "Mime", "<b>Round 60</b>"],
 }
@@ -21,9 +21,8 @@ def test_there_are_three():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_small_and_holds_no_outputs(path):
+def test_a_notebook_holds_no_outputs(path):
     cells = json.loads(path.read_text("utf-8"))["cells"]
-    assert path.stat().st_size < 20_000
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in cells)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import goals
 import page as maker
 
-from trimtab.bench import WORKLOADS
+from trimtab_papers.bench import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms
 
 def test_every_goal_is_of_a_workload_that_is_measured():
     assert {wanted.workload for wanted in goals.PEER_GOALS} <= set(WORKLOADS)
-    assert {*goals.COMPILED, *goals.EVERYBODY} == set(maker.PEERS)
+    assert {*goals.COMPILED, *goals.ALL_PEERS} == set(maker.PEERS)
 
 
 def test_our_compiled_steps_have_a_goal_of_their_own():

@@ -11,16 +11,13 @@ from pathlib import Path
 import pytest
 
 import trimtab
+import trimtab_papers
 from trimtab import testing
 from trimtab.problems import partition
-from trimtab.problems.data.a9a import a9a
-from trimtab.problems.data.cifar10 import cifar10
-from trimtab.problems.data.cifar100 import cifar100
-from trimtab.problems.data.concrete import concrete
-from trimtab.problems.data.digits import digits
 from trimtab.problems.data.emnist import emnist
-from trimtab.problems.data.heart_disease import heart_disease
+from trimtab.problems.data.images import cifar10, cifar100, digits
 from trimtab.problems.data.shakespeare import shakespeare
+from trimtab.problems.data.tables import a9a, concrete, heart_disease
 
 SRC = Path(trimtab.__file__).parent
 MODULES = {
@@ -30,11 +27,11 @@ MODULES = {
     for path in SRC.rglob("*.py")
 }
 CONCRETE = {path.stem for path in (SRC / "algorithms").glob("*.py")}
-CONCRETE -= {"__init__", "bases", "registry", "scheduled", "stages", "through"}
+CONCRETE -= {"__init__", "bases", "registry", "scheduled", "through"}
 
 # Each may import itself and what stands above; DESIGN.md, "Imports point one way".
 LEVELS = (
-    ("_version", "errors", "_importing", "_guard"),
+    ("_version", "errors", "_importing", "_processes"),
     ("_files",),
     ("core",),
     ("compute", "algorithms"),
@@ -44,7 +41,6 @@ LEVELS = (
     ("studies",),
     ("diagnosis", "federation"),
     ("report",),
-    ("reproduce", "bench"),
     ("cli",),
     ("__main__",),
 )
@@ -151,9 +147,50 @@ def test_algorithms_import_torch_core_and_bases_only():
 
 def test_the_terminal_and_the_plots_are_imported_where_they_are_shown():
     for module in MODULES:
-        shown = ("cli", "report", "reproduce")
-        if part(f"{module}.") not in shown:
-            assert not outside(module) & {"click", "rich", "matplotlib"}, module
+        if part(f"{module}.") not in ("cli", "report"):
+            assert not outside(module) & {"click", "rich"}, module
+        assert "matplotlib" not in outside(module), module
+
+
+def test_trimtab_never_imports_its_papers():
+    for module in MODULES:
+        assert "trimtab_papers" not in outside(module), module
+
+
+PAPERS_SRC = Path(trimtab_papers.__file__).parents[1]
+PAPERS = {
+    ".".join(path.relative_to(PAPERS_SRC).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (PAPERS_SRC / "trimtab_papers").rglob("*.py")
+}
+
+
+@cache
+def paper_imports(module):
+    """Return what a module of trimtab-papers imports, with the modules of its own by full name."""
+    found = set()
+    for node in ast.walk(ast.parse(PAPERS[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: write imports in full"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & PAPERS.keys()) or {node.module}
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(PAPERS))
+def test_the_papers_use_the_command_line_in_their_commands_only(module):
+    if module != "trimtab_papers.commands":
+        outer = ("trimtab.cli", "click", "rich")
+        assert not [name for name in paper_imports(module) if name.startswith(outer)]
+
+
+def test_the_papers_import_one_another_without_cycles():
+    left = {module: paper_imports(module) & PAPERS.keys() for module in PAPERS}
+    while left:
+        free = {module for module, wanted in left.items() if not wanted & left.keys()}
+        assert free, f"these import one another: {sorted(left)}"
+        left = {module: wanted for module, wanted in left.items() if module not in free}
 
 
 def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
@@ -177,10 +214,10 @@ def sentences(module):
     return [text for text in found if isinstance(text, str) and text not in documentation]
 
 
-# The pages of reproduce show commands, Flower has options of its own, and variables of CSS look so.
+# Flower has options of its own, and variables of CSS look so.
 SHOWN = (
-    *("trimtab.cli", "trimtab.reproduce", "trimtab.federation.transport.flower"),
-    *("trimtab.report.charts.svg", "trimtab.report.charts.standalone"),
+    *("trimtab.cli", "trimtab.federation.transport.flower"),
+    *("trimtab.report.charts.svg",),
 )
 
 
@@ -198,7 +235,7 @@ TESTS = Path(__file__).parents[1]
 def test_the_tests_mirror_the_package():
     rooms = {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()}
     folders = {path.name for path in TESTS.iterdir() if (path / "__init__.py").exists()}
-    assert folders == rooms | {"docs", "helpers", "mutants", "package"}
+    assert folders == rooms | {"docs", "helpers", "mutants", "package", "papers"}
     assert not list(TESTS.glob("test_*.py"))
     for room in rooms:
         assert list((TESTS / room).glob("test_*.py")), room
@@ -279,7 +316,7 @@ SIGNATURES = {
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "
         "l2=0.0, metrics=None, autocast=None, *, validation=None, tests=None, groups=None, "
-        "collate=None, device=None, compile=False)"
+        "collate=None, device=None)"
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "

@@ -5,16 +5,17 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
 import torch
 
 from tests.helpers.connect_proxy import ConnectProxy, Listener
+from trimtab._processes import Child, json_lines, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside
 from trimtab.federation.processes.ports import free_port, probe, proxy_of
 from trimtab.federation.storage import keys
@@ -23,24 +24,38 @@ from trimtab.federation.transport.flower.clocks import Clocks
 from trimtab.federation.transport.flower.parcel import Parcel
 
 CHILD = """
+import json
+import signal
+import subprocess
+import sys
 import time
-from trimtab.federation import sign
+from trimtab import _processes
 
 def beats():
-    sign.beat()
+    _processes.start_heartbeat()
     time.sleep(600)
 
 def shows():
-    sign.show(ahead=-7.5)
+    _processes.report_status(ahead=-7.5)
     time.sleep(600)
 
 def fails():
     raise SystemExit(3)
 
 def computes():
-    sign.show(busy=True)
+    _processes.report_status(busy=True)
     while True:
         pass
+
+def answers():
+    for line in sys.stdin:
+        print(line, end="", flush=True)
+
+def has_a_child():
+    own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    signal.signal(signal.SIGTERM, lambda *_: print(json.dumps(own.poll()), flush=True))
+    print(json.dumps(own.pid), flush=True)
+    time.sleep(600)
 """
 
 
@@ -49,15 +64,17 @@ def child(tmp_path, monkeypatch):
     (tmp_path / "small.py").write_text(CHILD)
     made = []
 
-    def make(function):
-        environment = {"PYTHONPATH": str(tmp_path)}
+    def make(function, **words):
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        environment = {"PYTHONPATH": path}
         target = f"small:{function}"
-        made.append(Child(function, target, [], environment=environment, output=tmp_path / "log"))
+        words = {"output": tmp_path / "log"} | words
+        made.append(Child(function, target, [], environment=environment, **words))
         return made[-1]
 
     yield make
     for one in made:
-        one.stop(patience=1.0)
+        one.stop(timeout=1.0)
 
 
 def until(true, seconds=60):
@@ -70,24 +87,24 @@ def until(true, seconds=60):
 def test_a_child_that_beats_is_not_stuck_until_it_is_stopped(child):
     one = child("beats")
     one.start()
-    until(lambda: one.silence < 0.1)
-    assert not one.is_stuck(10)
+    until(lambda: one.seconds_since_heartbeat < 0.1)
+    assert not one.is_hung(10)
     os.kill(one.pid, signal.SIGSTOP)
-    until(lambda: one.is_stuck(3))
+    until(lambda: one.is_hung(3))
     before = one.pid
     one.kill()
-    assert one.tend() == -signal.SIGKILL
-    until(lambda: one.tend() is None and one.alive)
+    assert one.supervise() == -signal.SIGKILL
+    until(lambda: one.supervise() is None and one.alive)
     assert one.pid != before
-    until(lambda: one.silence < 0.1)
+    until(lambda: one.seconds_since_heartbeat < 0.1)
 
 
 def test_a_child_that_computes_and_says_nothing_is_not_stuck(child):
     one = child("computes")
     one.start()
-    until(lambda: one.silence is not None and one.shown)
+    until(lambda: one.seconds_since_heartbeat is not None and one.status)
     for _ in range(30):
-        assert not one.is_stuck(0.5)
+        assert not one.is_hung(0.5)
         time.sleep(0.1)
 
 
@@ -95,11 +112,11 @@ def test_what_a_child_has_shown_is_known_after_its_death(child):
     one = child("shows")
     one.start()
     time.sleep(0.1)
-    until(lambda: one.silence is not None and one.shown)
+    until(lambda: one.seconds_since_heartbeat is not None and one.status)
     os.kill(one.pid, signal.SIGKILL)
     until(lambda: not one.alive)
-    assert one.tend() == -signal.SIGKILL
-    assert one.shown == {"ahead": -7.5}
+    assert one.supervise() == -signal.SIGKILL
+    assert one.status == {"ahead": -7.5}
 
 
 def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypatch):
@@ -107,14 +124,46 @@ def test_one_that_fails_is_started_for_ever_after_growing_pauses(child, monkeypa
     one.start()
     for _ in range(4):
         until(lambda: not one.alive)
-        assert one.tend() == 3
+        assert one.supervise() == 3
         pauses.append(one._delay)
-        one._not_before = 0.0  # without the pause itself
-        assert one.tend() is None
+        one._restart_after = 0.0  # without the pause itself
+        assert one.supervise() is None
     assert pauses == sorted(set(pauses))
     for _ in range(10):
-        one.rest()
+        one.back_off()
     assert one._delay == 15.0
+
+
+def test_a_child_without_a_log_is_sent_messages_until_it_has_ended(child):
+    one = child("answers", output=None, piped=True)
+    assert not one.send({"a": 0})
+    one.start()
+    answers = json_lines(one.stdout)
+    for message in ({"a": 1}, {"b": [2.5]}):
+        assert one.send(message)
+        assert next(answers) == message
+    one.request_stop()
+    assert list(answers) == []
+    assert not one.send({"a": 2})
+    assert one.wait() in (0, -signal.SIGTERM)
+    assert one.process is None
+    assert not one.send({"a": 3})
+
+
+def test_its_own_children_outlive_the_request_to_stop_and_end_with_it(child):
+    """A round under way may need them, those of a DataLoader for one."""
+    one = child("has_a_child", piped=True)
+    one.start()
+    pid = int(one.stdout.readline())
+    one.terminate()
+    assert one.stdout.readline() == b"null\n"  # its child runs
+    os.kill(pid, 0)
+    one.stop(timeout=0.1)
+    until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
+
+
+def _is_zombie(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_the_end_of_a_log_is_what_says_more_than_how_it_goes(tmp_path):

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
-from trimtab.federation.log import Lines, printable
+from trimtab.federation.log import LOGGER, Lines, printable
 from trimtab.federation.message import Message, ReplyStatus, decode, encode
-from trimtab.federation.protocol.claims import NotBelieved, read_report, shown
+from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
 from trimtab.federation.protocol.measured import is_reached
 from trimtab.federation.protocol.outliers import outliers
-from trimtab.problems.metric import ACCURACY, LOSS
-from trimtab.problems.metrics import READY, ranges_of
+from trimtab.problems.metrics import ACCURACY, LOSS, READY, ranges_of
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 RANGES = ranges_of({}, None)
@@ -55,6 +54,7 @@ def saying(federation, name, kinds=("work", "evaluate"), **claims):
         ({"dtype": ["float64"]}, "its dtype is ['float64'], which is no name"),
         ({"dtype": "float\n64"}, "which is no name"),
         ({"metrics": [1.0]}, "its metrics are [1.0], which is no table of numbers"),
+        ({"metrics": {"loss": "low"}}, "its loss is 'low', which is no number"),
         ({"metrics": {"loss": 10**400}}, "its loss is a number of more than 60 digits"),
         ({"metrics": {"accuracy": 1.5}}, "its accuracy is 1.5, outside"),
         ({"metrics": {"auc": -0.5}}, "its auc is -0.5, outside"),
@@ -215,17 +215,13 @@ def test_arrays_are_compared_by_their_names_and_numbers_not_at_all(tmp_path):
     made.close()
 
 
-def test_rounding_and_newcomers_are_no_outliers(caplog):
+def test_rounding_and_newcomers_are_no_outliers():
     calm = {"a": [1e-12], "b": [1e-13], "c": [1e-9]}
     assert outliers(calm, 1.0, ()) == {}
     moving = calm | {"c": [0.05]}
     assert set(outliers(moving, 1.0, ())) == {"c"}
     assert outliers(moving, 1.0, {"c"}) == {}
     assert set(outliers(calm | {"c": [1e3]}, 1.0, {"c"})) == {"c"}
-    with caplog.at_level(logging.WARNING):
-        assert outliers({"a": [1.0], "b": [1.0], "c": [50.0]}, 1.0, ()) == {}
-    assert "site c: array 0 has norm 50, 50 times that of most sites" in caplog.text
-    assert outliers({"a": [1.0], "b": [1e9]}, 1.0, ()) == {}
 
 
 def test_a_clock_of_the_far_future_moves_the_requests_of_its_site_alone(federation):
@@ -369,9 +365,64 @@ def test_who_forgets_now_and_then_is_helped_and_who_always_does_is_not(tmp_path)
     made.close()
 
 
-def test_the_log_says_who_outweighs_all_others(tmp_path, caplog):
-    problem = quadratic(N=3)
-    made = Federation(tmp_path, SCAFFOLD, problem, R=1, weights="samples")
-    made.run(saying(made, "site1", kinds=("hello",), n=1 << 40))
-    assert "site site1 has 100 % of the weight: its updates decide" in caplog.text
-    made.close()
+@pytest.mark.parametrize(
+    ("name", "most"), [("tested", 1 << 48), ("n", 1 << 48), ("d", 1 << 48), ("seconds", 1e8)]
+)
+def test_a_claim_is_believed_up_to_its_bound(name, most):
+    assert getattr(read_report(Message({name: most})), name) == most
+    for value in (most + 1, -0.5 if name == "seconds" else -1):
+        with pytest.raises(NotBelieved, match=f"its {name} is .*, outside 0 … "):
+            read_report(Message({name: value}))
+
+
+def test_what_a_reply_does_not_say_is_nothing():
+    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False)
+
+
+def test_names_are_believed_up_to_64_letters_and_64_of_them():
+    long, many = {"a" * 64: 1.0}, {str(i): 1.0 for i in range(64)}
+    assert read_report(Message({"metrics": long})).metrics == long
+    assert read_report(Message({"metrics": many})).metrics == many
+
+
+def test_what_is_shown_has_at_most_40_letters_and_60_digits():
+    assert shown("x" * 38) == f"'{'x' * 38}'"
+    assert shown("x" * 39) == f"'{'x' * 39} …"
+    for way in (1, -1):
+        assert shown(way * (10**60 - 1)) == f"{'-' * (way < 0)}{'9' * (40 - (way < 0))} …"
+        assert shown(way * 10**60) == "a number of more than 60 digits"
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
+    end = 1.0 if way > 0 else 0.0
+    near, beyond = end + way * 0.9e-6, end + way * 1.5e-6
+    ranges = {"accuracy": ACCURACY}
+    assert read_report(Message({"metrics": {"accuracy": near}}), ranges).metrics["accuracy"] == near
+    with pytest.raises(NotBelieved, match="outside 0 … 1"):
+        read_report(Message({"metrics": {"accuracy": beyond}}), ranges)
+
+
+@pytest.mark.parametrize(
+    ("norm", "refused", "logged"),
+    [(10.0, False, False), (15.0, False, True), (100.0, False, True), (150.0, True, False)],
+)
+@pytest.mark.parametrize("median", [1.0, 4.0])
+def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
+    caplog, monkeypatch, median, norm, refused, logged
+):
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
+    assert (set(found) == {"c"}) is refused
+    assert ("times that of most sites" in caplog.text) is logged
+    assert ("site c: array 0 has norm" in caplog.text) is logged
+
+
+def test_norms_are_compared_from_three_sites_on_and_above_rounding():
+    assert outliers({"a": [1.0], "c": [1e9]}, 1.0, ()) == {}
+    still = {"a": [0.0], "b": [0.0]}
+    assert outliers(still | {"c": [0.9e-4]}, 1.0, ()) == {}
+    assert set(outliers(still | {"c": [1.5e-4]}, 1.0, ())) == {"c"}
+    assert outliers(still | {"c": [0.9e-3]}, 10.0, ()) == {}
+    found = outliers(still | {"c": [1.5e-3]}, 10.0, ())
+    assert found == {"c": "array 0 has norm 0.0015, 150 times what can be expected"}

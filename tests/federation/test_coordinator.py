@@ -1,5 +1,6 @@
 """The server's half, one rule at a time: what it asks, counts, waits for and writes down."""
 
+import inspect
 import logging
 import re
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from trimtab import (
 from trimtab.algorithms import registry
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message
-from trimtab.federation.protocol import commits, coordinator, enrolment, inquiry
+from trimtab.federation.protocol import commits, controls, coordinator, enrolment, inquiry
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.enrolment import Hello, enrolled
-from trimtab.federation.protocol.inquiry import Attempt, RequestClock
+from trimtab.federation.protocol.inquiry import Attempt, Inquiry, RequestClock
 from trimtab.federation.protocol.measured import goal_for, is_reached, mean_metrics
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage.files import CannotWrite
@@ -91,8 +92,9 @@ def test_who_has_more_than_half_of_the_weight_is_logged(caplog, monkeypatch, rul
     first = Standing("e", FEDAVG, 0, rule, FEDAVG.init_server(torch.zeros(2)), members)
     monkeypatch.setattr(logging.getLogger("trimtab"), "propagate", True)
     standing = enrolled(first, {name: Hello(n, 1, torch.float64) for name, n in samples.items()})
-    told = [line.split()[1] for line in caplog.messages if "of the weight" in line]
-    assert told == warned
+    told = [line for line in caplog.messages if "of the weight" in line]
+    assert [line.split()[1] for line in told] == warned
+    assert all(" has 60 % of the weight" in line for line in told)
     weights = samples if rule == "samples" else dict.fromkeys(samples, 1.0)
     assert {m.name: m.weight for m in standing.members} == weights
 
@@ -472,3 +474,18 @@ def test_who_tests_on_nothing_says_nothing(caplog):
     good = {"a": report(accuracy=0.9), "b": report(0, accuracy=0.9), "c": report(0, accuracy=0.9)}
     assert is_reached(good, 0.8, None)
     assert "met by the numbers of a alone" in caplog.text
+
+
+def test_the_defaults_of_an_experiment_are_those_that_the_documentation_says():
+    parameters = inspect.signature(Coordinator).parameters
+    wanted = {"seed": 0, "min_sites": 1, "round_timeout": 3600.0, "norm_limit": 1e6, "pause": 5.0}
+    assert {name: parameters[name].default for name in wanted} == wanted
+
+
+def test_bounds_that_take_long_to_reach_are_those_that_their_comments_say():
+    assert controls._ABSURD == 1e6
+    assert (coordinator._LATELY, coordinator._OFTEN) == (20, 4)
+
+
+def test_who_is_turned_away_is_told_unless_it_need_not_be():
+    assert inspect.signature(Inquiry.turn_away).parameters["tell"].default is True

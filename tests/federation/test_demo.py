@@ -88,4 +88,4 @@ def test_a_demonstration_that_is_stopped_twice_goes_on_to_its_end(tmp_path):
 
 def test_a_demonstration_without_a_folder_says_that_nothing_is_kept():
     said = stop_after("Scaffold round 1")
-    assert "stopped; nothing is kept without --out: begin anew." in said
+    assert "stopped; nothing is saved without --out: start again." in said

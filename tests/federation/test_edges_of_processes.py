@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from trimtab._processes import Child
 from trimtab.core import Steps, StepSize, validate
 from trimtab.federation.events import Traffic
-from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import WorkerGone
@@ -40,15 +40,7 @@ def test_who_asks_a_front_that_ends_meanwhile_gets_what_is_known(front):
     front.child.process = closed_pipe()
     assert front.traffic() == Traffic()
     front.admit({"va": "a key"})
-
-    class GoneAtOnce:
-        alive, process = True, None
-
-        @property
-        def stdin(self):
-            raise AssertionError
-
-    front.child = GoneAtOnce()
+    front.child.process = None
     assert front.traffic() == Traffic()
 
 
@@ -135,7 +127,7 @@ def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
     reading, done = Event(), []
 
     class Slow:
-        def take(self):
+        def read(self):
             reading.set()
             done.append("begin")
             time.sleep(0.1)
@@ -146,10 +138,10 @@ def test_a_pipe_is_not_closed_while_another_thread_reads_it(tmp_path):
             done.append("close")
 
     child = Child("it", "a:b", [], environment={}, output=tmp_path / "log")
-    child._signs = Slow()
-    looks = Thread(target=lambda: child.silence)
+    child._pipe = Slow()
+    looks = Thread(target=lambda: child.seconds_since_heartbeat)
     looks.start()
     reading.wait()
-    child._close_signs()
+    child._close_pipe()
     looks.join()
     assert done == ["begin", "end", "begin", "end", "close"]

@@ -79,7 +79,7 @@ def watched(whole):
     (address,) = set(re.findall(r"http://127\.0\.0\.1:\d+/", whole.log()))
     assert DIRECT.open(f"{address}healthz", timeout=60).read() == b"ok\n"
     until(whole, lambda: 'contact_seconds{site="a"}' in metrics(address))
-    assert re.search(r"^trimtab_round \d+$", metrics(address), re.M)
+    assert re.search(r"^trimtab_round \d+\.0$", metrics(address), re.M)
     read = ("status", whole.operator, "--json")
     until(whole, lambda: json.loads(whole.command(*read))["sites"]["a"]["contact"])
 

@@ -80,7 +80,7 @@ def test_init_without_sites_says_how_they_come_and_with_them_what_it_means(capsy
     command = ("federate", "init", "other", "--problem", "good.py")
     code, out, _ = trimtab(capsys, *command)
     assert code == 0
-    assert "let it in with `trimtab federate register other REQUEST`" in out
+    assert "admit it with `trimtab federate register other REQUEST`" in out
     code, _, err = trimtab(
         capsys, *["federate", "server", "other", "--algorithm", "sgd", "--eta", "1", "-R", "1"]
     )

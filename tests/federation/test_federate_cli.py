@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.helpers.command import trimtab
 from trimtab import Scaffold
 from trimtab._files import write_json
 from trimtab._version import RESULTS
-from trimtab.cli import main
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.events import AuditDone
 from trimtab.federation.setup.job import resume_job, start_job
@@ -63,16 +63,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def trimtab(capsys, *arguments):
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_options_are_what_they_were():
     options = {
         name: sorted(o for p in command.params for o in p.opts if o.startswith("-"))
@@ -81,7 +71,7 @@ def test_options_are_what_they_were():
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
-    run = "--bind --json --live --live-port --min-sites --on-lost-state --round-timeout --target -R"
+    run = "--bind --json --live --min-sites --on-lost-state --round-timeout --target -R"
     watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
         "approve": ["--problem", "--yes"],
@@ -107,7 +97,7 @@ def test_init_says_what_to_send_to_whom(capsys):
     code, out, err = trimtab(capsys, *command, "--host", "fed.example.org", "--batch", 2)
     assert (code, err) == (0, "")
     for name in ("rome", "oslo"):
-        assert f"Send fed/sites/{name}.tar.gz to {name}, on a way that nobody reads" in out
+        assert f"Send fed/sites/{name}.tar.gz to {name} over a private channel" in out
         assert stat.S_IMODE(Path(f"fed/sites/{name}.tar.gz").stat().st_mode) == 0o600
     assert "tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH" in out
     assert "trimtab federate server fed --algorithm scaffold" in out
@@ -136,7 +126,7 @@ BAD = {
     "federate init fed --sites a --problem nomodel.py": "nomodel.py has no function model; write ",
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
-    "federate init fed --sites a --problem raises.py": "KeyError: 'x'); mend it, or pass --debug",
+    "federate init fed --sites a --problem raises.py": "KeyError: 'x'); fix it, or pass --debug",
     "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
     "federate register made no.json": "no.json: there is no such file; pass the request of a site.",
     "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
@@ -290,9 +280,9 @@ def test_the_model_is_a_state_dict_and_the_status_tells_of_it(capsys, made):
     with pytest.raises(ValueError, match=r"holds an experiment at round 4 already; go on with"):
         start_job(made, algorithm, R=9)
     assert resume_job(made, R=12) == replace(job, R=12)
-    old = {k: v for k, v in read_sealed(made.folder / "run.json").items() if k != "results"}
-    write_json(made.folder / "run.json", old | {"trimtab": "0.1.0"})  # it wrote no results
-    with pytest.raises(ValueError, match=r"begun with trimtab 0.1.0, this is .*; go on with that"):
+    old = read_sealed(made.folder / "run.json")
+    write_json(made.folder / "run.json", old | {"trimtab": "0.1.9", "results": RESULTS - 1})
+    with pytest.raises(ValueError, match=r"begun with trimtab 0.1.9, this is .*; go on with that"):
         resume_job(made)
     write_json(made.folder / "run.json", old | {"trimtab": "0.1.9", "results": RESULTS})
     resume_job(made)  # another version that gives the same numbers

@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from tests.federation.test_federate_cli import GOOD
 from tests.helpers.federation_in_process import Federation as Inprocess
 from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F401
+from tests.helpers.operator_folder import operator_folder
 from trimtab import Scaffold
 from trimtab.cli import main
-from trimtab.cli.federate.page import page_so_far, write_page
+from trimtab.cli.federate.output import page_so_far, write_page
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.setup.job import start_job
-from trimtab.federation.setup.operator_folder import Federation, create
+from trimtab.federation.setup.operator_folder import Federation
 from trimtab.report.federation import read_federation
 
 R = 6
@@ -34,17 +34,7 @@ class AsOperator(Inprocess):
 @pytest.fixture
 def operator(tmp_path):
     """The folder of an operator after a run of six rounds in which one site was away once."""
-    (tmp_path / "problem.py").write_text(GOOD)
-    names = ["site0", "site1", "site2"]
-    federation = create(
-        tmp_path / "fed",
-        names,
-        tmp_path / "problem.py",
-        weights="uniform",
-        batch=None,
-        hosts=["127.0.0.1"],
-        port=9443,
-    )
+    federation = operator_folder(tmp_path / "fed", ["site0", "site1", "site2"])
     algorithm = Scaffold(eta_l=0.1, K=2)
     job = start_job(federation, algorithm, R=R, min_sites=2)
     (tmp_path / "fed" / "state").mkdir()
@@ -98,10 +88,9 @@ def test_what_a_round_measures_is_shown_at_the_round_that_made_it(operator):
 
 def test_before_the_first_round_and_while_it_goes_on(operator, tmp_path):
     folder, job = operator
-    assert "round 6 of at most 6" in page_so_far(folder, job)
     assert "How sure: not at all yet" in page_so_far(folder, job)
     (folder / "state" / "checkpoint.safetensors").unlink()
-    assert "no round is committed yet" in page_so_far(folder, job)
+    assert "fed has nothing to show yet" in page_so_far(folder, job)
 
 
 def test_report_and_export_take_an_operators_folder(operator, capsys):
@@ -113,16 +102,7 @@ def test_report_and_export_take_an_operators_folder(operator, capsys):
 
 
 def test_a_folder_without_an_experiment_is_one_sentence(tmp_path, capsys):
-    (tmp_path / "problem.py").write_text(GOOD)
-    create(
-        tmp_path / "fed",
-        ["a"],
-        tmp_path / "problem.py",
-        weights="uniform",
-        batch=None,
-        hosts=["127.0.0.1"],
-        port=9443,
-    )
+    operator_folder(tmp_path / "fed", ["a"])
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path / "fed")])
     said = capsys.readouterr().err

@@ -10,39 +10,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from tests.helpers.operator_folder import operator_folder
 from trimtab._files import Lock
 from trimtab.errors import InUse
-from trimtab.federation.setup.operator_folder import Federation, admit, create
+from trimtab.federation.setup.operator_folder import Federation, admit
 from trimtab.federation.setup.site_folder import SiteFolder, unpack
 from trimtab.federation.storage import keys, roster
 from trimtab.federation.storage.roster import RosterFile
 
-PROBLEM = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-def model():
-    return nn.Linear(3, 2), F.cross_entropy
-
-def silo(data):
-    X, y = torch.ones(4, 3), torch.tensor([0, 1, 0, 1])
-    return (X, y), (X, y)
-"""
-
 
 @pytest.fixture
 def made(tmp_path):
-    (tmp_path / "problem.py").write_text(PROBLEM)
-    return create(
-        tmp_path / "operator",
-        ["rome", "oslo"],
-        tmp_path / "problem.py",
-        weights="samples",
-        batch=0.5,
-        hosts=["fed.example.org", "10.1.2.3"],
-        port=9443,
-    )
+    settings = {"weights": "samples", "batch": 0.5, "hosts": ["fed.example.org", "10.1.2.3"]}
+    return operator_folder(tmp_path / "operator", **settings)
 
 
 def test_everything_secret_is_readable_by_its_owner_alone(made):
@@ -103,24 +83,14 @@ def test_sites_have_different_keys_and_the_operator_their_public_halves(made, tm
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"sites": ["a", "a"]}, "two sites have one name; name them apart."),
-        ({"sites": ["../a"]}, "'../a' is no name for a site; use small letters"),
+        ({"names": ["a", "a"]}, "two sites have one name; name them apart."),
+        ({"names": ["../a"]}, "'../a' is no name for a site; use small letters"),
         ({"hosts": ["a b"]}, "'a b' is no host name or address; pass host=NAME."),
     ],
 )
 def test_bad_names_are_refused(tmp_path, change, says):
-    (tmp_path / "problem.py").write_text(PROBLEM)
-    arguments = {"sites": ["a"], "hosts": ["localhost"]} | change
     with pytest.raises(ValueError, match=re.escape(says)):
-        create(
-            tmp_path / "op",
-            arguments["sites"],
-            tmp_path / "problem.py",
-            weights="uniform",
-            batch=None,
-            hosts=arguments["hosts"],
-            port=9443,
-        )
+        operator_folder(tmp_path / "op", **{"names": ["a"]} | change)
     assert not (tmp_path / "op").exists()
 
 

@@ -103,7 +103,7 @@ def test_the_operators_command_ends_cleanly_and_goes_on(tmp_path):
         whole.wait_for_rounds(3, seconds=180)
         assert whole.stop(server, signal.SIGINT) == 130
         said = (whole.operator / "logs" / "output.log").read_text()
-        assert "go on with `trimtab federate resume`." in said
+        assert "continue with `trimtab federate resume`." in said
         found = whole.run("resume", str(whole.operator))
         assert (found["rounds"], found["sites"]) == (6, ["a", "b"])
         assert found["audit"]["deviation"] <= 1e-13 * found["audit"]["largest"]

@@ -4,31 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.helpers.operator_folder import operator_folder
 from trimtab import Scaffold
-from trimtab.cli import main
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.setup.job import start_job
-from trimtab.federation.setup.operator_folder import create
-from trimtab.federation.setup.status import status_of
-from trimtab.federation.storage import ledger
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.summary import read_summary, without_summary
+from trimtab.federation.storage.summary import read_summary
 
-PROBLEM = """
-from torch import nn
-from torch.nn import functional as F
-
-def model():
-    return nn.Linear(3, 2), F.cross_entropy
-
-def silo(data):
-    return None
-"""
 MOST = 400  # an answer loads <= 400 modules: 300 are needed, any library for numbers has hundreds
 CODE = """
 import sys
@@ -45,16 +31,7 @@ print(len(sys.modules), *loaded, file=sys.stderr)
 @pytest.fixture
 def operator(tmp_path):
     """Make an operator's folder with an experiment at round 4."""
-    (tmp_path / "problem.py").write_text(PROBLEM)
-    federation = create(
-        tmp_path / "fed",
-        ["rome", "oslo"],
-        tmp_path / "problem.py",
-        weights="uniform",
-        batch=None,
-        hosts=["127.0.0.1"],
-        port=9443,
-    )
+    federation = operator_folder(tmp_path / "fed")
     algorithm = Scaffold(eta_l=0.1, K=2)
     start_job(federation, algorithm, R=9)
     (federation.folder / "state").mkdir()
@@ -122,32 +99,9 @@ def test_the_helps_of_the_group_are_those_of_the_commands():
         assert said == text, name
 
 
-def test_a_checkpoint_of_0_1_0_has_no_summary_and_is_read_as_a_whole(operator, monkeypatch):
-    expected, state = status_of(operator), operator / "state"
-    standing = ledger.read_standing(state)
-    message = ledger._message
-
-    def older(standing):
-        made = message(standing)
-        return type(made)(without_summary(made.header), made.arrays)
-
-    monkeypatch.setattr(ledger, "_message", older)
-    facts = {"cohort": ["rome"], "metrics": {"accuracy": 0.5}, "bytes_up": 0}
-    Ledger(state).commit(standing, "round", **facts)
-    assert b"summary" not in (state / "checkpoint.safetensors").read_bytes()
-    assert status_of(operator) == expected
-
-
 @pytest.mark.parametrize("cut", [4, 100, -1])
 def test_a_damaged_checkpoint_is_said_to_be(operator, refused, cut):
     path = operator / "state" / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:cut])
     with refused("checkpoint.safetensors is damaged", "restore it from a backup"):
         read_summary(operator / "state")
-
-
-def test_a_run_json_that_is_no_job_is_one_sentence(operator, capsys):
-    Path(operator / "run.json").write_text("{}")
-    with pytest.raises(SystemExit):
-        main(["federate", "status", str(operator)])
-    assert "run.json cannot be read (it has no 'kind'); restore" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_a_target_is_of_the_problems_own_metric(tmp_path):
     ("text", "words"),
     [
         ("def problem(data): return 7\n", ["problem in", "returned a int", "return a Problem"]),
-        ("def problem(data): return 1 / 0\n", ["problem in", "ZeroDivisionError", "mend it"]),
+        ("def problem(data): return 1 / 0\n", ["problem in", "ZeroDivisionError", "fix it"]),
         ("problem = 7\n", ["no function model"]),
     ],
 )

@@ -4,17 +4,20 @@ import http.client
 import json
 import logging
 import socket
+import sys
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
+from trimtab.cli.federate.output import serving_metrics
 from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, round_text, to_json
 from trimtab.federation.log import LogStyle, attached, log_facts
-from trimtab.federation.processes.metrics_page import MetricsPage, Sample, exposition
-from trimtab.federation.processes.observed import Contacts, OperatorView, SiteView
+from trimtab.federation.processes.metrics_page import MetricsPage, Samples
+from trimtab.federation.processes.observed import Contacts, OperatorView, Sample, SiteView
 from trimtab.federation.processes.site import AnsweredRequest
 from trimtab.federation.storage import keys
 
@@ -73,6 +76,13 @@ def test_files_of_a_size_and_no_more_than_are_kept(tmp_path):
 # -- metrics
 
 
+def exposition(samples):
+    """Return samples as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(Samples(lambda: samples))
+    return generate_latest(registry).decode()
+
+
 def get(port, path, method="GET"):
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     link.request(method, path)
@@ -87,11 +97,11 @@ def test_the_page_listens_on_loopback_and_answers_questions_only():
     page = MetricsPage(0, lambda: [Sample("round", "The last.", 3)], lambda: troubles)
     try:
         assert get(page.port, "/healthz") == (200, "ok\n")
-        assert get(page.port, "/metrics")[1].endswith("trimtab_round 3\n")
+        assert get(page.port, "/metrics")[1].endswith("trimtab_round 3.0\n")
         troubles.append("the worker is not running")
         assert get(page.port, "/healthz?x=1") == (503, "the worker is not running\n")
         assert get(page.port, "/etc/passwd")[0] == 404
-        assert get(page.port, "/metrics", "POST")[0] == 501
+        assert get(page.port, "/metrics", "POST")[0] == 405
         assert page._listener.server_address[0] == "127.0.0.1"
     finally:
         page.close()
@@ -102,6 +112,13 @@ def test_a_port_that_is_taken_is_one_sentence(refused):
         port = taken.getsockname()[1]
         with refused(f"port {port} of 127.0.0.1 cannot be opened", "pass another metrics_port"):
             MetricsPage(port, list, list)
+
+
+def test_without_the_library_the_option_is_one_sentence(monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "trimtab.federation.processes.metrics_page")
+    with refused("metrics_port needs prometheus_client", "pip install"), serving_metrics(0, None):
+        pass
 
 
 Text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -149,12 +166,12 @@ def test_a_server_shows_rounds_bytes_contacts_and_what_is_down(process):
     finally:
         view.close()
     for line in (
-        "trimtab_round 3",
-        "trimtab_rounds_wanted 9",
-        "trimtab_round_sites 2",
-        "trimtab_round_absent 1",
+        "trimtab_round 3.0",
+        "trimtab_rounds_wanted 9.0",
+        "trimtab_round_sites 2.0",
+        "trimtab_round_absent 1.0",
         'trimtab_metric{name="loss"} 0.25',
-        'trimtab_bytes_total{site="rome",way="down"} 20',
+        'trimtab_bytes_total{site="rome",way="down"} 20.0',
         'trimtab_contact_seconds{site="rome"}',
         "trimtab_certificate_seconds",
     ):
@@ -170,10 +187,10 @@ def test_a_site_shows_what_it_answered():
     view.note(AnsweredRequest("work", 4, "done", 1.5, ""))
     view.note(AnsweredRequest("work", 5, "refused", 0.5, "policy"))
     text = exposition(view.samples())
-    assert 'trimtab_requests_total{kind="work",status="refused"} 1' in text
-    assert "trimtab_work_seconds_total 2\n" in text
-    assert "trimtab_round 5\n" in text
-    assert 'trimtab_starts_total{process="SuperNode"} 2' in text
+    assert 'trimtab_requests_total{kind="work",status="refused"} 1.0' in text
+    assert "trimtab_work_seconds_total 2.0\n" in text
+    assert "trimtab_round 5.0\n" in text
+    assert 'trimtab_starts_total{process="SuperNode"} 2.0' in text
     assert view.troubles() == ["the SuperNode is not running"]
 
 

@@ -5,26 +5,17 @@ import json
 import pytest
 import torch
 
+from tests.helpers.operator_folder import operator_folder
 from trimtab import Scaffold
 from trimtab._files import read_json, write_json
 from trimtab.cli import main
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation, admit, create
+from trimtab.federation.setup.operator_folder import Federation, admit
 from trimtab.federation.setup.site_folder import SiteFolder, unpack
 from trimtab.federation.setup.status import status_of
 from trimtab.federation.storage import journal
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 
-PROBLEM = """
-from torch import nn
-from torch.nn import functional as F
-
-def model():
-    return nn.Linear(3, 2), F.cross_entropy
-
-def silo(data):
-    raise NotImplementedError
-"""
 SCAFFOLD = Scaffold(eta_l=0.1, K=2)
 
 
@@ -35,16 +26,7 @@ def unsealed(path):
 
 @pytest.fixture
 def made(tmp_path):
-    (tmp_path / "problem.py").write_text(PROBLEM)
-    return create(
-        tmp_path / "fed",
-        ["rome", "oslo"],
-        tmp_path / "problem.py",
-        weights="uniform",
-        batch=None,
-        hosts=["127.0.0.1"],
-        port=9443,
-    )
+    return operator_folder(tmp_path / "fed")
 
 
 def begun(made, rounds):
@@ -118,13 +100,20 @@ def test_an_odd_run_json_is_one_sentence(made, content, capsys):
 
 
 @pytest.mark.parametrize(
-    "content", [{"R": "nine"}, {"algorithm": 3}, {"round_timeout": None}, {"state": 1}]
+    ("content", "why"),
+    [
+        ({"R": "nine"}, "its R is a str"),
+        ({"algorithm": 3}, ""),
+        ({"round_timeout": None}, ""),
+        ({"state": 1}, ""),
+        ({"more": 1}, "its entry 'more' is unknown"),
+    ],
 )
-def test_an_odd_value_in_run_json_is_one_sentence(made, content):
+def test_an_odd_value_in_run_json_is_one_sentence(made, content, why):
     begun(made, rounds=1)
     path = made.folder / "run.json"
     write_json(path, unsealed(path) | content)
-    with pytest.raises(ValueError, match=r"run\.json cannot be read"):
+    with pytest.raises(ValueError, match=rf"run\.json cannot be read \({why}"):
         resume_job(made)
 
 

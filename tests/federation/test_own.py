@@ -2,60 +2,18 @@
 
 import pytest
 
+from tests.helpers.clipped import CLIPPED
 from tests.helpers.whole_federation import PROBLEM, Whole
 from trimtab.algorithms import registry
 
 OWN = (
     PROBLEM
-    + '''
-
-from dataclasses import dataclass
-from typing import NamedTuple
-
-from trimtab import Metric, register
-from trimtab.core import Positive, StepSize, Steps, validate
-
-
-class Server(NamedTuple):
-    x: torch.Tensor
-
-
-class Upload(NamedTuple):
-    dx: torch.Tensor
-
-
-@register
-@dataclass(frozen=True, kw_only=True)
-class Clipped:
-    """FedAvg with clipped gradients."""
-
-    eta_l: StepSize
-    K: Steps
-    clip: Positive = 1.0
-
-    def __post_init__(self):
-        validate(self)
-
-    def init_server(self, x):
-        return Server(x)
-
-    def init_client(self, x):
-        return ()
-
-    def local(self, g, state, x):
-        y = x
-        for k in range(g.steps(self.K)):
-            y = y - self.eta_l * g(y, k).clamp(-self.clip, self.clip)
-        return Upload(y - x), ()
-
-    def round(self, server, clients):
-        (dx,) = clients.run(self.local, server.x).mean()
-        return Server(server.x + dx)
-
+    + CLIPPED.replace("@dataclass", "@register\n@dataclass")
+    + """
 
 metrics = {"recall": lambda output, y: (output.argmax(1)[y == 1] == 1).double().mean()}
 metric = Metric("recall", higher=True, low=0.0, high=1.0)
-'''
+"""
 )
 COMMAND = ("--algorithm", "clipped", "--eta-l", "0.5", "--K", "5", "--clip", "0.25")
 

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.helpers.federation_in_process import Federation, unsynced  # noqa: F401
+from tests.helpers.learning import drawn_clients
 from trimtab import (
     Adam,
     Dane,
@@ -64,14 +65,7 @@ SIZES = (23, 11, 40)
 
 
 def clients():
-    draw = torch.Generator().manual_seed(5)
-    return [
-        (
-            torch.randn(n, 6, generator=draw, dtype=torch.float64),
-            torch.randint(4, (n,), generator=draw),
-        )
-        for n in SIZES
-    ]
+    return drawn_clients(SIZES, 6, 4, seed=5)
 
 
 def module():

@@ -101,7 +101,7 @@ def test_the_default_is_shown_line_by_line_and_read_as_it_is_written():
         ("algorithms = [1]", ('"any"',)),
         ('[sites]\noslo = "12"', ("fingerprint",)),
         ("frobnicate = 1", ("'frobnicate'", "it may have problem, algorithms")),
-        ("K = [1,", ("policy.toml cannot be read", "mend it")),
+        ("K = [1,", ("policy.toml cannot be read", "fix it")),
     ],
 )
 def test_a_policy_that_cannot_be_is_one_sentence(text, words, refused):

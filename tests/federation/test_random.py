@@ -176,7 +176,7 @@ def one_run(folder, number, seen, monkeypatch):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_lost_whatever_happens(part, monkeypatch):
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-    monkeypatch.setattr(state_rows, "_ROWS", 4)  # the replays are short
+    monkeypatch.setattr(state_rows, "_BLOCK_ROWS", 4)  # the replays are short
     seen = Counter()
     with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
         for number in range(part, RUNS, PARTS):

@@ -15,7 +15,7 @@ MODULES = {
 }
 FEDERATION = sorted(name for name in MODULES if name.startswith("trimtab.federation."))
 
-GROUND = {"message", "events", "log", "sign"}  # files beside the rooms
+GROUND = {"message", "events", "log"}  # files beside the rooms
 MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "storage": GROUND | {"storage"},

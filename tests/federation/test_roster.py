@@ -14,7 +14,7 @@ from trimtab.federation.storage.seal import read_sealed
 
 @pytest.fixture
 def folder(tmp_path):
-    about = {"format": 1, "trimtab": "0.1.0", "id": "ab", "weights": "uniform", "port": 9443}
+    about = {"format": 1, "trimtab": "0.2.0", "id": "ab", "weights": "uniform", "port": 9443}
     RosterFile(tmp_path).create(about, {"rome": "R", "oslo": "O", "lima": "L"})
     return tmp_path
 

@@ -1,7 +1,6 @@
 """Checksums: what has changed in a durable file is noticed when it is read, and not used."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from tests.helpers.federation_in_process import Federation, quadratic, unsynced 
 from trimtab import Scaffold
 from trimtab._files import write_json
 from trimtab.federation.message import Message
-from trimtab.federation.setup.job import read_job
 from trimtab.federation.storage import files, journal
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.seal import (
@@ -187,17 +185,3 @@ def test_a_seal_is_of_its_own_line():
     assert is_whole(row) is True
     assert is_whole(row.replace(b"1", b"2", 1)) is False
     assert is_whole(row[:-1]) is None
-
-
-def test_a_run_json_with_entries_of_the_wrong_type_is_one_sentence(tmp_path, refused):
-    class Folder:
-        folder: Path = tmp_path
-
-    job = dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), "run")
-    job |= {"R": "many", "min_sites": 1, "seed": 0, "algorithm": {}, "target": None}
-    write_sealed(tmp_path / "run.json", job | {"round_timeout": 3.0})
-    with refused("run.json cannot be read (its R is a str)"):
-        read_job(Folder)
-    write_sealed(tmp_path / "run.json", job | {"R": 3, "round_timeout": 3.0, "more": 1})
-    with refused("its entry 'more' is unknown"):
-        read_job(Folder)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers.operator_folder import operator_folder
 from trimtab import FedAvg
 from trimtab.algorithms.registry import encode
 from trimtab.federation.log import attached
 from trimtab.federation.message import Message, this_trimtab
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import Ready
-from trimtab.federation.setup.operator_folder import create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.states import START
@@ -52,16 +52,8 @@ def silo(data):
 
 @pytest.fixture
 def site(tmp_path):
-    (tmp_path / "problem.py").write_text(PROBLEM.format(flags=tmp_path))
-    made = create(
-        tmp_path / "operator",
-        ["rome"],
-        tmp_path / "problem.py",
-        weights="uniform",
-        batch=None,
-        hosts=["127.0.0.1"],
-        port=9443,
-    )
+    problem = PROBLEM.format(flags=tmp_path)
+    made = operator_folder(tmp_path / "operator", ["rome"], problem)
     lines = []
     folder = unpack(made.archive("rome"), tmp_path)
     process = SiteProcess(folder, tmp_path)

@@ -22,6 +22,18 @@ def clients(*sizes, dtype=torch.float64):
     return [data(n, seed, dtype) for seed, n in enumerate(sizes)]
 
 
+def drawn_clients(sizes, features=4, classes=3, *, seed=1, dtype=torch.float64):
+    """Return clients of these sizes whose samples come from one generator."""
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(n, features, generator=draw, dtype=dtype),
+            torch.randint(classes, (n,), generator=draw),
+        )
+        for n in sizes
+    ]
+
+
 def net(*between, seed=0):
     """Return a module that is differentiated by autograd, with layers in its middle."""
     with torch.random.fork_rng(devices=[]):

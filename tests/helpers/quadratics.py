@@ -66,7 +66,7 @@ class Unequal(Executor):
             g = replace(e.oracle(i), count=lambda K, i=i: self.steps[i])
             upload, state = e.run(i, g, e.state(i), e.broadcast)
             tally.add(e.weight(i), upload, state)
-            e.keep(i, state)
+            e.store_state(i, state)
         return tally
 
 

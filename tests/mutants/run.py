@@ -36,12 +36,11 @@ ALGORITHMS = (
     "tests/algorithms",
     "tests/core",
     "tests/testing/test_contract.py",
-    "tests/mutants/test_survivors_of_algorithms.py",
 )
 REPLIES = (
     "tests/core/test_telemetry.py",
     "tests/algorithms/test_through.py",
-    "tests/mutants/test_survivors_of_replies.py",
+    "tests/core/test_replies.py",
 )
 PROTOCOL = (
     "tests/federation/test_protocol.py",
@@ -54,14 +53,14 @@ PROTOCOL = (
     "tests/federation/test_own.py",
     "tests/federation/test_policy.py",
     "tests/federation/test_roster.py",
-    "tests/mutants/test_survivors_of_protocol.py",
+    "tests/federation/test_ledger.py",
 )
 
 LEDGER = (
     "tests/federation/test_seals.py",
     "tests/federation/test_protocol.py",
     "tests/federation/test_writes.py",
-    "tests/mutants/test_survivors_of_protocol.py",
+    "tests/federation/test_ledger.py",
 )
 
 

@@ -14,7 +14,7 @@ from tests.mutants.children import in_child
 from tests.mutants.operators import mutants, mutated
 from tests.mutants.run import EQUIVALENT, ROOT, explained, record_of, selections
 from tests.mutants.ways import patch
-from trimtab.core import human
+from trimtab.core import display
 
 HERE = Path(__file__).parent
 
@@ -112,7 +112,9 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     for name in ("__init__.py", "run.py", "operators.py", "children.py", "ways.py"):
         (tests / name).write_text((HERE / name).read_text())
     (tests / "equivalent.json").write_text("[]")
-    (tests / "test_survivors_of_algorithms.py").write_text(
+    subjects = tmp_path / "tests" / "algorithms"
+    subjects.mkdir()
+    (subjects / "test_sum.py").write_text(
         "from trimtab.algorithms.sum import f, g\n\n\n"
         "def test_f():\n    assert f(1, 2) == 3\n\n\n"
         "def test_g():\n    assert g(1, 0) == 1\n"
@@ -126,7 +128,7 @@ def test_a_mutant_is_rejected_by_a_test_that_fails(tmp_path):
     )
     record = json.loads((tmp_path / "results/mutants/algorithms.sum.json").read_text())
     rejected = {entry["line"]: entry["by"] for entry in record["mutants"]}
-    place = "tests/mutants/test_survivors_of_algorithms.py"
+    place = "tests/algorithms/test_sum.py"
     assert rejected == {
         2: f"{place}::test_f",
         3: f"{place}::test_f",
@@ -164,7 +166,7 @@ def test_a_function_is_found_among_objects_that_do_not_like_to_be_looked_at():
             raise FutureWarning("do not look")
 
     kept = Odd()
-    file = str(Path(human.__file__).relative_to(ROOT))
+    file = str(Path(display.__file__).relative_to(ROOT))
     mutant = next(m for m in mutants((ROOT / file).read_text()) if m.change == "None returned")
     assert in_child(lambda: patch(file, mutant)) is True
     assert type(kept) is Odd

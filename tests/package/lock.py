@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "constraints.txt"
 LINE = "# -- What these bring with them: written by `make lock`, not by hand.\n"
-OURS = {"trimtab", "pip"}  # not pinned: the package itself, and who installs it;
-FOR_GPUS = ("nvidia-", "cuda-", "triton")  # and what torch's own builds for GPUs bring
+OURS = {"trimtab", "trimtab-papers", "pip"}  # not pinned: both distributions, and the installer
+FOR_GPUS = ("nvidia-", "cuda-", "triton")  # not pinned: what torch's own builds for GPUs bring
 
 
 def extras() -> list[str]:
@@ -98,7 +98,8 @@ def main() -> None:
         by_hand = Path(folder) / "by-hand.txt"
         by_hand.write_text(LOCK.read_text().partition(LINE)[0])
         everything = f"{ROOT}[{','.join(extras())}]"
-        pip("install", "--no-compile", "--constraint", str(by_hand), everything, python=python)
+        both = (everything, str(ROOT / "papers"))
+        pip("install", "--no-compile", "--constraint", str(by_hand), *both, python=python)
         LOCK.write_text(written(LOCK.read_text(), installed(python)))
 
 

@@ -36,11 +36,9 @@ FOR_THE_COMPILER = {name for name in FILES if name.endswith((".c", ".h"))}
 KERNEL = "from trimtab.compute.kernel import library; print(library.why_not())"
 
 
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory):
+def built(project, folder):
     """Build an sdist, and of that a wheel, as `python -m build` does for a release."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(project)]
     constrained = {**os.environ, "PIP_CONSTRAINT": str(LOCK)}
     done = subprocess.run(command, env=constrained, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -50,10 +48,22 @@ def packages(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def everything(packages, tmp_path_factory):
-    """An environment with the wheel and all extras in one installation; its Python."""
+def packages(tmp_path_factory):
+    """The sdist and the wheel of trimtab."""
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def papers(tmp_path_factory):
+    """The sdist and the wheel of trimtab-papers."""
+    return built(ROOT / "papers", tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(scope="session")
+def everything(packages, papers, tmp_path_factory):
+    """An environment with both wheels and all extras in one installation; its Python."""
     python = new_environment(tmp_path_factory.mktemp("everything"))
-    install(python, f"{packages[1]}[{','.join(extras())}]")
+    install(python, f"{packages[1]}[{','.join(extras())}]", str(papers[1]))
     return python
 
 
@@ -121,6 +131,37 @@ def test_the_sdist_holds_what_a_compiler_reads_and_nothing_of_the_workshop(packa
     assert not [name for name in names if name.endswith(".so") or name.startswith("results/")]
 
 
+def test_the_wheel_needs_no_library_for_plots(packages):
+    needed = {r for r in requirements(packages[1]) if "extra ==" not in r}
+    assert needed
+    assert not [r for r in needed if r.startswith(("matplotlib", "markdown-it"))]
+
+
+def test_the_papers_are_in_wheel_and_sdist_of_their_own(packages, papers):
+    sources = ROOT / "papers" / "src"
+    files = {
+        path.relative_to(sources).as_posix()
+        for path in (sources / "trimtab_papers").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(papers[1]) as wheel:
+        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
+        assert any(name.endswith("/LICENSE") for name in wheel.namelist())
+    with tarfile.open(papers[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {f"src/{name}" for name in files} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
+    (own,) = [r for r in requirements(papers[1]) if r.startswith("trimtab")]
+    (extra,) = [r for r in requirements(packages[1]) if r.startswith("trimtab-papers")]
+    assert extra.replace("trimtab-papers", "trimtab").startswith(own)
+
+
+def requirements(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        (metadata,) = [name for name in file.namelist() if name.endswith("/METADATA")]
+        return message_from_bytes(file.read(metadata)).get_all("Requires-Dist")
+
+
 def test_all_extras_are_installed_together_and_agree(everything):
     run(sys.executable, "-m", "pip", "--python", str(everything), "check", cwd=ROOT)
 
@@ -147,6 +188,16 @@ def test_the_sdist_installs_and_compares_without_a_compiler(uncompiled, tmp_path
     assert "make kernel" in run(uncompiled, "-c", KERNEL, cwd=tmp_path)
     few = ("--algorithms", "fedavg,scaffold", "--K", "5", "--seeds", "1")
     assert "kernel" not in compared(uncompiled, tmp_path, *few)
+
+
+def test_the_papers_are_found_and_run_in_an_empty_folder(everything, tmp_path):
+    program = everything.with_name("trimtab")
+    words = ("reproduce", "figure3", "--quick", "--cells", "G1-K2", "--json")
+    (row,) = json.loads(run(program, *words, cwd=tmp_path))
+    assert row["name"] == "figure3"
+    assert (tmp_path / "runs/quick/figure3/report.html").exists()
+    run(program, "report", "runs/quick/figure3", cwd=tmp_path)
+    assert "WORKLOADS" in run(program, "bench", "--help", cwd=tmp_path)
 
 
 def test_every_extra_can_be_used(everything, tmp_path):

@@ -14,9 +14,9 @@ from torch.utils.data import Dataset, TensorDataset
 from tests.helpers.learning import classifier, clients, net, plain_gradient, samples, tracer
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.compute.kernel import simd_level
-from trimtab.problems.supervised import client_data
+from trimtab.problems.supervised import clients as clients_module
 from trimtab.problems.supervised.batches import Batches, batch_size, drawn
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.data import Data
 
 # -- which samples
 
@@ -41,7 +41,7 @@ def test_a_kernel_is_given_the_same_samples(sizes, batch, sampling, ks):
 
     data = [Data(torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)) for n in sizes]
     cut = [Batches(each, batch, sampling, (3, i, 2)) for i, each in enumerate(data)]
-    cohort = SimpleNamespace(lengths=sizes, cuts={})
+    cohort = SimpleNamespace(lengths=sizes, plans={})
     found = drawn(range(len(sizes)), cohort, batch, sampling, 3, 2, ks)
     if simd_level() is None or any(k is not None and k < 0 for k in ks):
         assert found is None
@@ -220,7 +220,7 @@ def test_only_sampled_clients_are_read():
 
 
 def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
-    monkeypatch.setattr(client_data, "_KEPT", 3)
+    monkeypatch.setattr(clients_module, "_KEPT", 3)
     lazy = Lazy(50)
     problem = Supervised(net(), F.cross_entropy, lazy)
     for i in range(20):
@@ -231,7 +231,7 @@ def test_lazy_clients_do_not_pile_up_in_memory(monkeypatch):
 
 
 def test_a_client_that_was_dropped_is_read_again_and_is_the_same(monkeypatch):
-    monkeypatch.setattr(client_data, "_KEPT", 1)
+    monkeypatch.setattr(clients_module, "_KEPT", 1)
     problem = Supervised(net(), F.cross_entropy, Lazy(3), batch=2)
     x = problem.x0()
     first = problem.oracle(0, 0, 1)(x, 1)

@@ -173,7 +173,7 @@ def test_an_unknown_name_a_missing_file_and_a_missing_function_are_refused(refus
 @pytest.mark.parametrize("text", ["import nothing_of_that_name", "def f(:"])
 def test_a_file_that_cannot_be_imported_is_refused(refused, file, text):
     file.write_text(text)
-    with refused("mine.py", "cannot be imported", "mend it"):
+    with refused("mine.py", "cannot be imported", "fix it"):
         load_problem(f"{file}:pair")
 
 

@@ -14,16 +14,20 @@ import pytest
 import torch
 
 from trimtab.problems.data import files
-from trimtab.problems.data.a9a import TRAIN, a9a
-from trimtab.problems.data.cifar10 import CIFAR10, cifar10
-from trimtab.problems.data.cifar100 import CIFAR100, cifar100
-from trimtab.problems.data.concrete import CONCRETE, concrete
 from trimtab.problems.data.emnist import EMNIST, emnist
-from trimtab.problems.data.files import DataError, Source, fetch, look, places
-from trimtab.problems.data.heart_disease import HOSPITALS, heart_disease
+from trimtab.problems.data.files import DataError, Source, fetch, find, search_folders
+from trimtab.problems.data.images import CIFAR10, CIFAR100, cifar10, cifar100
 from trimtab.problems.data.shakespeare import SHAKESPEARE, joined, shakespeare
+from trimtab.problems.data.tables import (
+    A9A_TRAIN,
+    CONCRETE,
+    HOSPITALS,
+    a9a,
+    concrete,
+    heart_disease,
+)
 
-SOURCES = [EMNIST, CIFAR10, CIFAR100, CONCRETE, TRAIN, SHAKESPEARE, *HOSPITALS.values()]
+SOURCES = [EMNIST, CIFAR10, CIFAR100, CONCRETE, A9A_TRAIN, SHAKESPEARE, *HOSPITALS.values()]
 
 
 @pytest.fixture
@@ -370,16 +374,16 @@ def test_places_are_searched_in_order(alone, monkeypatch, tmp_path):
     last = write(cached(), "cache")
     middle = write(tmp_path / "named" / "made" / "numbers.csv", "named")
     first = write(alone / "numbers.csv", "data")
-    assert places(alone) == [alone, tmp_path / "named", tmp_path / "cache" / "trimtab"]
+    assert search_folders(alone) == [alone, tmp_path / "named", tmp_path / "cache" / "trimtab"]
     for path in (first, middle, last):
-        assert look(source, "numbers.csv", alone) == path
+        assert find(source, "numbers.csv", alone) == path
         path.unlink()
-    assert look(source, "numbers.csv", alone) is None
+    assert find(source, "numbers.csv", alone) is None
 
 
 def test_an_archive_may_be_unpacked_by_hand(alone, tmp_path):
     path = write(alone / "made" / "gzip" / "numbers.csv", "unpacked")
-    assert look(served(tmp_path), "numbers.csv", alone) == path
+    assert find(served(tmp_path), "numbers.csv", alone) == path
 
 
 def test_the_cache_is_in_the_home_folder_unless_said(monkeypatch, tmp_path):
@@ -427,7 +431,7 @@ def test_without_a_published_digest_the_first_is_noted_and_a_change_refused(
     with refused("has changed", str(path), note.name, source.url):
         fetch(source, "numbers.csv", alone)
     path.unlink()
-    assert fetch(source, "numbers.csv", alone).read_text() == "1,2\n", "comes anew"
+    assert fetch(source, "numbers.csv", alone).read_text() == "1,2\n", "it is downloaded again"
 
 
 def test_a_file_put_into_the_cache_by_hand_is_noted_at_first_use(alone, refused, capsys, tmp_path):
@@ -482,7 +486,7 @@ def test_what_we_want_of_an_archive_is_kept(alone, online, refused, tmp_path, en
 
 
 def test_an_answer_that_is_too_long_is_refused(alone, online, refused, tmp_path):
-    with refused("more than 3 bytes came"):
+    with refused("more than 3 bytes were sent"):
         fetch(replace(served(tmp_path), most=3), "numbers.csv")
     assert leftovers() == []
 
@@ -501,7 +505,7 @@ def test_an_answer_that_is_too_short_is_refused(alone, online, refused, tmp_path
         return Answer(b"1234")
 
     monkeypatch.setattr(files, "urlopen", opener)
-    with refused("only 4 of 10 bytes came"):
+    with refused("only 4 of 10 bytes arrived"):
         fetch(served(tmp_path), "numbers.csv")
     [(url, timeout)] = seen
     assert url == served(tmp_path).url
@@ -525,7 +529,7 @@ def test_a_missing_file_is_one_sentence_with_its_address(alone, online, refused,
         (cifar100, CIFAR100.url),
         (concrete, CONCRETE.url),
         (heart_disease, HOSPITALS["cleveland"].url),
-        (a9a, TRAIN.url),
+        (a9a, A9A_TRAIN.url),
         (shakespeare, SHAKESPEARE.url),
     ],
 )

@@ -16,10 +16,12 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
-from trimtab import FedAvg, Quadratic, Simulation, Supervised, simulate
+from trimtab import FedAvg, OnBatch, Quadratic, Simulation, Supervised, simulate
+from trimtab.problems import catalogue
 from trimtab.problems.fingerprint import likeness
 from trimtab.problems.hashing import hashed_code, hashed_tensors
 from trimtab.problems.problem import same_problem
+from trimtab.problems.supervised import hugging_face
 
 MODULE = net()
 WEIGHT = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -445,3 +447,15 @@ def test_an_address_in_a_fingerprint_of_version_0_1_0_says_nothing():
     assert found.differs == ()
     assert "nothing can be said of the loss and the data" in found.warning
     assert same_problem(problem, "Supervised N=3 d=8 0123456789abcdef").differs
+
+
+@pytest.mark.parametrize(
+    ("moved", "saved"),
+    [
+        (catalogue._Block, "66da54354837a931"),
+        (OnBatch, "e4f5635672394313"),
+        (hugging_face.SplitBatches, "52b45d0e1f4f65ae"),
+    ],
+)
+def test_a_class_that_moved_has_the_hash_of_saved_runs(moved, saved):
+    assert hashed_code(moved) == saved

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from trimtab import Columns, Scaffold, Supervised, compare, diagnose, simulate
 from trimtab.federation.setup.problem_file import ProblemFile
-from trimtab.problems.metric import ACCURACY
+from trimtab.problems.metrics import ACCURACY
 from trimtab.problems.notes import notes
 
 pandas = pytest.importorskip("pandas", reason="pip install 'trimtab[pandas]'")

@@ -15,7 +15,7 @@ from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data,
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import judged_by, same_problem
-from trimtab.problems.supervised.holdout import Part, held_out
+from trimtab.problems.supervised.clients import HeldOutView, held_out
 
 SIZES = (20, 4, 9)
 
@@ -30,7 +30,7 @@ def sides(given, fraction=0.1, seed=0):
     """Return which samples of each client stay, and which are held out."""
     found = []
     for held in (False, True):
-        part = Part(given, fraction, seed, held)
+        part = HeldOutView(given, fraction, seed, held)
         found.append([part[i][0][:, 0].long().tolist() for i in range(len(given))])
     return found
 

@@ -115,7 +115,7 @@ def test_a_loss_of_module_and_batch_gets_a_dict_of_columns():
 
 
 def test_a_large_data_set_is_read_client_by_client(monkeypatch):
-    monkeypatch.setattr("trimtab.problems.supervised.hugging_face._SMALL", 0)
+    monkeypatch.setattr("trimtab.problems.supervised.hugging_face._EAGER_BYTES", 0)
     problem = of_plays(weights="samples", batch=5)
     assert not problem.clients.in_memory
     assert not problem.clients._read

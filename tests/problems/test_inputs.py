@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from tests.helpers.learning import CLASSES, FEATURES, data, net, randn
 from trimtab import FedAvg, Supervised, simulate
-from trimtab.problems.supervised.samples import as_tensor
+from trimtab.problems.supervised.reading import as_tensor
 
 X, Y = data(8)
 PAIR = (X, Y)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
-from trimtab.problems import lyapunov
 from trimtab.problems.capabilities import capabilities
+from trimtab.problems.linear_system import solve_continuous_lyapunov, solve_discrete_lyapunov
 from trimtab.problems.problem import same_problem
 
 WEIGHTS = [0.1, 0.4, 0.3, 0.2]
@@ -155,9 +155,9 @@ def test_noise_has_its_covariance_and_depends_on_seed_client_round_and_step_alon
 def test_lyapunov_equations_are_solved():
     problem, C = systems(), covariance(3)
     T = torch.eye(3, dtype=torch.float64) - 0.3 * problem.mean_A
-    X = lyapunov.discrete(T, C)
+    X = solve_discrete_lyapunov(T, C)
     torch.testing.assert_close(T @ X @ T.mT + C, X)
-    X = lyapunov.continuous(problem.mean_A, C)
+    X = solve_continuous_lyapunov(problem.mean_A, C)
     torch.testing.assert_close(problem.mean_A @ X + X @ problem.mean_A.mT, C)
 
 
@@ -204,4 +204,4 @@ def test_a_step_without_a_stationary_law_is_refused(refused):
     with refused("eta_l=9", "grow", "smaller step"):
         systems(noise=1.0).fedavg_covariance(9.0, 1)
     with refused("an eigenvalue of T is 1 or larger"):
-        lyapunov.discrete(torch.eye(2), torch.eye(2))
+        solve_discrete_lyapunov(torch.eye(2), torch.eye(2))

@@ -66,7 +66,7 @@ def test_a_column_of_one_value_is_not_divided_by_its_rounding(value):
     torch.testing.assert_close(problem.test.X[:, 0], torch.ones(12), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("part", ["collate=1f2e", "compile=True"])
+@pytest.mark.parametrize("part", ["collate=1f2e", "tests=1f2e"])
 def test_a_part_that_few_problems_have_differs_from_having_none(part):
     without = "Supervised/2 N=3 batch=32"
     assert likeness(without, f"{without} {part}").differs

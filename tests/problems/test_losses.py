@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tests.helpers.learning import CLASSES, FEATURES, data, net, plain_gradient, randn
 from trimtab import FedAvg, Supervised, simulate
 from trimtab.problems.supervised import mean_loss
-from trimtab.problems.supervised.losses import recognise, shares
+from trimtab.problems.supervised.losses import loss_kind, shares
 
 N = 150
 X, Y = data(N)
@@ -137,14 +137,14 @@ class Own(nn.MSELoss):
 
 
 def test_only_pytorchs_own_losses_are_recognised():
-    assert recognise(nn.MSELoss()).name == recognise(F.mse_loss).name == "mse_loss"
-    assert recognise(partial(F.mse_loss, reduction="sum")).reduction == "sum"
-    assert recognise(partial(F.mse_loss, size_average=False)).reduction == "sum"
-    assert recognise(partial(F.mse_loss, reduce=False)).reduction == "none"
+    assert loss_kind(nn.MSELoss()).name == loss_kind(F.mse_loss).name == "mse_loss"
+    assert loss_kind(partial(F.mse_loss, reduction="sum")).reduction == "sum"
+    assert loss_kind(partial(F.mse_loss, size_average=False)).reduction == "sum"
+    assert loss_kind(partial(F.mse_loss, reduce=False)).reduction == "none"
     hooked = nn.MSELoss()
     hooked.register_forward_hook(lambda *_: None)
     for other in (Own(), hooked, lambda output, y: 0, partial(F.mse_loss, X), len, nn.Linear(1, 1)):
-        assert recognise(other) is None
+        assert loss_kind(other) is None
 
 
 # -- refusals

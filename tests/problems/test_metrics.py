@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import ACCURACY, LOSS
-from trimtab.problems.metrics import READY, known_as, ready
+from trimtab.problems.metrics import ACCURACY, LOSS, READY, known_as, ready
 from trimtab.problems.problem import fingerprint, judged_by, metric_of, same_problem
 
 CLASSIFY = ["accuracy", "balanced accuracy", "auc", "f1", "log loss", "perplexity"]

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from trimtab import Supervised
-from trimtab.problems.models import logistic, mlp, resnet18
+from trimtab.problems.catalogue import logistic, mlp, resnet18
 
 
 def size(module):

@@ -12,7 +12,7 @@ from trimtab.problems.partition import (
     by_label,
     by_similarity,
     dirichlet,
-    read_cut,
+    parse_partition,
     split,
 )
 
@@ -166,9 +166,9 @@ def test_there_is_at_least_one_sample_for_each_client(refused, cut, N):
 )
 def test_a_cut_is_read(spec, expected):
     labels = torch.arange(60) % 4
-    pairs = zip(read_cut(spec).rows(labels, 6), expected(labels, 6), strict=True)
+    pairs = zip(parse_partition(spec).rows(labels, 6), expected(labels, 6), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-    assert str(read_cut(spec)) == spec
+    assert str(parse_partition(spec)) == spec
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_a_cut_is_read(spec, expected):
 )
 def test_a_cut_that_is_none_is_refused(spec, refused):
     with refused(f"partition={spec}" if spec else "partition", "dirichlet:0.1", "label"):
-        read_cut(spec)
+        parse_partition(spec)
 
 
 def test_numbers_are_not_divided_by_class(refused):
     with refused("partition=dirichlet:0.1", "these targets are numbers", "similarity:10"):
-        read_cut("dirichlet:0.1").rows(torch.rand(9), 3)
+        parse_partition("dirichlet:0.1").rows(torch.rand(9), 3)

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from trimtab import Metric, Quadratic, Supervised
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import ACCURACY, LOSS
-from trimtab.problems.metrics import READY
+from trimtab.problems.metrics import ACCURACY, LOSS, READY
 from trimtab.problems.notes import notes
 from trimtab.problems.per_client import per_client
 

@@ -20,7 +20,7 @@ from tests.helpers.learning import (
     randn,
 )
 from trimtab import FedAvg, Scaffold, Supervised, simulate
-from trimtab.problems.models import logistic, mlp
+from trimtab.problems.catalogue import logistic, mlp
 from trimtab.problems.supervised import mean_loss
 from trimtab.simulation.executors import choose
 

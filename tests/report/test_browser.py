@@ -6,7 +6,6 @@ it is with TRIMTAB_CHROMIUM.
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -14,16 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from trimtab import Quadratic, Scaffold, Supervised, compare, diagnose
+from trimtab import Scaffold, Supervised, compare, diagnose
+from trimtab.cli.output import LivePage
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.report import read_source, write_diagnosis, write_pages
-from trimtab.report.page import page_of
-from trimtab.report.serving import LivePage
-from trimtab.report.sources import source_of
-from trimtab.reproduce.report import write_reproduction
-from trimtab.studies.events import RoundDone
+from trimtab.report.page import nothing_yet
 from trimtab.studies.run import run
-from trimtab.studies.underway import Underway
+from trimtab_papers.page import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")
@@ -274,68 +270,41 @@ def test_without_script_the_charts_are_there(browser, pages):
     context.close()
 
 
-# -- a page that follows a comparison at work
+# -- a page that a command is still writing
 
 
-def test_a_live_page_changes_without_being_loaded_again(browser, tmp_path):
-    pair = Quadratic([1.0, 3.0], [1.0, -2.0])
-    words = {"R": 60, "K": 3, "seeds": 1, "out": tmp_path / "c"}
-    work = compare.start(pair, ["sgd", "fedavg"], **words)
-    there, complaints = Underway(tmp_path / "c"), []
-
-    def go_on(rounds):
-        while rounds and (event := next(work, None)) is not None:
-            rounds -= isinstance(event, RoundDone) and bool(event.label)
-
-    def look():
-        note = f'</h1><p class="live">{there.rounds} rounds</p>'
-        return page_of([source_of(there.look(), underway=True)]).replace("</h1>", note, 1)
-
-    go_on(100)
-    first = there.look()
-    assert len(first.entries) == 2
-    with LivePage(look) as live:
-        tab = browser.new_page(viewport={"width": 1100, "height": 900})
-        tab.on("console", lambda said: complaints.append(said.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.goto(live.url)
-        tab.wait_for_selector("html[data-ready=yes]")
-        tab.evaluate("window.notLoadedAgain = true")
-        tab.locator(".legend button", has_text="Sgd").first.click()
-        tab.locator("#chart-loss + details summary").click()
-        tab.locator(".controls select").select_option("bytes")
-        numbers, svg = tab.locator(".live"), tab.locator("#chart-loss svg.lines")
-        svg.focus()
-        tab.keyboard.press("End")
-        told = tab.locator("#chart-loss .tip").text_content()
-        before = numbers.text_content()
-        go_on(150)
-        tab.wait_for_function(
-            "(was) => document.querySelector('.live').textContent !== was", arg=before
-        )
-        assert tab.evaluate("window.notLoadedAgain")
-        assert tab.locator("figure g.series[data-key=s0-0] path.line").count() == 0
-        assert tab.locator("#chart-loss + details[open]").count() == 1
-        assert tab.locator(".controls select").input_value() == "bytes"
-        assert tab.locator("#chart-loss .tip").is_visible()
-        assert tab.locator("#chart-loss .tip").text_content() != ""
-        assert told
-        go_on(10**9)
-        last = page_of([source_of(work.result())])
-        live.finish(last.replace("</h1>", '</h1><p class="live" data-over="yes">over</p>', 1))
-        tab.wait_for_selector(".live[data-over=yes]")
-        assert "How sure: not at all yet" not in tab.locator(".advice").text_content()
-        assert tab.locator("h2").all_text_contents() == re.findall("<h2>(.*?)</h2>", last)
-        heads = tab.locator("main > *").evaluate_all("all => all.map((one) => one.tagName)")
-        assert heads.index("P") == 1
-        tab.close()
+def test_a_live_page_reloads_itself_until_the_last_one(browser, tmp_path):
+    path, complaints = tmp_path / "report.html", []
+    live = LivePage(path, lambda: nothing_yet("mine"), live=True)
+    live.update("1 round")
+    tab = browser.new_page()
+    tab.on("console", lambda said: complaints.append(said.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.goto(path.as_uri())
+    assert tab.locator(".live").text_content() == "Live: 1 round."
+    live.update("2 rounds", now=True)
+    tab.wait_for_selector("text=Live: 2 rounds.")
+    path.write_text(nothing_yet("the last"))
+    tab.wait_for_selector("text=the last has nothing to show yet")
+    tab.evaluate("window.notLoadedAgain = true")
+    tab.wait_for_timeout(3_000)
+    assert tab.evaluate("window.notLoadedAgain")
+    tab.close()
     assert complaints == []
 
 
-def test_a_live_page_says_when_nobody_answers_any_more(browser):
-    with LivePage(lambda: page_of([]).replace("</h1>", '</h1><p class="live">Live</p>', 1)) as live:
-        tab = browser.new_page()
-        tab.goto(live.url)
-        tab.wait_for_selector("html[data-ready=yes]")
-    tab.wait_for_function("document.querySelector('.live').textContent.startsWith('Not live')")
+def test_a_live_page_does_not_reload_while_its_reader_moves_the_pointer(browser, tmp_path):
+    path = tmp_path / "report.html"
+    LivePage(path, lambda: nothing_yet("mine"), live=True).update("1 round")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    tab.evaluate("""() => {
+        window.notLoadedAgain = true;
+        dispatchEvent(new Event("pointermove"));
+        window.moving = setInterval(() => dispatchEvent(new Event("pointermove")), 100);
+    }""")
+    tab.wait_for_timeout(3_000)
+    assert tab.evaluate("window.notLoadedAgain")
+    tab.evaluate("clearInterval(window.moving)")
+    tab.wait_for_function("window.notLoadedAgain === undefined")
     tab.close()

@@ -1,27 +1,24 @@
-"""A page that follows what goes on: what is served, to whom, and what a folder shows so far."""
+"""A page that is written while a command works, and what a folder shows so far."""
 
-import http.client
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
-from threading import Event
 
 import click
 import pytest
 from rich.console import Console
 
-from trimtab import FedAvg, Quadratic, compare
-from trimtab.cli.output import command_again
-from trimtab.cli.progress import Board, watch
-from trimtab.cli.standings import Standings
+from trimtab import FedAvg, Quadratic, compare, diagnose
+from trimtab.cli import main
+from trimtab.cli.output import LivePage, command_again
+from trimtab.cli.progress import Board, StudyProgress, watch
 from trimtab.core.task import Progress, Task
 from trimtab.report.page import nothing_yet, page_of
-from trimtab.report.serving import LOOPBACK, LivePage
 from trimtab.report.sources import source_of
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.events import RoundDone
@@ -45,94 +42,80 @@ def slow():
 """
 
 
-def asked(page, path="/", method="GET", **headers):
-    """Ask a served page; return the status, the headers and what came."""
-    connection = http.client.HTTPConnection(LOOPBACK, page.port, timeout=20)
-    connection.request(method, path, headers=headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, answer.headers, content.decode()
+# -- the page that is written while a command works
 
 
-def told(port):
-    """Go through the events of a page: its pages, until the end."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
-    connection.request("GET", "/events")
-    answer = connection.getresponse()
-    kind = ""
-    for line in answer:
-        word, _, rest = line.decode().rstrip("\n").partition(": ")
-        if word == "event":
-            kind = rest
-        elif word == "data" and kind == "page":
-            yield json.loads(rest)
-    connection.close()
-    assert kind == "end"
+class Writing:
+    """A live page over a clock that stands still; its content is `shown`."""
 
+    def __init__(self, path, live=True):
+        self.now, self.shown, self.made = 0.0, "first", 0
+        self.page = LivePage(path, self.make, live, lambda: self.now)
 
-# -- the server
-
-
-def test_a_page_is_served_to_this_machine_alone_and_nobody_can_change_it():
-    with LivePage(lambda: nothing_yet("mine")) as page:
-        assert page._server.server_address[0] == LOOPBACK
-        status, headers, content = asked(page)
-        assert status == 200
-        assert headers["Content-Type"] == "text/html; charset=utf-8"
-        assert headers["Cache-Control"] == "no-store"
-        assert "mine has nothing to show yet" in content
-        assert 'data-live="/events"' in content
-        assert asked(page, method="HEAD")[2] == ""
-        for method in ("POST", "PUT", "DELETE"):
-            assert asked(page, method=method)[0] == 501
-        for path in ("/run.json", "/../pyproject.toml", "/events/more", "/?x"):
-            assert asked(page, path)[0] == 404
-        # A name that somebody else has pointed to this machine is not ours.
-        assert asked(page, Host="evil.example")[0] == 403
-        assert asked(page, Host=f"localhost:{page.port}")[0] == 200
-    with pytest.raises(ConnectionRefusedError):
-        asked(page)
-
-
-def test_whoever_watches_is_told_every_new_page_and_the_last_one():
-    shown = ["first"]
-    with LivePage(lambda: nothing_yet(shown[0])) as page:
-        pages = told(page.port)
-        assert "first has nothing" in next(pages)
-        shown[0] = "second"
-        assert "second has nothing" in next(pages)
-        page.finish(nothing_yet("last"))
-        assert [one.count("last has nothing") for one in pages] == [1]
-
-
-def test_nothing_is_made_while_nobody_looks():
-    looks = []
-    with LivePage(lambda: looks.append(1) or nothing_yet("x")) as page:
-        assert not Event().wait(1.2)
-        assert looks == []
-        asked(page)
-        assert looks == [1]
-
-
-def test_what_cannot_be_read_just_now_leaves_the_page_as_it_was():
-    def look():
-        if seen:
+    def make(self):
+        self.made += 1
+        if self.shown == "unreadable":
             raise ValueError("half of a file")
-        seen.append(1)
-        return nothing_yet("whole")
-
-    seen = []
-    with LivePage(look) as page:
-        page._next = 0.0
-        assert "whole has nothing" in asked(page)[2]
-        page._next = 0.0
-        assert "whole has nothing" in asked(page)[2]
+        return nothing_yet(self.shown)
 
 
-def test_a_port_that_is_taken_is_one_sentence(refused):
-    with LivePage(str) as page, refused(f"port {page.port}", "pass another one"):
-        LivePage(str, page.port)
+def test_a_live_page_is_written_anew_when_the_last_one_is_a_second_old(tmp_path, capsys):
+    path = tmp_path / "report.html"
+    writing = Writing(path)
+    writing.page.update("3 rounds <so far>")
+    text = path.read_text()
+    assert "first has nothing to show yet" in text
+    assert '<p class="live">Live: 3 rounds &lt;so far&gt;.</p>' in text
+    assert "location.reload()" in text
+    writing.shown = "second"
+    writing.page.update("4 rounds")
+    assert path.read_text() == text
+    writing.page.update("4 rounds", now=True)
+    assert "second has nothing to show yet" in path.read_text()
+    writing.shown, writing.now = "third", LivePage.EVERY
+    writing.page.update("5 rounds")
+    assert "third has nothing to show yet" in path.read_text()
+    assert capsys.readouterr().err == f"Live page: {path}\n"
+
+
+def test_pages_take_a_twentieth_of_the_time_at_most(tmp_path):
+    writing = Writing(tmp_path / "report.html")
+    times = iter([0.0, 2.0, 41.9, 42.0, 42.0])
+    writing.page.clock = lambda: next(times)
+    writing.page.update("a page that takes two seconds")
+    writing.page.update("too early")
+    assert writing.made == 1
+    writing.page.update("after 40 more")
+    assert writing.made == 2
+
+
+def test_nothing_is_written_without_live(tmp_path):
+    writing = Writing(tmp_path / "report.html", live=False)
+    writing.page.update("1 round", now=True)
+    with pytest.raises(KeyboardInterrupt), writing.page:
+        raise KeyboardInterrupt
+    assert writing.made == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_cannot_be_made_now_leaves_the_last_one(tmp_path):
+    writing = Writing(tmp_path / "report.html")
+    writing.page.update("1 round")
+    before = (tmp_path / "report.html").read_text()
+    writing.shown = "unreadable"
+    writing.page.update("2 rounds", now=True)
+    assert writing.made == 2
+    assert (tmp_path / "report.html").read_text() == before
+
+
+def test_a_command_that_stops_leaves_a_page_that_does_not_reload(tmp_path):
+    writing = Writing(tmp_path / "report.html")
+    writing.page.update("1 round")
+    with pytest.raises(KeyboardInterrupt), writing.page:
+        raise KeyboardInterrupt
+    text = (tmp_path / "report.html").read_text()
+    assert '<p class="live">Stopped. ' in text
+    assert "location.reload()" not in text
 
 
 # -- what a folder shows before the end
@@ -203,46 +186,62 @@ def test_a_text_that_is_no_algorithm_has_no_settings(text):
 # -- the commands
 
 
-def commanded(folder, *words):
-    """Start a command with --live in a folder; return the process and the port of its page."""
-    (folder / "mine.py").write_text(PROBLEM)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trimtab", *words, "--live"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for line in process.stderr:
-        found = re.search(r"Live page: http://127\.0\.0\.1:(\d+)/$", line)
-        if found:
-            return process, int(found[1])
-    raise AssertionError(process.communicate())
+def live_pages(monkeypatch):
+    """Return the notes of all live pages that are written from now on, each of them at once."""
+    notes = []
+    update = LivePage.update
+
+    def note(self, sentence, now=False):
+        notes.append(sentence)
+        update(self, sentence, now=True)
+        text = self.path.read_text()
+        assert f'class="live">Live: {escape(sentence)}.</p>' in text
+        assert "location.reload()" in text
+
+    monkeypatch.setattr(LivePage, "update", note)
+    return notes
 
 
 @pytest.mark.parametrize(
     ("words", "shows"),
     [
-        ("run fedavg mine.py:pair --eta-l 0.1 --K 2 -R 2000 --out here", "ran 2000 rounds"),
-        ("compare mine.py:pair --algorithms sgd,fedavg -R 60 --out here", "90 % interval"),
+        ("run fedavg mine.py:pair --eta-l 0.1 --K 2 -R 20 --out here", "ran 20 rounds"),
+        ("compare mine.py:pair --algorithms sgd,fedavg -R 10 --out here", "90 % interval"),
         ("diagnose mine.py:pair --minutes 0.05 --out here", "Points"),
         ("reproduce figure3 --quick --out here", "Sentences of the paper"),
     ],
 )
-def test_a_command_shows_its_page_until_the_last_one(tmp_path, words, shows):
-    process, port = commanded(tmp_path, *words.split())
-    try:
-        pages = list(told(port))
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert 'class="live" data-over="yes">Finished. This page is here' in pages[-1]
-    assert shows in pages[-1]
-    assert all('class="live"' in page for page in pages)
-    (page,) = Path(tmp_path / "here").rglob("report.html")
-    assert 'class="live"' not in page.read_text()
-    assert "Page: " in out
+def test_a_command_writes_its_page_meanwhile_and_the_last_one_does_not_reload(
+    tmp_path, monkeypatch, capsys, words, shows
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PROBLEM)
+    notes = live_pages(monkeypatch)
+    main([*words.split(), "--live"])
+    said = capsys.readouterr()
+    (page,) = Path("here").rglob("report.html")
+    assert len(notes) > 1
+    assert said.err.count(f"Live page: {page}\n") == 1
+    assert f"Page: {page}" in said.out
+    text = page.read_text()
+    assert shows in text
+    assert 'class="live"' not in text
+    assert "location.reload()" not in text
+
+
+def test_a_diagnosis_that_stops_before_its_facts_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def steps(*args, **words):
+        yield Progress("measuring", 0.1)
+        raise ValueError("no clients.")
+
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(PROBLEM)
+    notes = live_pages(monkeypatch)
+    monkeypatch.setattr(diagnose, "start", lambda *_, **__: Task(steps()))
+    with pytest.raises(SystemExit):
+        main(["diagnose", "mine.py:pair", "--out", "here", "--live"])
+    assert notes == ["measuring, about 10% done"]
+    assert not Path("here").exists()
 
 
 # -- how long it takes
@@ -256,36 +255,36 @@ class Rounds:
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"goal": goal, **about}))
         self.now = 0.0
-        self.standings = Standings(folder, lambda: self.now)
+        self.progress = StudyProgress(folder, lambda: self.now)
 
     def play(self, first, last, seconds):
         for r in range(first, last + 1):
             self.now += seconds
             accuracy = {"accuracy": 0.5 + 0.01 * (r if r < 5 else 5 - r)}
             line = RoundLine(r=r, bytes_up=10, bytes_down=20, drift=0.5, metrics=accuracy)
-            self.standings.add(RoundDone("fedavg", FedAvg(eta_l=0.1, K=2), line))
+            self.progress.add(RoundDone("fedavg", FedAvg(eta_l=0.1, K=2), line))
 
 
 def test_the_best_so_far_the_bytes_and_the_time_left(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 10, seconds=2.0)
-    one = rounds.standings.lanes["fedavg"]
+    one = rounds.progress.entries["fedavg"]
     assert one.best == 0.54
     assert one.bytes == 300
-    assert rounds.standings.left == pytest.approx(20.0)
-    assert rounds.standings.sentence == "10 rounds in 20 s, at most 20 s left"
+    assert rounds.progress.left == pytest.approx(20.0)
+    assert rounds.progress.sentence == "10 rounds in 20 s, at most 20 s left"
 
 
 def test_what_an_earlier_process_did_is_not_taken_for_the_pace_of_this_one(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(11, 15, seconds=2.0)
-    assert rounds.standings.left == pytest.approx(10.0)
+    assert rounds.progress.left == pytest.approx(10.0)
 
 
 def test_nothing_is_said_of_the_time_left_at_once(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 1, seconds=1.0)
-    assert rounds.standings.left is None
+    assert rounds.progress.left is None
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -294,7 +293,7 @@ def test_a_board_of_rounds_is_shown_on_a_terminal_alone(tmp_path, terminal):
     rounds.play(1, 10, seconds=2.0)
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120, no_color=True)
-    with Board(console, rounds.standings) as board:
+    with Board(console, rounds.progress) as board:
         board.say("so far so good")
     shown = out.getvalue()
     if not terminal:
@@ -334,23 +333,31 @@ def test_ctrl_c_between_two_steps_closes_the_work_and_says_how_to_go_on():
 
 
 def test_the_page_of_a_run_that_was_stopped_says_so(tmp_path):
+    (tmp_path / "mine.py").write_text(PROBLEM)
     asked = "run fedavg mine.py:slow --eta-l 0.001 --K 2 --out here"
-    words = [*asked.split(), "-R", "100000"]
-    process, port = commanded(tmp_path, *words)
+    words = [sys.executable, "-m", "trimtab", *asked.split(), "-R", "100000"]
+    process = subprocess.Popen(
+        [*words, "--live"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    page = tmp_path / "here" / "report.html"
     try:
-        pages = told(port)
-        assert "Live: " in next(pages)
+        assert process.stderr.readline() == "Live page: here/report.html\n"
         process.send_signal(signal.SIGINT)
-        assert all('data-over="yes"' not in page for page in pages)
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
     assert "all rounds so far are in here: repeat the command with --resume" in err
     assert "Traceback" not in err
+    assert 'class="live">Stopped. ' in page.read_text()
+    assert "location.reload()" not in page.read_text()
     lines = (tmp_path / "here" / "rounds.jsonl").read_text().splitlines()
     done = subprocess.run(
-        [sys.executable, "-m", "trimtab", *words, "-R", str(len(lines) + 3), "--resume"],
+        [*words, "-R", str(len(lines) + 3), "--resume"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -358,10 +365,11 @@ def test_the_page_of_a_run_that_was_stopped_says_so(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert f"ran {len(lines) + 3} rounds" in done.stdout
+    assert 'class="live"' not in page.read_text()
 
 
 def test_the_command_of_a_page_leaves_out_how_it_was_watched():
     with click.Context(click.Command("x"), obj=None) as context:
-        words = "run sgd --live --live-port 80 --log tensorboard --eta 1 --json"
+        words = "run sgd --live --log tensorboard --eta 1 --json"
         context.obj = words.split()
         assert command_again() == "trimtab run sgd --eta 1"

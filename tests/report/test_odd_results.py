@@ -19,8 +19,8 @@ from trimtab.errors import BadArgument, Diverged
 from trimtab.report import read_source, write_pages
 from trimtab.report.page import page_of
 from trimtab.report.sources import Page
-from trimtab.reproduce.report import write_reproduction
 from trimtab.studies.run import run
+from trimtab_papers.page import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")

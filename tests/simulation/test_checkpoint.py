@@ -24,7 +24,7 @@ from tests.helpers.small_runs import (
     same_simulation,
 )
 from trimtab import Quadratic, Scaffold, Simulation, Supervised, simulate
-from trimtab.problems.models import logistic
+from trimtab.problems.catalogue import logistic
 
 
 @pytest.fixture

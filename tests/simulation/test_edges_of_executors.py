@@ -10,10 +10,10 @@ import torch
 
 from trimtab import Diverged, FedAvg, Quadratic, Rounding, Scaffold, Through, simulate
 from trimtab.core import StepSize, validate
+from trimtab.simulation.checkpoint import reading, write_tensors
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import EXECUTORS
 from trimtab.simulation.executors.threads import Threads
-from trimtab.simulation.tensor_file import reading, write_tensors
 from trimtab.testing import _trials, accepts_chunks
 
 
@@ -73,7 +73,7 @@ class OneNumber:
         return Server(server.x + dx, server.c)
 
 
-@pytest.mark.parametrize("kind", [Quadratic, _trials.Taped])
+@pytest.mark.parametrize("kind", [Quadratic, _trials.TracedQuadratic])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_exchange_may_have_nothing_to_send(executor, kind):
     def after(executor, kind):

@@ -320,11 +320,11 @@ def test_a_bad_limit_is_refused(refused, limit):
 
 def test_what_is_written_into_lent_room_is_staged_without_a_copy():
     states = ClientStates()
-    lent = states.room(torch.zeros(3))
-    lent.copy_(torch.arange(3.0))
-    states.stage(7, lent)
+    allocated = states.allocate_state(torch.zeros(3))
+    allocated.copy_(torch.arange(3.0))
+    states.stage(7, allocated)
     assert 7 not in states
-    assert states.latest(7).data_ptr() == lent.data_ptr()
+    assert states.latest(7).data_ptr() == allocated.data_ptr()
     states.commit([7])
     assert states[7].tolist() == [0, 1, 2]
     assert states.in_memory == 12
@@ -333,8 +333,8 @@ def test_what_is_written_into_lent_room_is_staged_without_a_copy():
 @pytest.mark.parametrize(("limit", "most"), [(None, 5), (36, 3), (35, 2), (0, 0)])
 def test_rooms_are_as_many_as_the_limit_allows(limit, most):
     states = ClientStates(limit)
-    lent = states.rooms(torch.zeros(3), 5)
-    assert len({state.data_ptr() for state in lent}) == len(lent) == most
+    allocated = states.allocate_states(torch.zeros(3), 5)
+    assert len({state.data_ptr() for state in allocated}) == len(allocated) == most
     assert states.in_memory == 12 * most
     states.discard()
     assert states.in_memory == 0
@@ -342,23 +342,23 @@ def test_rooms_are_as_many_as_the_limit_allows(limit, most):
 
 def test_room_that_is_not_staged_is_taken_back():
     states = ClientStates(limit=24)
-    first = states.room(torch.zeros(3))
-    assert states.room(torch.zeros(3)) is not None
-    assert states.room(torch.zeros(3)) is None  # the limit
+    first = states.allocate_state(torch.zeros(3))
+    assert states.allocate_state(torch.zeros(3)) is not None
+    assert states.allocate_state(torch.zeros(3)) is None  # the limit
     states.stage(0, first)
     states.commit([0])
     assert states.in_memory == 12
-    again = states.room(torch.zeros(3))
+    again = states.allocate_state(torch.zeros(3))
     assert again.data_ptr() != states.latest(0).data_ptr()
     states.discard()
     assert states.in_memory == 12
 
 
-def test_memory_that_is_lent_together_and_not_staged_is_given_back():
+def test_memory_that_is_allocated_together_and_not_staged_is_given_back():
     states = ClientStates(limit=48)
-    assert states.lend(torch.zeros(3), 5) is None  # 60 bytes
-    assert len(states.lend(torch.zeros(3), 4)) == 4
-    assert len(states.lend(torch.zeros(3), 3)) == 3  # nobody has staged the four
+    assert states.allocate_rows(torch.zeros(3), 5) is None  # 60 bytes
+    assert len(states.allocate_rows(torch.zeros(3), 4)) == 4
+    assert len(states.allocate_rows(torch.zeros(3), 3)) == 3  # nobody has staged the four
     assert states.in_memory == 36
     states.discard()
     assert states.in_memory == 0
@@ -369,11 +369,11 @@ def test_states_are_found_where_they_were_written():
     states[5] = torch.ones(3)
     assert states.addresses([5, 9], new)[1] == (new.data_ptr(),)
     for value in (2.0, 3.0):  # two exchanges of one round
-        places = states.lend(new, 2)
+        places = states.allocate_rows(new, 2)
         for j in range(2):
-            states.lent(j).fill_(value + j)
-            assert places[j] == (states.lent(j).data_ptr(),)
-        states.stage_lent([5, 9])
+            states.allocated_row(j).fill_(value + j)
+            assert places[j] == (states.allocated_row(j).data_ptr(),)
+        states.stage_allocated([5, 9])
         assert states.addresses([5, 9], new) == places
     assert states[5].tolist() == [1.0] * 3
     assert 9 not in states

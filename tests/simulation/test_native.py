@@ -281,7 +281,7 @@ def test_data_that_moved_are_read_where_they_are_now(way, batch):
 
 
 def test_clients_that_are_read_anew_leave_no_address_behind(monkeypatch):
-    monkeypatch.setattr("trimtab.problems.supervised.client_data._KEPT", 1)
+    monkeypatch.setattr("trimtab.problems.supervised.clients._KEPT", 1)
 
     class Lazy:
         def __len__(self):

@@ -150,7 +150,7 @@ def test_every_executor_does_what_the_loop_does(first):
             ("fused", Quadratic),
             ("threads", Quadratic),
             ("batched", Quadratic),
-            ("batched", lab.Taped),
+            ("batched", lab.TracedQuadratic),
         ):
             found = after(algorithm, executor, kind)
             where = f"{executor} with {kind.__name__}:\n{algorithm.source}"

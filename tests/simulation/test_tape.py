@@ -16,7 +16,7 @@ from trimtab.algorithms.fedavg import Upload
 from trimtab.compute import tape
 from trimtab.compute.lazy import NotLinearError
 from trimtab.compute.tape import Tapes, fill, trace
-from trimtab.core.oracle import ClientOracle, Pace
+from trimtab.core.oracle import ClientOracle, LocalSteps
 from trimtab.testing import _trials
 
 X = torch.zeros(3)
@@ -329,7 +329,7 @@ def test_what_reads_a_variable_is_traced_again(monkeypatch, kind):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_the_tapes_of_our_algorithms_are_kept(traced, algorithm):
-    sim = simulate(algorithm, _trials.quadratic(_trials.Taped), executor="batched")
+    sim = simulate(algorithm, _trials.quadratic(_trials.TracedQuadratic), executor="batched")
     for _ in range(2):
         next(sim)
     programs = {program.__func__ for program in traced}
@@ -347,7 +347,7 @@ def test_a_tape_that_is_dropped_takes_no_other_with_it(traced):
     tapes, program = Tapes(), Scaffold(eta_l=0.1, K=Epochs(1)).local
     numbers = range(1, tapes.max_tapes + 2)
     for steps in (*numbers, *numbers[1:]):
-        tapes.trace(program, X, (X, X), 3, Pace(lambda steps=steps: steps))
+        tapes.trace(program, X, (X, X), 3, LocalSteps(lambda steps=steps: steps))
     assert len(traced) == len(numbers)
 
 
@@ -355,7 +355,7 @@ def test_a_program_has_a_tape_for_each_number_of_steps(traced):
     tapes, program = Tapes(), Scaffold(eta_l=0.1, K=Epochs(2)).local
     for _ in range(3):
         for steps in (3, 1, 3):
-            found = tapes.trace(program, X, (X, X), 3, Pace(lambda steps=steps: steps))
+            found = tapes.trace(program, X, (X, X), 3, LocalSteps(lambda steps=steps: steps))
             assert (len(found.tape.batches), found.requested) == (2 * steps, (Epochs(2),))
     assert len(traced) == 2
 
@@ -371,7 +371,9 @@ def test_a_single_number_of_the_broadcast_decides_the_tape(traced):
 
 
 def test_a_simulation_traces_once_and_again_when_its_algorithm_is_replaced(traced):
-    sim = simulate(Scaffold(eta_l=0.1, K=3), _trials.quadratic(_trials.Taped), executor="batched")
+    sim = simulate(
+        Scaffold(eta_l=0.1, K=3), _trials.quadratic(_trials.TracedQuadratic), executor="batched"
+    )
     loop = simulate(Scaffold(eta_l=0.1, K=3), _trials.quadratic(), executor="loop")
     for eta_l in (0.1, 0.05, 0.1):
         sim.algorithm = loop.algorithm = Scaffold(eta_l=eta_l, K=3)

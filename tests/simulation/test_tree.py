@@ -12,7 +12,7 @@ from trimtab.core.replies import Tally
 from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_problem
 from trimtab.simulation.executors import EXECUTORS
-from trimtab.simulation.executors.tree import added, by_shard, parts, subtrees
+from trimtab.simulation.executors.tree import added, clients_by_shard, parts, subtrees
 
 
 def numbers(count, seed=0):
@@ -82,7 +82,7 @@ def test_shards_without_clients_are_left_out():
 
 
 def test_neighbours_are_in_different_shards():
-    assert by_shard(range(8), 4) == {v: [v, v + 4] for v in range(4)}
+    assert clients_by_shard(range(8), 4) == {v: [v, v + 4] for v in range(4)}
 
 
 # -- as an executor

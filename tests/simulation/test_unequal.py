@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.learning import drawn_clients
 from tests.helpers.small_runs import quadratic
 from trimtab import (
     Epochs,
@@ -28,7 +29,8 @@ from trimtab import (
 from trimtab.algorithms import Decay
 from trimtab.algorithms.registry import decode, encode
 from trimtab.core import leaves
-from trimtab.core.oracle import Pace
+from trimtab.core.oracle import LocalSteps
+from trimtab.core.streams import SLOW, stream
 from trimtab.simulation import executors
 
 SIZES = (4, 12, 5, 9, 20, 6)
@@ -36,14 +38,7 @@ EVERYWHERE = sorted(executors.EXECUTORS)
 
 
 def clients():
-    draw = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randn(n, 4, generator=draw, dtype=torch.float64),
-            torch.randint(3, (n,), generator=draw),
-        )
-        for n in SIZES
-    ]
+    return drawn_clients(SIZES)
 
 
 def linear(**settings):
@@ -267,5 +262,25 @@ def test_lean_refuses_epochs(refused):
 
 
 def test_the_pace_of_a_client_is_its_own():
-    pace = Pace(lambda: 3)
+    pace = LocalSteps(lambda: 3)
     assert (pace(7), pace(Epochs(2)), pace(Epochs(0.1))) == (7, 6, 1)
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_a_slow_client_makes_any_number_of_steps_up_to_k_itself(K, monkeypatch):
+    """Of K intervals of equal length in [0, 1), numbers in the j-th give j steps."""
+    slow = LocalSteps(slow=1.0)
+    for j in range(1, K + 1):
+        for within in (0.01, 0.5, 0.99):
+            drawn = torch.tensor([0.0, (j - 1 + within) / K], dtype=torch.float64)
+            monkeypatch.setattr(torch, "rand", lambda *_, drawn=drawn, **__: drawn)
+            assert slow(K) == j
+
+
+def test_how_slow_a_client_is_follows_from_its_own_numbers():
+    for client in range(4):
+        for r in range(1, 6):
+            draw = stream(3, SLOW, client, r)
+            chance, part = torch.rand(2, generator=draw, dtype=torch.float64).tolist()
+            steps = LocalSteps(slow=0.5, key=(3, client, r))(7)
+            assert (steps - 1) / 7 <= part < steps / 7 if chance < 0.5 else steps == 7

@@ -7,7 +7,7 @@ import pytest
 from trimtab import FedAvg, Rounding, Through, register
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode
-from trimtab.core.human import human, human_bytes
+from trimtab.core.display import format_bytes, format_number
 from trimtab.core.task import Progress, Task
 
 
@@ -24,8 +24,8 @@ from trimtab.core.task import Progress, Task
     ],
 )
 def test_a_number_is_never_a_thousand_of_a_unit_that_has_a_larger_one(n, said):
-    assert human(n) == said
-    assert human_bytes(n) == f"{said}B"
+    assert format_number(n) == said
+    assert format_bytes(n) == f"{said}B"
 
 
 def test_a_base_optimiser_that_is_not_known_is_a_sentence(refused):

@@ -158,5 +158,7 @@ def test_counting_changes_no_bit_of_the_result(executor, monkeypatch):
         return [*islice(sim, 3)][-1].server
 
     counted = end()
-    monkeypatch.setattr("trimtab.simulation.work.Work.counted", lambda self, i, gradient: gradient)
+    monkeypatch.setattr(
+        "trimtab.simulation.cohort.Work.counted", lambda self, i, gradient: gradient
+    )
     assert all(map(torch.equal, leaves(counted), leaves(end())))

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, compare
 from trimtab.algorithms.registry import kind
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
+from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.studies import advice
 from trimtab.studies.compare import _settled
 from trimtab.studies.cost import Cost

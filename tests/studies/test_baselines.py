@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import FedAvg, Quadratic, Supervised, compare, simulate
+from trimtab.simulation import Rounds
 from trimtab.studies.baselines import local, pooled
 from trimtab.studies.split import held_out
 
@@ -43,7 +44,7 @@ def test_pooled_is_one_client_with_all_rows_that_are_trained_on():
 
 def test_alone_each_client_learns_from_its_own_data_only():
     alone, algorithm = local(measured()), FedAvg(eta_l=0.1, K=4)
-    rounds = alone.simulation(algorithm, alone.problem, S=2, seed=3)
+    rounds = alone.simulation(algorithm, alone.problem, Rounds(S=2, seed=3))
     for _ in range(3):
         done = next(rounds)
     for i in range(3):

@@ -14,8 +14,9 @@ from trimtab import Epochs, FedAvg, Quadratic, Scaffold, Sgd, compare
 from trimtab.core.hyper import settings_of
 from trimtab.problems import digits_problem
 from trimtab.problems.loading import load_problem, load_problem_and_target
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.report import write_page
+from trimtab.simulation import Rounds
 from trimtab.studies.advice import advise
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.entry import Entry
@@ -28,8 +29,8 @@ from trimtab.studies.run import run as run_task
 from trimtab.studies.trial import Trial
 
 
-def trial_of(problem, algorithm, **options):
-    return Trial(algorithm, problem, Record(None, {}), **options)
+def trial_of(problem, algorithm, **settings):
+    return Trial(algorithm, problem, Record(None, {}), Rounds(**settings))
 
 
 def test_the_race_finds_a_step_size_near_the_best_on_a_fine_grid():
@@ -97,7 +98,7 @@ class Scripted(Trial):
     """A trial whose accuracy is known beforehand."""
 
     def __init__(self, eta, accuracy):
-        super().__init__(eta, None, Record(None, {}))
+        super().__init__(eta, None, Record(None, {}), Rounds())
         self.accuracy = accuracy
 
     def advance(self, to, goal):

@@ -1,8 +1,6 @@
 """Comparisons at their edges: starts and units of baselines, budgets, odd arguments and metrics."""
 
 import json
-import subprocess
-import sys
 from io import BytesIO
 from math import inf
 from queue import SimpleQueue
@@ -16,10 +14,12 @@ from torch.nn import functional as F
 
 from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
+from trimtab._processes import Child
 from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY, LOSS
-from trimtab.studies.baselines import run_alone
+from trimtab.problems.metrics import ACCURACY, LOSS
+from trimtab.simulation import Rounds
+from trimtab.studies.baselines import AloneSimulation
 from trimtab.studies.budget import two_digits
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry
@@ -225,19 +225,15 @@ def test_entries_in_json_have_the_labels_that_are_advised():
 
 
 def test_a_line_that_a_killed_process_left_half_written_is_the_end_of_it():
-    script = r"import sys; sys.stdout.write('{\"note\": \"whole\"}\n{\"note\"')"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     worker, inbox = Worker.__new__(Worker), SimpleQueue()
-    worker.process = SimpleNamespace(stdout=process.stdout)
-    worker._listen(inbox)
+    worker._listen(BytesIO(b'{"note": "whole"}\n{"note"'), inbox)
     assert [inbox.get_nowait()[1] for _ in range(2)] == [{"note": "whole"}, None]
-    process.stdout.close()
-    assert process.wait() == 0
 
 
 def test_a_process_is_told_numbers_of_any_kind():
     worker, pipe = Worker.__new__(Worker), BytesIO()
-    worker.process = SimpleNamespace(stdin=pipe)
+    worker.child = Child("it", "a:b", [], environment={})
+    worker.child.process = SimpleNamespace(stdin=pipe)
     worker.send({"target": numpy.float32(0.5), "seed": numpy.int64(3), "told": [True]})
     assert json.loads(pipe.getvalue()) == {"target": 0.5, "seed": 3, "told": [True]}
 
@@ -248,8 +244,8 @@ def test_each_client_alone_may_begin_with_a_row_of_its_own():
     problem = classifier()
     alone = Alone(problem, problem.evaluate)
     X = alone.x0() + torch.arange(3.0)[:, None]
-    assert torch.equal(run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X).server.x, X)
-    one = run_alone(FedAvg(eta_l=0.1, K=1), alone, x=X[1])
+    assert torch.equal(AloneSimulation(FedAvg(eta_l=0.1, K=1), alone, Rounds(x=X)).server.x, X)
+    one = AloneSimulation(FedAvg(eta_l=0.1, K=1), alone, Rounds(x=X[1]))
     assert torch.equal(one.server.x, X[1].expand(3, -1))
 
 

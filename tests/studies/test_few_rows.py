@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from trimtab import OnBatch, Supervised, compare
 from trimtab.algorithms.registry import kind
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.cost import Cost

@@ -17,6 +17,7 @@ from trimtab import Epochs, FedAvg, Momentum, compare
 from trimtab._files import Lock
 from trimtab.cli import main
 from trimtab.errors import InUse
+from trimtab.simulation import Rounds
 from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.events import RoundDone
@@ -303,26 +304,28 @@ def test_a_question_reads_the_same_elsewhere(tmp_path):
         name="digits",
         target=None,
         K=[1, 5],
-        S=0.2,
         R=10,
-        seed=3,
+        rounds=Rounds(
+            S=0.2,
+            seed=3,
+            x=torch.randn(5, dtype=torch.float64),
+            slow=0.1,
+            lost=0.2,
+            available=tmp_path / "there.csv",
+        ),
         base=Momentum(0.5),
         metric="auc",
         eta_g=1.5,
         prefer="bytes",
         split=None,
         baselines=True,
-        x=torch.randn(5, dtype=torch.float64),
-        slow=0.1,
-        lost=0.2,
-        available=tmp_path / "there.csv",
     )
     described = json.loads(json.dumps(question.to_json(2)))
     again = Question.from_json(described)
     assert again.to_json(2) == question.to_json(2)
     assert again.problem == question.problem
     assert again.algorithms == question.algorithms
-    assert torch.equal(again.x, question.x)
+    assert torch.equal(again.rounds.x, question.rounds.x)
     assert (again.base, list(again.K)) == (question.base, question.K)
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from trimtab import Quadratic, Sgd
-from trimtab.problems.metric import LOSS
+from trimtab.problems.metrics import LOSS
+from trimtab.simulation import Rounds
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import Record
 from trimtab.studies.trial import Trial
@@ -29,7 +30,7 @@ def trial(values):
     """Return a trial whose rounds measure these losses, whatever x is."""
     left = iter(values)
     measure = lambda x: {"loss": next(left)}  # noqa: E731
-    return Trial(Sgd(eta=1e-3), PAIR, Record(None, {}), measure=measure)
+    return Trial(Sgd(eta=1e-3), PAIR, Record(None, {}), Rounds(), measure=measure)
 
 
 def test_each_round_is_judged_once():

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
+from tests.helpers.command import trimtab
 from trimtab import Epochs, FedAvg, Sgd, Supervised, simulate
-from trimtab.cli import main
 from trimtab.problems.loading import load_problem
 from trimtab.studies.goal import goal_of
 from trimtab.studies.record import RoundLine
@@ -93,16 +93,6 @@ def supervised(seed=0, sizes=(20, 30), build=lambda: nn.Linear(3, 2), **settings
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def trimtab(capsys, *arguments):
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 # -- patience

@@ -9,7 +9,7 @@ from tests.helpers.quadratics_pair import pair
 from trimtab import Quadratic, Sgd, compare
 from trimtab.algorithms.registry import kind
 from trimtab.problems import digits_problem
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.budget import two_digits
 from trimtab.studies.cost import Cost, spent

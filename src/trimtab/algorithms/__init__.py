@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.servermvr import ServerMvr
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
-    from trimtab.algorithms.stages import Rounding
-    from trimtab.algorithms.through import Stage, Through
+    from trimtab.algorithms.through import Rounding, Stage, Through
 
     ALGORITHMS: dict[str, type[Any]]
     BASES: dict[str, type[Base]]
@@ -76,7 +75,7 @@ __all__ = [
 
 
 _ELSEWHERE = {
-    "Rounding": "stages",
+    "Rounding": "through",
     **dict.fromkeys(("Stage", "Through"), "through"),
     **dict.fromkeys(("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled"), "scheduled"),
 }

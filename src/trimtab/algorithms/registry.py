@@ -58,7 +58,7 @@ class Kind:
     colour: str
     shown: str  # in tables and sentences: the class, as one would type it
     well_known: bool = False  # what others are compared with in a sentence
-    origin: str = ""  # where a class that does not come with trimtab was found
+    source: str = ""  # where a class that does not come with trimtab was found
 
     @cached_property
     def parameters(self) -> tuple[Any, ...]:
@@ -146,12 +146,12 @@ def _named(name: str) -> Kind:
     if lower in _own:
         return _own[lower]
     if re.search(r"\.py(:|$)", name):
-        return _kind_of_class(_class_in(name), origin=name)
+        return _kind_of_class(_class_in(name), source=name)
     for point in entry_points(group=GROUP):
         if point.name.lower() == lower:
             cls = point.load()
             _check_class(cls, point.value)
-            return _kind_of_class(cls, origin=point.value)
+            return _kind_of_class(cls, source=point.value)
     raise BadArgument(
         "algorithm",
         "{_name!r} is no algorithm; pass one of {_known}, or file.py:Class.",
@@ -198,7 +198,7 @@ def _check_class(cls: Any, where: str) -> None:
 
 
 def _kind_of_class(
-    cls: type[Any], *, title: str | None = None, colour: str | None = None, origin: str = ""
+    cls: type[Any], *, title: str | None = None, colour: str | None = None, source: str = ""
 ) -> Kind:
     name = cls.__name__.lower()
     if cls.__module__ == f"trimtab.algorithms.{name}":
@@ -206,8 +206,8 @@ def _kind_of_class(
     if name in _own and _own[name].cls is cls and title is None and colour is None:
         return _own[name]
     chosen = colour or _OTHERS[crc32(name.encode()) % len(_OTHERS)]
-    where = origin or f"{cls.__module__}:{cls.__qualname__}"
-    return Kind(name, cls, title or cls.__name__, chosen, cls.__name__, origin=where)
+    where = source or f"{cls.__module__}:{cls.__qualname__}"
+    return Kind(name, cls, title or cls.__name__, chosen, cls.__name__, source=where)
 
 
 # -- made from words
@@ -356,8 +356,7 @@ def _admitted() -> dict[str, type[Any]]:
 def _parts() -> dict[str, type[Any]]:
     """Return what algorithms are made of, or wrapped in, by name."""
     from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
-    from trimtab.algorithms.stages import STAGES
-    from trimtab.algorithms.through import Through
+    from trimtab.algorithms.through import STAGES, Through
     from trimtab.core.hyper import Epochs
 
     classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise, Epochs)

@@ -1,7 +1,7 @@
 """Hyper-parameters that change from round to round, by wrapping an algorithm.
 
-`core.hyper.at(algorithm, r)` gives whoever runs a round the algorithm of that round. A schedule is
-a factor on the field, so that tuning the field tunes the whole schedule.
+`core.hyper.at(algorithm, r)` returns the algorithm of round r. A schedule is a factor on the field,
+so tuning the field tunes the schedule.
 """
 
 from dataclasses import dataclass, replace
@@ -113,4 +113,4 @@ class Scheduled:
         return self.algorithm.init_client(x)
 
     def round(self, server: State, clients: Clients) -> State:
-        return self.at(1).round(server, clients)  # who knows the round asks `at` first
+        return self.at(1).round(server, clients)  # Executors call `at` with their round first.

@@ -1,46 +1,62 @@
-"""What stands between a client and the server: rounding, compression, clipping, noise.
+"""Stages between a client and the server: rounding, compression, clipping, noise.
 
-A client keeps what it *sent*: `g.sent` gives a program its upload as it will arrive, and the new
-state is computed from that, so that c = sum p_i c_i holds whatever stands between.
+`g.sent` returns a program's upload as it will arrive, and the client's new state is computed from
+that, so c = sum p_i c_i stays exact with any stages. STAGES, at the end, has one of each stage for
+the tests.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from trimtab.core import Algorithm, Clients, Program, Replies, State, Vector, leaves
+from trimtab.core import (
+    Algorithm,
+    Clients,
+    Positive,
+    Program,
+    Replies,
+    State,
+    Vector,
+    leaves,
+    map_leaves,
+    validate,
+)
 from trimtab.core.oracle import ClientOracle
 
 
 class Stage(Protocol):
-    """One thing that is done to uploads: a frozen dataclass with pure methods."""
+    """A transformation of uploads: a frozen dataclass with pure methods."""
 
     def init(self, x: Vector) -> State:
-        """Return what a client remembers of this stage at first; `()` for nothing."""
+        """Return a client's initial state of this stage; `()` for none."""
         ...
 
     def send(self, upload: Any, state: State, g: ClientOracle) -> tuple[Any, State]:
-        """Return what a client sends in place of its upload; its randomness is `g.normal`."""
+        """Return the transformed upload and the client's new state; `g.normal` draws numbers."""
         ...
 
     def receive(self, mean: Any, count: int, clients: Clients) -> Any:
-        """Return what the server makes of the mean over so many uploads."""
+        """Return the mean that the server uses, from the mean of `count` uploads."""
         ...
 
     def size(self, upload: Any) -> int:
-        """Return how many bytes an upload takes on its way."""
+        """Return how many bytes an upload takes in transit."""
         ...
 
 
 class Client(NamedTuple):
-    """The state of a client where a stage remembers something."""
+    """The state of a client if a stage has a state."""
 
-    inner: State  # the algorithm's; `core.tree.control` looks there
+    inner: State  # the algorithm's state, which `core.tree.control` reads
     stages: tuple[State, ...]
 
 
 @dataclass(frozen=True)
 class Through:
-    """An algorithm whose uploads pass through stages, the first one first."""
+    """An algorithm whose uploads pass through stages.
+
+    algorithm: the algorithm.
+    stages: a tuple of stages, applied in this order.
+    """
 
     algorithm: Algorithm
     stages: tuple[Stage, ...]
@@ -65,7 +81,7 @@ class Through:
 
 @dataclass(frozen=True)
 class _Passing:
-    """The clients, behind the stages."""
+    """Clients whose uploads pass through the stages."""
 
     clients: Clients
     stages: tuple[Stage, ...]
@@ -83,7 +99,7 @@ class _Passing:
 
 @dataclass(frozen=True)
 class Relay:
-    """A program whose upload passes through stages before the client keeps its state."""
+    """A program whose upload passes through stages before the client's state is computed."""
 
     program: Program
     stages: tuple[Stage, ...]
@@ -99,21 +115,21 @@ class Relay:
             for stage, stage_state in zip(self.stages, own, strict=True):
                 upload, stage_state = stage.send(upload, stage_state, g)
                 new.append(stage_state)
-            return g.sent(upload)  # through what stands further out
+            return g.sent(upload)  # An outer `Through` has its own stages.
 
         upload, inner = self.program(replace(g, send=send), inner, *broadcast)
-        if not new:  # a program without a state need not ask what will arrive
+        if not new:  # A program without a state need not call g.sent.
             upload = send(upload)
         return upload, Client(inner, tuple(new)) if behind else inner
 
-    def bytes_on_the_wire(self, upload: Any) -> int:
-        """Return how many bytes an upload takes on its way: what the last stage makes of it."""
+    def upload_bytes(self, upload: Any) -> int:
+        """Return how many bytes an upload takes after the last stage."""
         return self.stages[-1].size(upload)
 
 
 @dataclass(frozen=True)
 class _Received:
-    """Replies whose mean went through the stages' ends at the server, the last stage first."""
+    """Replies whose mean passes through `receive` of the stages, the last stage first."""
 
     replies: Replies
     stages: tuple[Stage, ...]
@@ -131,3 +147,28 @@ class _Received:
         for stage in reversed(self.stages):
             mean = stage.receive(mean, len(self), self.clients)
         return mean
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Numbers are rounded to multiples of `step`, which travel as 16-bit integers."""
+
+    step: Positive
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, x: Vector) -> tuple[()]:
+        return ()
+
+    def send(self, upload: Any, state: tuple[()], g: ClientOracle) -> tuple[Any, tuple[()]]:
+        return map_leaves(lambda leaf: (leaf / self.step).round() * self.step, upload), ()
+
+    def receive(self, mean: Any, count: int, clients: Clients) -> Any:
+        return mean
+
+    def size(self, upload: Any) -> int:
+        return sum(2 * leaf.numel() for leaf in leaves(upload))
+
+
+STAGES = (Rounding(0.01),)

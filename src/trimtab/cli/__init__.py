@@ -12,11 +12,10 @@ import click
 
 from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
-from trimtab.cli.sentences import of_error, of_usage
 
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
-    "Show": ("report", "picture", "export"),
+    "Show": ("report", "export"),
     "Train over real sites": ("federate",),
     "The papers": ("reproduce", "bench"),
     "Set up": ("check", "doctor", "completion"),
@@ -30,18 +29,15 @@ EXAMPLES = {
     "trimtab reproduce figure3 --quick": "a figure of the SCAFFOLD paper",
 }
 COMMANDS = {
-    "compare": "Tune algorithms on PROBLEM, run them side by side, and say which to use.",
-    "run": "Run one ALGORITHM on PROBLEM and leave its model.",
+    "compare": "Tune algorithms on PROBLEM, run them side by side, and recommend one.",
+    "run": "Run one ALGORITHM on PROBLEM and save its model.",
     "diagnose": "Measure how the clients of PROBLEM differ, and advise algorithm, K and steps.",
-    "check": "Hold an ALGORITHM, such as mine.py:Mine, to the contract, rule by rule.",
-    "report": "Write the page of finished results anew, of several side by side.",
-    "bench": "Measure rounds against their bare matrix products and a plain PyTorch loop.",
-    "reproduce": "Reproduce tables and figures of the papers; without NAMES, list them.",
+    "check": "Check an ALGORITHM, such as mine.py:Mine, against the contract, rule by rule.",
+    "report": "Write the page of finished results again, or of several side by side.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
-    "picture": "Draw client drift from a real run, or who has which labels.",
     "export": "Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.",
-    "doctor": "Tell versions, cores, kernel, devices and data, and what is missing.",
-    "completion": "Print the lines that let a shell complete commands, names and options.",
+    "doctor": "Show versions, cores, kernel, devices and data, and what is missing.",
+    "completion": "Print the shell's completion script for commands, names and options.",
 }
 
 
@@ -51,6 +47,8 @@ COMMANDS = {
     homes={name: f"trimtab.cli.{name}" for name in COMMANDS},
     sections=SECTIONS,
     examples=EXAMPLES,
+    entry_point_group="trimtab.commands",
+    extras=dict.fromkeys(SECTIONS["The papers"], "papers"),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trimtab", message="%(prog)s %(version)s")
@@ -65,9 +63,9 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the program; what goes wrong is one sentence and exit code 2.
+    """Run the program; an error is one sentence and exit code 2.
 
-    `--debug`, wherever it stands, shows the whole traceback first, and what the library logs.
+    `--debug`, at any position, shows the traceback first, and the library's log.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings(), _debugging("--debug" in words):
@@ -82,13 +80,17 @@ def _main(words: list[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:
-        _end(of_usage(error), 2)
+        from trimtab.cli.output import usage_sentence
+
+        _end(usage_sentence(error), 2)
     except click.ClickException as error:
         _end(error.format_message(), 130)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
-        _end(of_error(error), 2)
+        from trimtab.cli.output import error_sentence
+
+        _end(error_sentence(error), 2)
 
 
 @contextmanager

@@ -9,19 +9,21 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
+from trimtab.cli.group import requires
 from trimtab.cli.options import OWN, WithOwnOptions, hyper_options
-from trimtab.cli.progress import if_stopped
-from trimtab.cli.starting import needs
+from trimtab.cli.progress import on_interrupt
 
 
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @hyper_options
 @click.option("--mean-gradient", is_flag=True, help="c_i is the mean gradient, as in SCAFFOLD.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what it is tried on.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the problems it is tried on."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the verdicts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("testing")
+@requires("testing")
 def check(
     algorithm: str,
     mean_gradient: bool,
@@ -30,10 +32,10 @@ def check(
     as_json: bool,
     **hyper: Any,
 ) -> None:
-    """Hold an ALGORITHM, such as mine.py:Mine, to the contract, and say which rules it breaks.
+    """Check an ALGORITHM, such as mine.py:Mine, against the contract, rule by rule.
 
     Its hyper-parameters are options, as for run; the step size is 0.1 and K is 5 unless given. One
-    with control variates (a `c` in the server's state) is held to their rules too.
+    with control variates (a `c` in the server's state) is checked against their rules too.
     """
     from trimtab.algorithms.registry import kind, trial_of
     from trimtab.cli.options import converted
@@ -43,7 +45,7 @@ def check(
     given = {word: value for word, value in hyper.items() if value is not None}
     own = converted(chosen, click.get_current_context().meta[OWN])
     instance = trial_of(chosen, **given | own)
-    with if_stopped("no verdict is kept: repeat the command."):
+    with on_interrupt("no verdict is kept: repeat the command."):
         judged = list(verdicts(instance, mean_gradient=mean_gradient, seed=seed))
     broken = [verdict for verdict in judged if verdict.broken]
     rules = {v.rule: v.broken or "kept" for v in judged}

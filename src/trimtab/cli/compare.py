@@ -8,17 +8,16 @@ import click
 
 from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
+from trimtab.cli.group import requires
 from trimtab.cli.options import (
     Numbers,
     RunOptions,
     cluster_of,
     cluster_option,
+    conflicting_steps_error,
     run_options,
-    twice_told,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output
-from trimtab.cli.starting import needs
-from trimtab.cli.study import follow_study
+from trimtab.cli.output import follow_study, output_folder, short_name, show, users_output
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -31,26 +30,26 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.argument("problem", default="digits", shell_complete=completion.problem)
 @click.option(
     "--algorithms",
-    help="Names with commas between: " + ", ".join(NAMES) + ".",
+    help="Names separated by commas: " + ", ".join(NAMES) + ".",
     shell_complete=completion.algorithm,
 )
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
-@click.option("--eta-g", type=float, help="The server's step, which is searched otherwise.")
+@click.option("--eta-g", type=float, help="The server's step size; searched by default.")
 @click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
-@click.option("--seeds", type=int, help="Seeds to report; else 5, or 3 where the budget is small.")
-@click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="What is to be saved.")
+@click.option("--seeds", type=int, help="Seeds to report; 5 by default, 3 if the budget is small.")
+@click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="The cost to minimise.")
 @click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
-@click.option("--budget", type=float, help="Sample gradients an algorithm, in place of minutes.")
+@click.option("--budget", type=float, help="Sample gradients per algorithm, instead of minutes.")
 @click.option(
     "--diagnosed",
     type=click.Path(path_type=Path),
-    help="Folder of `trimtab diagnose`: what it expects is tried first, and judged.",
+    help="Folder of `trimtab diagnose`: its predictions are tried first, and checked.",
 )
 @click.option("--baselines", is_flag=True, help="Add each client alone, and all data pooled.")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Processes side by side.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Parallel processes.")
 @cluster_option
 @run_options
-@needs("report", "studies.compare")
+@requires("report", "studies.compare")
 def compare(
     problem: str,
     algorithms: str | None,
@@ -62,7 +61,7 @@ def compare(
     cluster: str | None,
     **how: Any,
 ) -> None:
-    """Tune algorithms on PROBLEM, run them side by side, and say which to use.
+    """Tune algorithms on PROBLEM, run them side by side, and recommend one.
 
     PROBLEM is file.py:function or a built-in name: digits, quadratic, garnet, emnist, cifar10, a9a,
     heart, concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
@@ -74,7 +73,7 @@ def compare(
     from trimtab.studies.start import read_model
 
     if options.epochs is not None and K is not None:
-        raise twice_told()
+        raise conflicting_steps_error()
     steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     with users_output():
@@ -112,7 +111,7 @@ def compare(
 
 
 def _share(split: float | str | None) -> float | None:
-    """Return the share of the rows that is held out: a tenth unless told."""
+    """Return the share of the rows that is held out: a tenth by default."""
     if split is None:
         return 0.1
     return None if split == "none" else float(split)

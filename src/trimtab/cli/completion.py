@@ -1,19 +1,10 @@
-"""What a shell offers when a name is being typed, and `trimtab completion`, without torch.
-
-The names of the reproductions stand here; a test holds them equal to those there are.
-"""
+"""Shell completion of names, and `trimtab completion`, without torch."""
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from trimtab.algorithms.registry import NAMES
 from trimtab.problems.names import PROBLEMS
-
-REPRODUCTIONS = (
-    *("figure3", "theorem2", "table3", "table4", "table5", "concrete", "emnist400", "clients"),
-    *("mime", "mvr", "bias", "speedup", "lsa", "contraction", "local-steps", "dane"),
-    *("nonconvex", "unequal"),
-)
 
 
 def algorithm(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -28,16 +19,11 @@ def problem(ctx: click.Context, param: click.Parameter, typed: str) -> list[Comp
     return [*found, CompletionItem(typed, type="file")] if typed else found
 
 
-def reproduction(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer reproductions."""
-    return [CompletionItem(name) for name in REPRODUCTIONS if name.startswith(typed)]
-
-
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the lines that let a SHELL complete commands, names and options.
+    """Print the SHELL's completion script for commands, names and options.
 
     Put them where the shell reads them: trimtab completion bash >> ~/.bashrc
     """

@@ -11,11 +11,10 @@ import click
 
 from trimtab._files import write_json
 from trimtab.cli import completion
-from trimtab.cli.live import Stage, finish, live_options, served
-from trimtab.cli.options import CountOrFraction
-from trimtab.cli.output import command_again, output_folder, short_name, users_output
+from trimtab.cli.group import requires
+from trimtab.cli.options import CountOrFraction, live_option
+from trimtab.cli.output import LivePage, command_again, output_folder, short_name, users_output
 from trimtab.cli.progress import watch
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("problem", default="digits", shell_complete=completion.problem)
-@click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2.")
+@click.option("--S", "S", type=CountOrFraction(), help="Clients per round: 20, or 0.2 of all.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
-@click.option("--eps", type=float, help="The f(x) - f(x*) that is wanted [a hundredth].")
-@click.option("--cross-device", is_flag=True, help="Clients come once and keep nothing.")
-@click.option("--minutes", type=float, default=5, show_default=True, help="Time for it all.")
+@click.option(
+    "--eps", type=float, help="Accuracy f(x) - f(x*) to reach [a hundredth of the start's]."
+)
+@click.option("--cross-device", is_flag=True, help="Clients take part once and keep no state.")
+@click.option("--minutes", type=float, default=5, show_default=True, help="Time limit.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@live_options
-@needs("diagnosis.diagnose", "report")
+@live_option
+@requires("diagnosis.diagnose", "report")
 def diagnose(
     problem: str,
     S: int | float | None,
@@ -47,7 +48,6 @@ def diagnose(
     out: Path | None,
     as_json: bool,
     live: bool,
-    live_port: int,
 ) -> None:
     """Measure how the clients of PROBLEM differ, and advise algorithm, K and step sizes.
 
@@ -67,15 +67,12 @@ def diagnose(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
         folder.mkdir(parents=True, exist_ok=True)
-        page, stage = folder / "report.html", Stage(problem)
-        first = _FirstPage(problem, page, stage)
-        with served(live, live_port, lambda: stage.page(page)) as shown:
-            with first:
-                diagnosis = replace(watch(work, first.stopped, first.hear), name=problem)
-            write_diagnosis(diagnosis, page, command_again())
-            content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
-            write_json(folder / "diagnosis.json", content)
-            finish(shown, page)
+        page = folder / "report.html"
+        with _FirstPage(problem, page, live) as first:
+            diagnosis = replace(watch(work, first.stopped, first.on_event), name=problem)
+        write_diagnosis(diagnosis, page, command_again())
+        content = {"problem": problem, "page": str(page), **diagnosis.to_json()}
+        write_json(folder / "diagnosis.json", content)
     if as_json:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:
@@ -84,24 +81,28 @@ def diagnose(
 
 
 class _FirstPage:
-    """The page of the first facts, which says how the diagnosis goes on: it ends, or is stopped."""
+    """The page of the first facts, until the diagnosis ends or is stopped."""
 
-    def __init__(self, name: str, path: Path, stage: Stage) -> None:
-        self.name, self.path, self.stage = name, path, stage
+    def __init__(self, name: str, path: Path, live: bool) -> None:
+        self.name, self.path = name, path
         self.facts: FirstFacts | None = None
+        self.live = LivePage(path, self._so_far, live)
 
-    def hear(self, event: Any) -> None:
+    def on_event(self, event: Any) -> None:
         """Write the page as soon as there are facts."""
         from trimtab.diagnosis.first_facts import FirstFacts
         from trimtab.report.diagnosis import write_first_facts
 
-        self.stage.hear(event)
+        self.live.on_event(event)
         if isinstance(event, FirstFacts):
             self.facts = event
-            write_first_facts(event, self.name, self.path)
+            if self.live.live:
+                self.live.update("the first facts are known", now=True)
+            else:
+                write_first_facts(event, self.name, self.path)
 
     def stopped(self) -> str:
-        """Return what is said to who stops the diagnosis."""
+        """Return the sentence that is printed when the user stops the diagnosis."""
         if self.facts is None:
             return "stopped; nothing was measured yet: repeat the command."
         return (
@@ -109,8 +110,15 @@ class _FirstPage:
             "for a diagnosis cannot be resumed: repeat the command."
         )
 
-    def __enter__(self) -> None:
-        pass
+    def _so_far(self) -> str:
+        from trimtab.report.diagnosis import first_facts_page
+        from trimtab.report.page import nothing_yet
+
+        facts = self.facts
+        return nothing_yet(self.name) if facts is None else first_facts_page(facts, self.name)
+
+    def __enter__(self) -> "_FirstPage":
+        return self
 
     def __exit__(
         self,
@@ -120,7 +128,7 @@ class _FirstPage:
     ) -> None:
         """Say on the page that nothing more comes, if the diagnosis did not end.
 
-        A folder in which nothing is, since the diagnosis was refused, goes.
+        A live page without facts is removed, and so is an empty folder: the diagnosis was refused.
         """
         from trimtab.report.diagnosis import STOPPED, write_first_facts
 
@@ -128,5 +136,7 @@ class _FirstPage:
             return
         if self.facts is not None:
             write_first_facts(self.facts, self.name, self.path, STOPPED)
+        elif self.live.live:
+            self.path.unlink(missing_ok=True)
         with suppress(OSError):
             self.path.parent.rmdir()

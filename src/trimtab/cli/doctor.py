@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trimtab.cli.starting import needs
+from trimtab.cli.group import requires
 
 if TYPE_CHECKING:
     from trimtab.problems.data.files import Source
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; missing: how to get it, empty if it is there."""
+    """One item that was checked; missing: how to get it, empty if it is available."""
 
     part: str
     name: str
@@ -30,9 +30,9 @@ class Finding:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("bench", "compute.kernel", "problems.data.files")
+@requires("compute.kernel", "problems.data.files")
 def doctor(data: Path | None, as_json: bool) -> None:
-    """Tell versions, cores, kernel, devices and data, and what is missing and how to get it."""
+    """Show versions, cores, kernel, devices and data, and what is missing and how to get it."""
     findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -63,11 +63,11 @@ def _versions() -> Iterator[Finding]:
 def _machine() -> Iterator[Finding]:
     import torch
 
-    from trimtab.bench import machine
+    from trimtab._version import processor
+    from trimtab.compute import kernel
 
-    facts = machine()
-    yield Finding("machine", "processor", str(facts["processor"] or "unknown"))
-    yield Finding("machine", "cores", str(facts["cores"]))
+    yield Finding("machine", "processor", processor() or "unknown")
+    yield Finding("machine", "cores", str(kernel.cores()))
     yield Finding("machine", "torch's threads", str(torch.get_num_threads()))
 
 
@@ -82,12 +82,14 @@ def _kernel() -> Iterator[Finding]:
             str(t).removeprefix("torch.") for t in (torch.float32, torch.float64) if kernel.works(t)
         ]
         checked = " and ".join(right) or "nothing"
-        told = f"{kernel.SIMD_LEVELS[level]}, passes its self-check in {checked}"
-        yield Finding("machine", "kernel", told)
+        value = f"{kernel.SIMD_LEVELS[level]}, passes its self-check in {checked}"
+        yield Finding("machine", "kernel", value)
     elif os.environ.get("TRIMTAB_NATIVE") == "0":
         yield Finding("machine", "kernel", "switched off by TRIMTAB_NATIVE=0")
     else:
-        how = "Install a C compiler (apt-get install gcc), then trimtab anew; it is faster with it."
+        how = (
+            "Install a C compiler (apt-get install gcc), then trimtab again; it is faster with it."
+        )
         yield Finding("machine", "kernel", "not built", how)
 
 
@@ -104,9 +106,9 @@ def _devices() -> Iterator[Finding]:
 
 
 def _data(data: Path | None) -> Iterator[Finding]:
-    from trimtab.problems.data.files import places
+    from trimtab.problems.data.files import search_folders
 
-    yield Finding("data", "looked for in", ", ".join(map(str, places(data))))
+    yield Finding("data", "looked for in", ", ".join(map(str, search_folders(data))))
     yield Finding("data", "digits", "comes with scikit-learn")
     for name, sources in _sources().items():
         yield _data_set(name, sources, data)
@@ -114,19 +116,16 @@ def _data(data: Path | None) -> Iterator[Finding]:
 
 def _sources() -> "dict[str, tuple[Source, ...]]":
     """Return the files of each data set that a loader can read."""
-    from trimtab.problems.data.a9a import TEST, TRAIN
-    from trimtab.problems.data.cifar10 import CIFAR10
-    from trimtab.problems.data.cifar100 import CIFAR100
-    from trimtab.problems.data.concrete import CONCRETE
     from trimtab.problems.data.emnist import EMNIST
-    from trimtab.problems.data.heart_disease import HOSPITALS
+    from trimtab.problems.data.images import CIFAR10, CIFAR100
     from trimtab.problems.data.shakespeare import SHAKESPEARE
+    from trimtab.problems.data.tables import A9A_TEST, A9A_TRAIN, CONCRETE, HOSPITALS
 
     return {
         "emnist": (EMNIST,),
         "cifar10": (CIFAR10,),
         "cifar100": (CIFAR100,),
-        "a9a": (TRAIN, TEST),
+        "a9a": (A9A_TRAIN, A9A_TEST),
         "heart": tuple(HOSPITALS.values()),
         "concrete": (CONCRETE,),
         "shakespeare": (SHAKESPEARE,),
@@ -134,10 +133,10 @@ def _sources() -> "dict[str, tuple[Source, ...]]":
 
 
 def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Finding:
-    from trimtab.problems.data.files import look, places
+    from trimtab.problems.data.files import find, search_folders
 
-    found = [path for s in sources for file in s.files if (path := look(s, file, data))]
-    folders = [f for s in sources for p in places(data) if (f := p / s.folder).is_dir()]
+    found = [path for s in sources for file in s.files if (path := find(s, file, data))]
+    folders = [f for s in sources for p in search_folders(data) if (f := p / s.folder).is_dir()]
     if found:
         return Finding("data", name, f"in {found[0].parent}")
     if any(any(folder.iterdir()) for folder in folders):
@@ -147,6 +146,10 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 
 
 _EXTRAS = {  # what is imported, what it is for, and how it is installed
+    "trimtab_papers": (
+        "trimtab-papers, for `trimtab reproduce` and `trimtab bench`",
+        "pip install 'trimtab[papers]'",
+    ),
     "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
     "ray": ("Ray, for --cluster", "pip install 'trimtab[cluster]'"),
     "pandas": ("pandas, for Comparison.to_pandas", "pip install 'trimtab[pandas]'"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.starting import needs
+from trimtab.cli.group import requires
 
 KINDS = ("csv", "tensorboard", "mlflow")
 
@@ -15,7 +15,7 @@ KINDS = ("csv", "tensorboard", "mlflow")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="What to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to [the first DIR].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("report.sources")
+@requires("report.sources")
 def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool) -> None:
     """Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.
 

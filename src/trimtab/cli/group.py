@@ -1,14 +1,23 @@
-"""Groups of commands; a lazy one knows their one-line helps, and loads one when it is used."""
+"""Groups of commands that know their one-line helps, and import a command when it is used.
 
+Other distributions add commands to the program through the entry-point group `trimtab.commands`.
+"""
+
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, wraps
 from importlib import import_module
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from trimtab.cli.starting import uninterrupted
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class HelpfulGroup(click.Group):
@@ -23,7 +32,15 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """Commands by name: their helps, the module that each is in, and how help orders them."""
+    """Commands by name: their helps, the module that each is in, and how help orders them.
+
+    helps: one line for each command of this distribution.
+    homes: the module of each, in which it has its own name.
+    sections: titles of the help, and the commands below each; by default one for all.
+    examples: command lines for the end of the help, with what they do.
+    entry_point_group: where other distributions name their commands; by default they cannot.
+    extras: for a command of trimtab-NAME, a distribution of its own, the extra NAME.
+    """
 
     def __init__(
         self,
@@ -32,40 +49,122 @@ class LazyGroup(HelpfulGroup):
         homes: Mapping[str, str],
         sections: Mapping[str, Sequence[str]] | None = None,
         examples: Mapping[str, str] | None = None,
+        entry_point_group: str | None = None,
+        extras: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.helps, self.homes = helps, homes
         self.sections = {"Commands": tuple(helps)} if sections is None else sections
         self.examples = examples or {}
+        self.entry_point_group, self.extras = entry_point_group, extras or {}
+
+    @cached_property
+    def others(self) -> dict[str, EntryPoint]:
+        """The commands of other distributions; a name of ours stays ours."""
+        if self.entry_point_group is None:
+            return {}
+        found = {point.name: point for point in entry_points(group=self.entry_point_group)}
+        return {name: found[name] for name in sorted(found) if name not in self.helps}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the helps."""
-        return list(self.helps)
+        return [*self.helps, *self.others]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Load a command."""
-        if name not in self.helps:
-            return None
-        with uninterrupted():
-            command: click.Command = getattr(import_module(self.homes[name]), name)
-        return command
+        """Load a command; raise ValueError if it is in a distribution that is not installed."""
+        with deferring_interrupt():
+            if name in self.helps:
+                command: click.Command = getattr(import_module(self.homes[name]), name)
+                return command
+            if name in self.others:
+                command = self.others[name].load()
+                return command
+        if name in self.extras and not ctx.resilient_parsing:
+            extra = self.extras[name]
+            raise ValueError(
+                f"`trimtab {name}` needs trimtab-{extra}; run `pip install 'trimtab[{extra}]'`."
+            )
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the helps in their sections, then examples, and load nothing."""
-        longest = max(map(len, self.helps))
-        for title, names in self.sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:<{longest}}", self.helps[name]) for name in names])
-        if self.examples:
+        """Write the helps in their sections, then examples; load only other distributions'."""
+        helps = self._all_helps()
+        longest = max(map(len, helps))
+        listed = {name for names in self.sections.values() for name in names}
+        more = {"More commands": [name for name in helps if name not in listed]}
+        for title, names in (*self.sections.items(), *more.items()):
+            rows = [(f"{name:<{longest}}", helps[name]) for name in names if name in helps]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        examples = {
+            words: what for words, what in self.examples.items() if words.split()[1] in helps
+        }
+        if examples:
             with formatter.section("Examples"):
-                for command, what in self.examples.items():
+                for command, what in examples.items():
                     formatter.write_text(command)
                     with formatter.indentation():
                         formatter.write_text(what)
 
+    def _all_helps(self) -> dict[str, str]:
+        """Return the help of every command that is installed."""
+        return {**self.helps, **{name: _help_of(point) for name, point in self.others.items()}}
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer names and options, and load nothing."""
-        names = [name for name in self.helps if name.startswith(incomplete)]
+        """Offer names and options; load only other distributions' commands."""
+        helps = {n: text for n, text in self._all_helps().items() if n.startswith(incomplete)}
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=self.helps[name]) for name in names), *options]
+        return [*(CompletionItem(name, help=text) for name, text in helps.items()), *options]
+
+
+def _help_of(point: EntryPoint) -> str:
+    """Return the one-line help of another distribution's command, or why it cannot be loaded."""
+    try:
+        with deferring_interrupt():
+            command: click.Command = point.load()
+        return command.get_short_help_str(limit=200)
+    except Exception as error:  # One broken distribution must not take away the help of all others.
+        return f"Cannot be loaded ({type(error).__name__}: {error})."
+
+
+# -- slow imports: done when a command runs, and not interrupted by Ctrl-C
+
+
+def requires(*modules: str, package: str = "trimtab") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Import modules of a package before a command runs; help and completion do not need them."""
+
+    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with deferring_interrupt():
+                for module in modules:
+                    import_module(f"{package}.{module}")
+            return command(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+@contextmanager
+def deferring_interrupt() -> Iterator[None]:
+    """Defer the first Ctrl-C to the end: an interrupted import can raise any error."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if asked:
+        raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they stand for."""
+"""Options that several commands take, and the objects they are converted to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -10,17 +10,19 @@ import click
 
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import BASE_NAMES, Kind
-from trimtab.cli.live import LIVE
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
     from trimtab.studies.recipe import Recipe
 
+live_option = click.option(
+    "--live", is_flag=True, help="Write the page while the command works; it reloads itself."
+)
 OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
 
-# The hyper-parameters of all algorithms and bases that come with trimtab. They stand here so that
-# help and completion need no torch; a test holds them equal to those of the registry.
+# The hyper-parameters of all algorithms and bases that come with trimtab. They are repeated here so
+# that help and completion need no torch; a test compares them with the registry.
 PARAMETERS: dict[str, type] = {
     **{"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str},
     **{"a": float, "alpha": float, "p": float},
@@ -51,7 +53,7 @@ class Numbers(click.ParamType[list[int]]):
         try:
             return [int(part) for part in str(value).split(",")]
         except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers such as 1,5,20.", param, ctx)
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,5,20.", param, ctx)
 
 
 class ShareOrNone(click.ParamType[float | str]):
@@ -69,7 +71,7 @@ class ShareOrNone(click.ParamType[float | str]):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What all runs are told besides the problem and the algorithms."""
+    """The options of all runs, apart from the problem and the algorithms."""
 
     S: int | float | None
     batch: int | float | None
@@ -92,7 +94,6 @@ class RunOptions:
     force: bool
     log: str | None
     live: bool
-    live_port: int
 
     def recipe(self, spec: str) -> "Recipe":
         """Return how the problem that is meant is made, as the options want it."""
@@ -102,23 +103,29 @@ class RunOptions:
 
 
 _RUN_OPTIONS = (
-    click.option("--S", "S", type=CountOrFraction(), help="Clients a round: 20, or 0.2."),
+    click.option("--S", "S", type=CountOrFraction(), help="Clients per round: 20, or 0.2 of all."),
     click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all."),
-    click.option("-R", "R", type=int, default=200, show_default=True, help="Most rounds."),
+    click.option(
+        "-R", "R", type=int, default=200, show_default=True, help="Maximum number of rounds."
+    ),
     click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
     click.option("--seed", type=int, default=0, show_default=True),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
     click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
     click.option("--resume", is_flag=True, help="Continue an interrupted run."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-    click.option("--metric", help="What to go by: auc, f1, …, or one that the problem measures."),
-    click.option("--split", type=ShareOrNone(), help="Rows held out to choose by: 0.1, or none."),
+    click.option(
+        "--metric", help="Metric to compare by: auc, f1, …, or one that the problem measures."
+    ),
+    click.option(
+        "--split", type=ShareOrNone(), help="Share of rows held out for validation: 0.1, or none."
+    ),
     click.option(
         "--weights",
         type=click.Choice(["uniform", "samples"]),
-        help="What clients count: all the same, or by their samples.",
+        help="Weights of clients: all equal, or by their samples.",
     ),
-    click.option("--partition", help="How built-in data are cut, such as dirichlet:0.1."),
+    click.option("--partition", help="Partition of built-in data, such as dirichlet:0.1."),
     click.option(
         "--epochs", type=CountOrFraction(), help="Local passes over each client's data, for --K."
     ),
@@ -128,11 +135,11 @@ _RUN_OPTIONS = (
     click.option(
         "--available", type=click.Path(path_type=Path), help="CSV of client,from,to (rounds)."
     ),
-    click.option("--force", is_flag=True, help="Move a folder in the way aside."),
+    click.option("--force", is_flag=True, help="Move an existing output folder aside."),
     click.option(
-        "--log", type=click.Choice(["tensorboard"]), help="Write rounds for others as they come."
+        "--log", type=click.Choice(["tensorboard"]), help="Log rounds for this tool while they run."
     ),
-    *LIVE,
+    live_option,
 )
 
 
@@ -199,14 +206,14 @@ def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[
     from trimtab.core import Epochs
 
     if words.get("K") is not None:
-        raise twice_told()
+        raise conflicting_steps_error()
     if not registry.kind(name).has_K:
         raise BadArgument("epochs", "{_name} makes no local steps; drop {epochs}.", _name=name)
     return words | {"K": Epochs(epochs)}
 
 
-def twice_told() -> BadArgument:
-    """Return the refusal of a number of local steps beside a number of epochs."""
+def conflicting_steps_error() -> BadArgument:
+    """Return the error for a number of local steps together with a number of epochs."""
     return BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
 
 
@@ -224,8 +231,8 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
                 _option=option,
                 _names=", ".join(parameters),
             )
-        wanted = parameters[name].type
-        known = click.types.convert_type(wanted if wanted in (int, float, bool) else str)
+        declared = parameters[name].type
+        known = click.types.convert_type(declared if declared in (int, float, bool) else str)
         words[name] = known.convert(value, None, None)
     return words
 

@@ -1,25 +1,32 @@
-"""What is written where: folders for results, and standard output for what the program says."""
+"""Folders for results, pages, and what commands print: results and one-sentence errors."""
 
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
+from trimtab.cli.options import RunOptions
+from trimtab.cli.progress import StudyProgress, follow
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
+    from trimtab.core.task import Task
+    from trimtab.problems.problem import Problem
     from trimtab.studies.comparison import Comparison
+    from trimtab.studies.events import RoundDone
 
 
 @contextmanager
 def users_output() -> Iterator[None]:
-    """Send whatever is printed meanwhile, by Python or by a library, to standard error."""
+    """Send everything that Python or a library prints meanwhile to standard error."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)
@@ -58,13 +65,80 @@ def write_report(result: "Comparison", folder: Path) -> Path:
     return write_page(result, folder / "report.html")
 
 
+class LivePage:
+    """`--live`: a page that is written while a command works, and that browsers reload.
+
+    The page that the command writes at the end replaces it, and does not reload itself.
+
+    path: the file, which is that of the last page.
+    make: returns the page of what there is so far.
+    live: whether it is wanted; if not, nothing is written.
+    """
+
+    EVERY = 1.0  # seconds between two pages, at least
+    COST = 20.0  # making pages takes at most a twentieth of the command's time
+
+    def __init__(
+        self,
+        path: Path,
+        make: Callable[[], str],
+        live: bool,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.path, self.make, self.live, self.clock = path, make, live, clock
+        self._next: float | None = None  # when the next page is due, after the first one
+
+    def on_event(self, event: Any) -> None:
+        """Write the page, with the progress of a task as its note."""
+        from trimtab.core.task import Progress
+
+        if isinstance(event, Progress):
+            share = "" if event.share is None else f", about {event.share:.0%} done"
+            self.update(f"{event.what}{share}")
+
+    def update(self, note: str, now: bool = False) -> None:
+        """Write the page, if it is time for a new one.
+
+        note: what the command is doing, for the line below the title.
+        now: whether it is written even if the last one is new.
+        """
+        started = self.clock()
+        early = self._next is not None and started < self._next and not now
+        if not self.live or early:
+            return
+        if self._next is None:
+            click.echo(f"Live page: {self.path}", err=True)
+        self._write(f"Live: {note}.", reloads=True)
+        ended = self.clock()
+        self._next = ended + max(self.EVERY, self.COST * (ended - started))
+
+    def __enter__(self) -> "LivePage":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write a page that does not reload itself, if the command fails or is stopped."""
+        if kind is not None and self._next is not None:
+            self._write("Stopped. This page shows what was done until then.", reloads=False)
+
+    def _write(self, note: str, reloads: bool) -> None:
+        from trimtab._files import write_file
+        from trimtab.report.style import asset
+
+        script = f"<script>{asset('live.js')}</script>" if reloads else ""
+        # Other processes write the folder meanwhile, and no page is worth the work that it shows:
+        # what cannot be read or written now is tried again with the next page.
+        with suppress(OSError, ValueError, KeyError):
+            line = f'</h1>\n<p class="live">{escape(note)}</p>{script}'
+            write_file(self.path, self.make().replace("</h1>", line, 1))
+
+
 def command_again() -> str:
     """Return the command that makes the same result again; empty where there was none."""
     words: list[str] | None = click.get_current_context().find_root().obj
     kept, left = ["trimtab"], list(words or ())
     while left:
         word = left.pop(0)
-        if word in ("--log", "--live-port"):
+        if word == "--log":
             left[:1] = []
         elif word not in ("--resume", "--json", "--debug", "--live"):
             kept.append(word)
@@ -75,17 +149,17 @@ def output_folder(out: Path | None, stem: str, resume: bool) -> Path:
     """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
     if out is not None:
         if resume and not out.exists():
-            raise _nothing_there(out)
+            raise _nothing_to_resume(out)
         return out
     number = 1
     while (Path("runs") / f"{stem}-{number}").exists():
         number += 1
     if resume and number == 1:
-        raise _nothing_there(Path("runs") / f"{stem}-1")
+        raise _nothing_to_resume(Path("runs") / f"{stem}-1")
     return Path("runs") / f"{stem}-{number - 1 if resume else number}"
 
 
-def _nothing_there(folder: Path) -> BadArgument:
+def _nothing_to_resume(folder: Path) -> BadArgument:
     sentence = "{folder}: there is nothing to resume; drop {resume:True}."
     return BadArgument("resume", sentence, folder=folder)
 
@@ -97,3 +171,98 @@ def short_name(problem: str) -> str:
     'mine-problem'
     """
     return Path(problem.replace(":", "-")).name.replace(".py", "")
+
+
+# -- a comparison or a run, followed to its page
+
+
+def follow_study(
+    work: "Task[Any, Comparison]",
+    folder: Path,
+    name: str,
+    problem: "Problem",
+    options: RunOptions,
+) -> "Comparison":
+    """Run the study, show its progress as the options say, and write its page."""
+    counted = StudyProgress(folder)
+    with ExitStack() as at_end:
+        log = None
+        if options.log is not None:
+            from trimtab.report.tools.tensorboard import RoundLog
+
+            log = at_end.enter_context(RoundLog(folder / "tensorboard")).add
+        make = page_so_far(folder, name, problem) if options.live else str
+        page = at_end.enter_context(LivePage(folder / "report.html", make, options.live))
+
+        def on_round(event: "RoundDone") -> None:
+            if log is not None:
+                log(event)
+            page.update(counted.sentence)
+
+        result = follow(work, folder, counted, on_round)
+        result.page = write_report(result, folder)
+    return result
+
+
+def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str]:
+    """Return a function that makes the page of a comparison or a run as it is now."""
+    from trimtab.problems.population import population_of
+    from trimtab.report.page import nothing_yet, page_of
+    from trimtab.report.sources import source_of
+    from trimtab.studies.underway import Underway
+
+    there = Underway(folder, population_of(problem))
+
+    def make() -> str:
+        result = there.look()
+        return nothing_yet(name) if result is None else page_of([source_of(result, underway=True)])
+
+    return make
+
+
+# -- errors as one sentence
+
+
+def usage_sentence(error: click.UsageError) -> str:
+    """Return click's message about a wrong option, and where the right ones are listed.
+
+    >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
+    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` says what there is."
+    """
+    said, close = error.format_message().replace(". Choose from:", ", one of"), ""
+    if isinstance(error, click.NoSuchOption):
+        said, near = error.message, ", ".join(error.possibilities or ())
+        close = f"close are {near}, and " if near else ""
+    command = "trimtab" if error.ctx is None else error.ctx.command_path
+    said = " ".join(said.split()).removesuffix(".")
+    return f"{said}; {close}`{command} --help` says what there is."
+
+
+def error_sentence(error: Exception) -> str:
+    """Return the message of an error of trimtab; for other errors, add where they were raised."""
+    from trimtab._importing import source_location
+
+    if isinstance(error, BadArgument):
+        return error.spelled(option_of)
+    place = source_location(error)
+    if place is None and isinstance(error, OSError) and error.filename and error.strerror:
+        why = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+        return f"{error.filename}: {why}; pass another path, or fix this one."
+    if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
+        text = str(error)
+        fixable = text.endswith("; fix it.") and error.__cause__ is not None
+        return f"{text[:-1]}, or pass --debug for the whole traceback." if fixable else text
+    what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+    if place is None:
+        return f"{what}; this should not happen: please report it with what --debug shows."
+    return f"{place}: {what}; fix it, or pass --debug for the whole traceback."
+
+
+def option_of(name: str, value: str = "") -> str:
+    """Return the command-line option of an argument.
+
+    >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
+    ('--round-timeout', '-R', '--resume')
+    """
+    option = "-R" if name == "R" else f"--{name.replace('_', '-')}"
+    return option if value in ("", "True") else f"{option} {value}"

@@ -1,9 +1,11 @@
-"""What is seen while a command works, and how it is stopped."""
+"""Progress of a command on the terminal, and how Ctrl-C stops it."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,23 +16,116 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from trimtab.cli.standings import Standings
-from trimtab.core.human import human_bytes
+from trimtab.core.display import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from trimtab.core.task import Task
     from trimtab.studies.comparison import Comparison
     from trimtab.studies.events import RoundDone
+    from trimtab.studies.goal import Goal
 
 R = TypeVar("R")
 HEADS = ("algorithm", "step size", "round", "now", "best", "drift", "bytes")
+SURE = 5.0  # nothing is said of the time left before 5 seconds are over
+
+
+@dataclass
+class EntryProgress:
+    """One algorithm: its last round, the best value so far, and the bytes of all its rounds."""
+
+    last: "RoundDone"
+    best: float | None = None
+    bytes: int = 0
+    rounds: int = 0
+
+
+class StudyProgress:
+    """All algorithms of a comparison, or the one of a run, in the order in which they came."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = monotonic) -> None:
+        self.folder, self.clock = folder, clock
+        self.started = clock()
+        self.entries: dict[str, EntryProgress] = {}
+        self.goal: Goal | None = None
+        self._about: dict[str, Any] = {}
+        self._work = 0.0  # sample gradients of this process
+        self._before: float | None = None  # sample gradients, or rounds, of the process before it
+
+    def add(self, event: "RoundDone") -> None:
+        """Count a round; rounds without a label only measure the speed, and are not counted."""
+        if not event.label:
+            return
+        self._read()
+        one = self.entries.setdefault(event.label, EntryProgress(event))
+        if self._before is None:
+            self._before = self._earlier(event)
+        line, one.last = event.line, event
+        one.bytes += line.bytes_down + line.bytes_up
+        one.rounds += 1
+        self._work += line.work
+        assert self.goal is not None
+        value = line.metrics.get(self.goal.name)
+        if value is not None and (
+            one.best is None or (value > one.best if self.goal.metric.higher else value < one.best)
+        ):
+            one.best = value
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the start."""
+        return self.clock() - self.started
+
+    @property
+    def left(self) -> float | None:
+        """The seconds left at most; None if they are not known."""
+        before = self._before or 0.0
+        done, total = self._done_and_total()
+        if not total or self.elapsed < SURE or done <= before:
+            return None
+        return self.elapsed * max(0.0, total - done) / (done - before)
+
+    @property
+    def sentence(self) -> str:
+        """How many rounds, and how long it took and will take."""
+        rounds = sum(one.rounds for one in self.entries.values())
+        said = f"{rounds:,} rounds in {format_seconds(self.elapsed)}"
+        return said if self.left is None else f"{said}, at most {format_seconds(self.left)} left"
+
+    def _done_and_total(self) -> tuple[float, float]:
+        """Return how much is done and how much there is: rounds of a run, else gradients."""
+        if self._about.get("R"):
+            return float(max(one.last.line.r for one in self.entries.values())), self._about["R"]
+        budget = self._about.get("budget") or 0.0
+        count = len(self._about.get("settings", {}).get("algorithms", ()))
+        return (self._before or 0.0) + self._work, budget * count
+
+    def _earlier(self, first: "RoundDone") -> float:
+        """Return what an earlier process has done of it, once a first round is over here."""
+        if self._about.get("R"):
+            return first.line.r - 1.0
+        from trimtab.studies.underway import Underway
+
+        there = Underway(self.folder)
+        there.look()
+        return max(0.0, there.work - first.line.work)
+
+    def _read(self) -> None:
+        """Read once what the folder says of the goal; and of the budget, when it is known."""
+        if self.goal is not None:
+            return
+        from trimtab._files import read_json
+        from trimtab.studies.goal import Goal
+
+        alone = (self.folder / "run.json").exists()
+        self._about = read_json(self.folder / ("run.json" if alone else "compare.json"))
+        self.goal = Goal.from_json(self._about["goal"])
 
 
 class Board:
     """A table of the algorithms at work, on a terminal; nothing elsewhere."""
 
-    def __init__(self, console: Console, standings: Standings) -> None:
-        self.console, self.standings = console, standings
+    def __init__(self, console: Console, progress: StudyProgress) -> None:
+        self.console, self.progress = console, progress
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.table)
 
     def __enter__(self) -> "Board":
@@ -54,35 +149,35 @@ class Board:
 
     def table(self) -> Table:
         """Return the table as it is now."""
-        goal = self.standings.goal
+        goal = self.progress.goal
         metric = "metric" if goal is None else goal.name
         table = Table(box=None, pad_edge=False, caption_justify="left")
         for head in HEADS:
             title = {"now": metric, "best": f"best {metric}"}.get(head, head)
             table.add_column(escape(title), justify="left" if head == "algorithm" else "right")
-        for label, one in list(self.standings.lanes.items()):
+        for label, one in list(self.progress.entries.items()):
             line = one.last.line
             now = None if goal is None else line.metrics.get(goal.name)
             shown = (_step(one.last), str(line.r), _number(now), _number(one.best))
-            table.add_row(escape(label), *shown, _number(line.drift), human_bytes(one.bytes))
-        table.caption = self.standings.sentence if self.standings.lanes else "starting"
+            table.add_row(escape(label), *shown, _number(line.drift), format_bytes(one.bytes))
+        table.caption = self.progress.sentence if self.progress.entries else "starting"
         return table
 
 
 def follow(
     work: "Task[Any, Comparison]",
     folder: Path,
-    standings: Standings | None = None,
+    progress: StudyProgress | None = None,
     log: "Callable[[RoundDone], None] | None" = None,
 ) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C.
 
-    standings: where rounds are counted, for others who show them. log: what else is told of them.
+    progress: counts the rounds; a new one by default. log: is called with every round.
     """
     from trimtab.core.task import Note
 
     console = Console(stderr=True, emoji=False)
-    counted = standings or Standings(folder)
+    counted = progress or StudyProgress(folder)
     with stoppable(console, "round") as stop, Board(console, counted) as board:
         for event in work:
             if isinstance(event, Note):
@@ -102,12 +197,12 @@ def follow(
 def watch(
     work: "Task[Any, R]",
     stopped: Callable[[], str],
-    told: "Callable[[Any], None] | None" = None,
+    on_event: "Callable[[Any], None] | None" = None,
 ) -> R:
-    """Do the work with a bar on a terminal, and what else it tells; return its result.
+    """Run a task with a progress bar on a terminal, and return its result.
 
-    stopped: returns the sentence for who stops it with Ctrl-C. told: who hears of every event
-    besides.
+    stopped: returns the sentence that is printed after Ctrl-C. on_event: is called with every
+    event.
     """
     from trimtab.core import task
 
@@ -126,8 +221,8 @@ def watch(
                 lines.update(bar, description=event.what, completed=event.share)
             elif console.is_terminal:
                 lines.console.print(str(event), highlight=False, markup=False)
-            if told is not None:
-                told(event)
+            if on_event is not None:
+                on_event(event)
             if stop:
                 work.close()
                 raise click.ClickException(stopped())
@@ -135,8 +230,8 @@ def watch(
 
 
 @contextmanager
-def if_stopped(sentence: str) -> Iterator[None]:
-    """End with a sentence if Ctrl-C comes meanwhile: what is kept, and how to go on."""
+def on_interrupt(sentence: str) -> Iterator[None]:
+    """Turn Ctrl-C into one sentence: what is saved, and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -152,7 +247,7 @@ def stoppable(console: Console, step: str) -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        console.print(f"stopping after this {step}; once more to stop at once")
+        console.print(f"stopping after this {step}; press again to stop at once")
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,13 +1,16 @@
 """`trimtab report`."""
 
 import json
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
+from trimtab._files import write_file
+from trimtab.cli.group import requires
 from trimtab.cli.output import output_folder, show
-from trimtab.cli.starting import needs
 from trimtab.errors import BadArgument
 
 
@@ -15,9 +18,9 @@ from trimtab.errors import BadArgument
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR…")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-@needs("report")
+@requires("report")
 def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Write the page of finished results anew; of several folders, one page side by side.
+    """Write the page of finished results again; for several folders, one page side by side.
 
     DIR is the folder of a comparison, a run, a diagnosis, a federation's operator, or a
     reproduction such as results/table3.
@@ -26,21 +29,22 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """
     from trimtab.report import write_pages
     from trimtab.report.sources import read_any
-    from trimtab.reproduce.report import holds_reproduction, write_reproduction
 
-    papers = [folder for folder in folders if holds_reproduction(folder)]
-    if papers and len(folders) > 1:
+    others = {folder: other for folder in folders if (other := _page_of_others(folder))}
+    if others and len(folders) > 1:
         raise BadArgument(
             "out",
-            "{_folder} is a reproduction, which has a page of its own; pass it alone.",
-            _folder=papers[0],
+            "{_folder} is a {_kind}, which has a page of its own; pass it alone.",
+            _folder=(first := next(iter(others))),
+            _kind=others[first][0],
         )
     diagnoses = {folder.name: found for folder in folders if (found := _diagnosis_alone(folder))}
     inside = len(folders) == 1 and out is None and not diagnoses
     home = folders[0] if inside else output_folder(out, "report", resume=False)
     page, results = home / "report.html", []
-    if papers:
-        write_reproduction(papers[0], page)
+    if others:
+        ((_, html),) = others.values()
+        write_file(page, html())
     else:
         results = [read_any(folder) for folder in folders if not _diagnosis_alone(folder)]
         write_pages(results, page, diagnoses)
@@ -50,6 +54,19 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     for source in results:
         show(source.result)
     click.echo(f"Page: {page}")
+
+
+def _page_of_others(folder: Path) -> tuple[str, Callable[[], str]] | None:
+    """Return the kind of a folder that another distribution shows, and what makes its page.
+
+    An entry point of the group `trimtab.pages` is named as the kind; it is a function that takes a
+    folder, and returns None unless the folder is of its kind.
+    """
+    for point in entry_points(group="trimtab.pages"):
+        made: Callable[[], str] | None = point.load()(folder)
+        if made is not None:
+            return point.name, made
+    return None
 
 
 def _diagnosis_alone(folder: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from trimtab.cli import completion
+from trimtab.cli.group import requires
 from trimtab.cli.options import (
     OWN,
     RunOptions,
@@ -18,9 +19,7 @@ from trimtab.cli.options import (
     run_options,
     with_epochs,
 )
-from trimtab.cli.output import output_folder, short_name, show, users_output
-from trimtab.cli.starting import needs
-from trimtab.cli.study import follow_study
+from trimtab.cli.output import follow_study, output_folder, short_name, show, users_output
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -32,24 +31,24 @@ if TYPE_CHECKING:
 @click.command(cls=WithOwnOptions)
 @click.argument("algorithm", shell_complete=completion.algorithm)
 @click.argument("problem", default="digits", shell_complete=completion.problem)
-@click.option("--patience", type=int, help="Stop after so many rounds without a better metric.")
+@click.option("--patience", type=int, help="Stop after this many rounds without a better metric.")
 @click.option(
     "--save",
     type=click.Choice(["best", "last", "both"]),
     default="both",
     show_default=True,
-    help="Which models to leave.",
+    help="Which models to save.",
 )
 @cluster_option
 @click.option("--shards", type=int, help="Virtual shards with --cluster; bits depend on them.")
 @click.option(
     "--snapshots",
     type=click.Path(path_type=Path),
-    help="Folder that all machines of the cluster see, for client states.",
+    help="Folder for client states that all machines of the cluster share.",
 )
 @hyper_options
 @run_options
-@needs("report", "studies.run")
+@requires("report", "studies.run")
 def run(
     algorithm: str,
     problem: str,
@@ -61,7 +60,7 @@ def run(
     options: RunOptions,
     **hyper: Any,
 ) -> None:
-    """Run one ALGORITHM on PROBLEM and leave its model.
+    """Run one ALGORITHM on PROBLEM and save its model.
 
     ALGORITHM is a class name in lower case (scaffold, fedavg, …), or mine.py:Mine, whose own
     hyper-parameters are options too; --eta-l or --eta is its step size.
@@ -71,15 +70,15 @@ def run(
 
     own = click.get_current_context().meta[OWN]
 
-    def wanted() -> "Algorithm":
+    def build() -> "Algorithm":
         return algorithm_of(algorithm, with_epochs(algorithm, hyper, options.epochs), own)
 
     executor = _executor(cluster, shards, snapshots)
     with users_output():
-        chosen = None if ".py" in problem else wanted()
+        chosen = None if ".py" in problem else build()
         made, _ = options.recipe(problem).made
         if chosen is None:  # a file may register algorithms, and so it is read first
-            chosen = wanted()
+            chosen = build()
         name = f"{kind(chosen).name}-{short_name(problem)}"
         folder = output_folder(options.out, name, options.resume)
         work = run_algorithm.start(

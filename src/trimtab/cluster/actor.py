@@ -80,11 +80,13 @@ class ShardActor:
             )
 
     def _failure(self, error: Exception) -> Failure:
-        from trimtab._importing import told
+        from trimtab._importing import describe_error
 
         # Errors of trimtab are one sentence; those of user code also need their place in a file.
         ours = isinstance(error, ValueError | OSError)
-        sentence = (str(error).strip().splitlines() or [""])[0] if ours else f"{told(error)}."
+        sentence = (
+            (str(error).strip().splitlines() or [""])[0] if ours else f"{describe_error(error)}."
+        )
         return Failure(f"{self.node}: {sentence}", isinstance(error, OSError))
 
 

@@ -88,10 +88,10 @@ class Driver(Executor):
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
         """Run the program on the actors' clients, and add the sums in the tree of shards."""
         slots = self.slots()
-        fresh = exchange.fresh()
+        new_state = exchange.new_state()
         if exchange.number == 1:
-            self._begin_round(exchange.r, has_state(fresh))
-        self._state_form = pack_compact(fresh)
+            self._begin_round(exchange.r, has_state(new_state))
+        self._state_form = pack_compact(new_state)
         sent = SentExchange(self._encode(exchange), list(clients))
         reference = self.pool.ray.put(sent.message)
         self._exchanges.append(sent)
@@ -103,7 +103,7 @@ class Driver(Executor):
         sums: dict[Node, Tally] = {}
         for reply in self.call_all(requests):
             exchange.work.add(reply.work)
-            sums |= {node: tally.mapped(unpack) for node, tally in reply.sums.items()}
+            sums |= {node: tally.map_sums(unpack) for node, tally in reply.sums.items()}
         tally = added(sums, self.V)
         assert tally is not None
         return tally
@@ -124,7 +124,7 @@ class Driver(Executor):
                 _LOG.warning("%s The run continues with its last snapshot.", error)
 
     def _encode(self, e: Exchange) -> bytes:
-        parts = (e.program, pack(e.broadcast), pack_compact(e.fresh()), e.seed, e.slow)
+        parts = (e.program, pack(e.broadcast), pack_compact(e.new_state()), e.seed, e.slow)
         message: bytes = self.pool.ray.cloudpickle.dumps(parts)
         return message
 

@@ -19,8 +19,8 @@ from trimtab.cluster.actor_pool import ActorSlot
 from trimtab.cluster.shard import SnapshotFile
 from trimtab.cluster.wire import pack, unpack
 from trimtab.core import State, leaves, nbytes
+from trimtab.simulation.checkpoint import reading
 from trimtab.simulation.client_states import files_of
-from trimtab.simulation.tensor_file import reading
 
 if TYPE_CHECKING:
     from trimtab.cluster.driver import Driver
@@ -97,7 +97,7 @@ class RemoteStates:
         """Raise AssertionError: actors stage the states of a round."""
         raise AssertionError("clients of a cluster stage their states themselves")
 
-    def rooms(self, like: State, count: int) -> list[State]:
+    def allocate_states(self, like: State, count: int) -> list[State]:
         """Return no memory: actors write states where they stay."""
         return []
 
@@ -114,7 +114,7 @@ class RemoteStates:
         """Discard the staged states."""
         self._driver.discard()
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
         """Take a snapshot for a checkpoint; return {} if there is no folder for snapshots."""
         self.flush()
         driver = self._driver

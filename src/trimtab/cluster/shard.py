@@ -17,11 +17,11 @@ from trimtab.problems.capabilities import capabilities
 from trimtab.problems.loading import load_again
 from trimtab.problems.origin import Origin
 from trimtab.problems.problem import Problem, same_problem
+from trimtab.simulation.checkpoint import named_clients, write_tensors
 from trimtab.simulation.client_states import ClientStates
+from trimtab.simulation.cohort import Work
 from trimtab.simulation.executors import Exchange, choose
 from trimtab.simulation.executors.tree import Node, parts, shard_of, shard_sums
-from trimtab.simulation.tensor_file import named_clients, write_tensors
-from trimtab.simulation.work import Work
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ class Shard:
     # -- exchanges
 
     def _exchange(self, r: int, number: int, sent: bytes) -> Exchange:
-        program, broadcast, fresh, seed, slow = pickle.loads(sent)
-        new = unpack(fresh, self.device)
+        program, broadcast, new_state, seed, slow = pickle.loads(sent)
+        new = unpack(new_state, self.device)
 
         def state(i: int) -> State:
             found = self.states.latest(i)
@@ -202,14 +202,14 @@ class Shard:
             broadcast=unpack(broadcast, self.device),
             state=state,
             states=lambda clients: [state(i) for i in clients],
-            keep=self.states.stage,
-            rooms=self.states.rooms,
+            store_state=self.states.stage,
+            allocate_states=self.states.allocate_states,
             seed=seed,
             r=r,
             number=number,
             tapes=self.tapes,
             work=Work(self.can),
-            fresh=lambda: new,
+            new_state=lambda: new,
             slow=slow,
             store=self.states,
         )
@@ -220,7 +220,7 @@ class Shard:
             sums = shard_sums(self.inner, exchange, clients, V)
             found = parts(sums, setup.begin, setup.end)
         return ShardReply(
-            {n: tally.mapped(pack) for n, tally in found.items()}, exchange.work.total
+            {n: tally.map_sums(pack) for n, tally in found.items()}, exchange.work.total
         )
 
 

@@ -4,10 +4,9 @@ The replay knows no module, no autograd and no functorch: what those decide in P
 when it was captured. `make_fx` makes the same graph, but takes several times as long for it.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
@@ -50,18 +49,6 @@ def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Graph:
     calls = _remove_aliases(recorder.graph)
     module = fx.GraphModule(recorder.constants, recorder.graph)
     return Graph(module.forward, calls, recorder.numbers)
-
-
-def compiled(graph: Graph, inputs: Sequence[Tensor]) -> Graph:
-    """Return a graph that torch.compile has compiled for inputs of these shapes.
-
-    It takes a C++ compiler and tens of seconds; torch keeps what it compiles on the disk.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # What torch.compile finds worth saying is about itself.
-        run = torch.compile(graph.replay, dynamic=False)
-        run(*inputs)
-    return replace(graph, replay=run)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from torch import Tensor
 from trimtab.compute.kernel import EncodedProgram
 from trimtab.compute.lazy import LazyVector, NotLazyError, NotLinearError, Symbol
 from trimtab.core import Epochs, Leaf, Program, State, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle, Pace
+from trimtab.core.oracle import ClientOracle, LocalSteps
 
 Count = Callable[[int | Epochs], int]
 """How many local steps a client makes where so many are requested."""
@@ -82,7 +82,7 @@ def trace(
     state: State,
     broadcast: tuple[Any, ...],
     d: int,
-    count: Count = Pace(),  # noqa: B008
+    count: Count = LocalSteps(),  # noqa: B008
     unequal: bool = False,
 ) -> Traced:
     """Return what a program does where g.steps(K) is count(K).
@@ -149,7 +149,7 @@ class Tapes:
         state: State,
         broadcast: tuple[Any, ...],
         d: int,
-        count: Count = Pace(),  # noqa: B008
+        count: Count = LocalSteps(),  # noqa: B008
         unequal: bool = False,
     ) -> Traced:
         """Return what `trace` returns, from memory if it is there."""

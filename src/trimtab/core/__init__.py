@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         State,
         Vector,
     )
-    from trimtab.core.tree import Leaf, NoLeafError, leaves, map_leaves, nbytes
+    from trimtab.core.tree import Leaf, NotATensorError, leaves, map_leaves, nbytes
 
 _HOMES = {
     "hyper": (
@@ -43,7 +43,7 @@ _HOMES = {
     "protocols": (
         *("Algorithm", "Clients", "Gradient", "Oracle", "Program", "Replies", "State", "Vector"),
     ),
-    "tree": ("Leaf", "NoLeafError", "leaves", "map_leaves", "nbytes"),
+    "tree": ("Leaf", "NotATensorError", "leaves", "map_leaves", "nbytes"),
 }
 
 __all__ = [
@@ -56,8 +56,8 @@ __all__ = [
     "Fraction",
     "Gradient",
     "Leaf",
-    "NoLeafError",
     "NonNegative",
+    "NotATensorError",
     "Oracle",
     "Positive",
     "Program",

@@ -2,7 +2,7 @@
 
 eta_l: StepSize         positive; the one that is tuned
 K: Steps                a whole number >= 1, or Epochs of each client's own data
-K: EqualSteps           a whole number >= 1, since the server reckons with it
+K: EqualSteps           a whole number >= 1, because the server computes with it
 mu: NonNegative         also Positive, Fraction (0 <= v < 1), Share (0 < v <= 1)
 """
 
@@ -28,7 +28,7 @@ from trimtab.errors import BadArgument
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be: `holds` tells, and `sentence` says what to pass instead."""
+    """A condition on a value, and the end of the sentence that says what to pass instead."""
 
     holds: Callable[[Any], bool]
     sentence: str
@@ -62,7 +62,7 @@ class Epochs:
             raise ValueError(f"{self!r}{_POSITIVE.sentence}")
 
     def steps(self, in_a_pass: int) -> int:
-        """Return the local steps of a client that makes so many in one pass; at least one."""
+        """Return the local steps of a client with `in_a_pass` steps per pass; at least one."""
         return max(1, round(self.count * in_a_pass))
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Parameter:
 
 
 def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
-    """Return the hyper-parameters of a dataclass; those of what it wraps in its place.
+    """Return the hyper-parameters of a dataclass; a wrapped algorithm is replaced by its own.
 
     >>> from trimtab import RichardsonRomberg
     >>> [parameter.name for parameter in parameters_of(RichardsonRomberg)]
@@ -130,7 +130,7 @@ def _own_parameters(cls: Any) -> tuple[Parameter, ...]:
         return ()
     try:
         hints = get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError):  # a type that only a checker sees: no rules, then
+    except (NameError, TypeError):  # A type is imported for type checkers only: no rules.
         hints = {}
     fallback = next((f.name for f in fields(cls) if f.name in ("eta_l", "eta")), "")
     marked = any(_STEP_SIZE in get_args(hints.get(f.name)) for f in fields(cls))
@@ -223,17 +223,17 @@ def at(algorithm: Any, r: int) -> Any:
 
 @cache
 def _varies(kind: Any) -> bool:
-    """Tell whether a class is `Varying`; kept, since a protocol takes 10 us a question."""
+    # Cached, because a check of a protocol takes 10 us.
     return issubclass(kind, Varying)
 
 
 def wrapped(value: Any) -> bool:
-    """Tell whether the value of a field is an algorithm, which its owner wraps."""
+    """Return whether the value of a field is a wrapped algorithm."""
     return is_dataclass(value) and not isinstance(value, type) and hasattr(value, "init_server")
 
 
 def settings_of(algorithm: Any) -> dict[str, Any]:
-    """Return an algorithm's hyper-parameters; those of what it wraps in its place.
+    """Return an algorithm's hyper-parameters; a wrapped algorithm is replaced by its own.
 
     >>> from trimtab import FedAvg, Mime, Momentum, RichardsonRomberg
     >>> settings_of(RichardsonRomberg(FedAvg(eta_l=0.1, K=5)))

@@ -1,6 +1,7 @@
-"""What a program sees of its client: gradients, how many steps to make, random numbers, the wire.
+"""The client as its program sees it: gradients, the number of local steps, random numbers.
 
-A problem's `oracle` may be a plain function of (y, k); whoever runs a program wraps it in this.
+A problem's `oracle` may be a plain function of (y, k); executors and sites wrap it in a
+`ClientOracle`.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-class Draws:
-    """Random numbers that depend on these numbers, and on how many were drawn before."""
+class RandomDraws:
+    """Random numbers: a function of the given numbers and of the count of calls."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers, self.calls = numbers, 0
@@ -36,14 +37,14 @@ class Draws:
         return drawn.to(like.device)
 
 
-def draws_of_client(seed: int, client: int, r: int, exchange: int) -> Draws:
+def client_random(seed: int, client: int, r: int, exchange: int) -> RandomDraws:
     """Return the random numbers of a client's program in one exchange of a round."""
-    return Draws(seed, PROGRAM, client, r, exchange)
+    return RandomDraws(seed, PROGRAM, client, r, exchange)
 
 
-def draws_of_server(seed: int, r: int) -> Draws:
+def server_random(seed: int, r: int) -> RandomDraws:
     """Return the random numbers of the server in a round."""
-    return Draws(seed, SERVER, r)
+    return RandomDraws(seed, SERVER, r)
 
 
 def _nothing_drawn(kind: str, like: Vector) -> Vector:
@@ -51,16 +52,17 @@ def _nothing_drawn(kind: str, like: Vector) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How many local steps a client makes in a round where K are asked for.
+class LocalSteps:
+    """How many of the K local steps of a round a client makes: K_i.
 
-    in_a_pass: the steps of one pass over its data; None where there are no samples. slow: the
-    chance that it makes only some of the K, uniform in 1 … K, as drawn from (seed, client, round).
+    in_a_pass: returns the steps of one pass over the client's data; None without samples.
+    slow: the probability that K_i is uniform in 1 … K, a function of (seed, client, round).
+    key: (seed, client, round).
     """
 
     in_a_pass: Callable[[], int] | None = None
     slow: float = 0.0
-    key: tuple[int, int, int] = (0, 0, 0)  # seed, client and round
+    key: tuple[int, int, int] = (0, 0, 0)
 
     def __call__(self, K: int | Epochs) -> int:
         """Return K_i."""
@@ -83,7 +85,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ClientOracle:
-    """The oracle of one client in one exchange of a round; `core.Oracle` says what it offers.
+    """The oracle of one client in one exchange of a round; `core.Oracle` documents its methods.
 
     >>> g = ClientOracle(lambda y, k=None: 2 * y)
     >>> g(torch.ones(1)), g.steps(5), g.sent((torch.ones(1),))
@@ -93,8 +95,8 @@ class ClientOracle:
     gradient: Gradient
     draw: Draw = _nothing_drawn
     send: Callable[[Any], Any] = _same
-    count: Callable[[int | Epochs], int] = Pace()
-    unequal: bool = False  # whether other clients may make other numbers of steps
+    count: Callable[[int | Epochs], int] = LocalSteps()
+    unequal: bool = False  # whether clients may make different numbers of steps
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
         """Return the gradient."""
@@ -124,9 +126,9 @@ class ClientOracle:
 
 
 class ServerDraws:
-    """What the clients of a round give the server besides replies: random numbers of its own."""
+    """The server's random numbers, which an algorithm draws from the clients of its round."""
 
-    draws: Draws
+    draws: RandomDraws
 
     def normal(self, like: Vector) -> Vector:
         """Return standard normal numbers."""

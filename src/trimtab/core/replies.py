@@ -1,4 +1,4 @@
-"""Replies as a running sum: uploads come one at a time and are never kept."""
+"""Replies as a running sum: uploads are added one at a time and never stored."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -12,25 +12,25 @@ from trimtab.core import State, leaves, map_leaves, nbytes
 
 
 @runtime_checkable
-class Relaying(Protocol):
-    """What runs a program for others, and knows how many bytes an upload takes on its way."""
+class HasUploadSize(Protocol):
+    """A wrapper of a program that knows how many bytes an upload takes in transit."""
 
-    def bytes_on_the_wire(self, upload: Any) -> int:
+    def upload_bytes(self, upload: Any) -> int:
         """Return how many bytes an upload takes."""
         ...
 
 
 @cache
-def _relays(kind: Any) -> bool:
-    """Tell whether a class is `Relaying`; kept, since a protocol takes 10 us a question."""
-    return issubclass(kind, Relaying)
+def _has_upload_size(kind: Any) -> bool:
+    # Cached, because a check of a protocol takes 10 us.
+    return issubclass(kind, HasUploadSize)
 
 
 class Tally:
-    """The weighted sum of uploads, and what can be told of the clients from sums.
+    """The weighted sum of uploads, and statistics of the clients that follow from sums.
 
     Adding the same replies in the same order gives the same bits; the simulator and a federation
-    both add in the order of the clients' numbers. `vector` makes vectors of the mean's tensors.
+    both add in the order of the clients' numbers. `vector` converts each tensor of the mean.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Tally:
         self.bytes_up = 0
 
     def add(self, weight: float, upload: Any, state: State = ()) -> None:
-        """Count one client's upload and its new state."""
+        """Add one client's upload and its new state."""
         _check(upload)
         self._weights.append(weight)
         self._uploads = _accumulate(self._uploads, weight, upload)
@@ -53,7 +53,7 @@ class Tally:
         self._controls.add(weight, state)
 
     def add_rows(self, weights: list[float], uploads: Any, states: State = ()) -> None:
-        """Count a chunk: the uploads and new states of several clients, one in each row."""
+        """Add a chunk: the uploads and new states of several clients, one per row."""
         _check(uploads)
         self.add_sums(
             weights,
@@ -71,10 +71,10 @@ class Tally:
         moves: Sequence[float],
         controls: Sequence[float],
     ) -> None:
-        """Count the weighted sums of several clients, with each one's |dx|^2 and |state|^2.
+        """Add the weighted sums of several clients, with |dx|^2 and |state|^2 of each.
 
-        The same bits as a tally of these clients alone, merged. The sums are the tally's own from
-        now on.
+        The bits are those of a separate tally of these clients, merged. The tally takes over the
+        tensors of the sums and changes them in place.
         """
         self._weights += weights
         own = _numbers(states)
@@ -86,7 +86,7 @@ class Tally:
         self._controls.add_squares(weights, controls)
 
     def merge(self, other: "Tally") -> None:
-        """Count all that another tally has counted."""
+        """Add all replies of another tally."""
         self._weights += other._weights
         self._uploads = _accumulate(self._uploads, 1.0, other._uploads)
         self._states = _accumulate(self._states, 1.0, other._states)
@@ -94,23 +94,23 @@ class Tally:
         self._controls.merge(other._controls)
         self.bytes_up += other.bytes_up
 
-    def mapped(self, f: Callable[[Any], Any]) -> "Tally":
-        """Return a copy whose sums went through f, so that it can travel."""
+    def map_sums(self, f: Callable[[Any], Any]) -> "Tally":
+        """Return a copy with f applied to its sums, such as packing for another process."""
         other = copy(self)
         other._uploads, other._states = f(self._uploads), f(self._states)
         return other
 
     def bytes_sent(self, program: Any) -> int:
-        """Return how many bytes the uploads took: where a relay stands between, what it says."""
+        """Return how many bytes the uploads took; a program that wraps another one may know."""
         relay: Any = getattr(program, "__self__", None)
         kind: Any = type(relay)
-        if not _relays(kind):
+        if not _has_upload_size(kind):
             return self.bytes_up
-        return len(self) * int(relay.bytes_on_the_wire(self._uploads))
+        return len(self) * int(relay.upload_bytes(self._uploads))
 
     @property
     def share(self) -> float:
-        """The sum of p_i over those that answered."""
+        """The sum of p_i over the clients that answered."""
         return fsum(self._weights)
 
     def mean(self) -> Any:
@@ -127,8 +127,8 @@ class Tally:
         return self._moves.norm / self.share if self._moves.seen else nan
 
     @property
-    def movers(self) -> float:
-        """How many clients it takes to move like that: all if they move alike, 1 if one does alone.
+    def effective_clients(self) -> float:
+        """The effective number of moving clients: all if they move equally far, 1 if only one does.
 
         (sum w_i |dx_i|)^2 / sum (w_i |dx_i|)^2; NaN where uploads have no dx.
         """
@@ -136,11 +136,11 @@ class Tally:
 
     @property
     def cosine(self) -> float:
-        """How far two clients' moves agree: mean <dx_i, dx_j> over pairs i != j / mean |dx_i|^2.
+        """The agreement of updates: mean <dx_i, dx_j> over pairs i != j / mean |dx_i|^2.
 
-        1 when all move alike, about 0 when they move at random; NaN for a single client.
+        1 if all updates are equal, about 0 if they are random; NaN for a single client.
         """
-        return self._moves.agreement(self._uploads.dx) if self._moves.seen else nan
+        return self._moves.mean_cosine(self._uploads.dx) if self._moves.seen else nan
 
     @property
     def spread(self) -> float:
@@ -153,7 +153,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check(upload: Any) -> None:
-    """Refuse what has no mean: a number in an upload would silently be the first client's."""
+    # An integer has no mean; a plain number would silently be the first client's.
     for leaf in leaves(upload, "an upload"):
         if not leaf.is_floating_point():
             raise ValueError(
@@ -162,7 +162,7 @@ def _check(upload: Any) -> None:
 
 
 def _numbers(state: State) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of a state that are added up: a counter has no spread."""
+    """Return the floating-point tensors of a state; a counter has no spread."""
     return tuple(leaf for leaf in leaves(state) if leaf.is_floating_point())
 
 
@@ -231,7 +231,7 @@ class _Norms:
         variance = self.square / w - _square(total) / (w * w)
         return 0.0 if variance < 0 else sqrt(variance)  # below 0 by rounding; NaN stays NaN
 
-    def agreement(self, total: Any) -> float:
+    def mean_cosine(self, total: Any) -> float:
         pairs = self.weight * self.weight - self.weight2  # the sum of w_i w_j over i != j
         if pairs <= 1e-12 * self.weight2 or not self.square:
             return nan

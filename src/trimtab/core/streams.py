@@ -1,4 +1,4 @@
-"""Randomness is an argument: every random number is a function of a seed and of what it is for."""
+"""Seeded generators: every random number is a function of a seed and of its purpose."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import torch
 
 _MASK = (1 << 64) - 1
 
-# What a stream is for, so that no two uses share numbers.
+# Purposes of streams: no two uses share numbers.
 COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER, SLOW = range(11)
 SPLIT, ERROR = 11, 12
 
@@ -39,7 +39,11 @@ def stream(*numbers: int) -> torch.Generator:
 
 @contextmanager
 def seeded(number: int, device: torch.device) -> Iterator[None]:
-    """Let a module draw from the global generators as from a stream, and put them back after."""
+    """Seed the global generators, from which modules draw, and restore them on exit.
+
+    number: the seed, 64 bits.
+    device: the device whose generator is seeded in addition to the CPU's.
+    """
     there = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(there, device_type=device.type if there else "cuda"):
         torch.default_generator.manual_seed(number >> 1)

@@ -1,4 +1,4 @@
-"""Long work: iterated for events, then it has a result."""
+"""Long work as a `Task`: iterate it for events, then it has a result."""
 
 import inspect
 from collections.abc import Callable, Generator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
-from trimtab.core.notebook import Line, line_below
+from trimtab.core.display import Line, status_line
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Progress:
-    """What is being done, and about which share of it all is over; None if nobody knows."""
+    """The current step of the work, and the share that is done; None if it is unknown."""
 
     what: str
     share: float | None = None
@@ -26,7 +26,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence for whoever watches."""
+    """A sentence for the user."""
 
     sentence: str
 
@@ -35,10 +35,12 @@ class Note:
 
 
 class Task(Generator[E, None, R]):
-    """Work that was started: iterate it for its events, or ask for the result at once.
+    """Work that was started: iterate it for its events, or call `result` at once.
 
-    `close` between two events stops it there; what is done by then is saved, if there is a folder.
+    `close` between two events stops the work; finished parts are saved if it has a folder.
     `result = yield from task`, in another task, passes its events on.
+
+    steps: a generator that yields events and returns the result.
     """
 
     def __init__(self, steps: Generator[E, None, R]) -> None:
@@ -47,15 +49,15 @@ class Task(Generator[E, None, R]):
         self._stopped: BaseException | None = None
 
     def send(self, value: None) -> E:
-        """Go on to the next event."""
-        return self._go_on(lambda: next(self._steps))
+        """Continue to the next event."""
+        return self._advance(lambda: next(self._steps))
 
     def throw(self, *error: Any) -> E:
-        """Raise an error where the work stands."""
-        return self._go_on(lambda: self._steps.throw(*error))
+        """Raise an error at the point that the work has reached."""
+        return self._advance(lambda: self._steps.throw(*error))
 
-    def _go_on(self, step: Callable[[], E]) -> E:
-        """Take a step, and keep what it ends with: a result, or an error."""
+    def _advance(self, step: Callable[[], E]) -> E:
+        # An ended generator raises a bare StopIteration; a task repeats its result or error.
         if self._stopped is not None:
             raise self._stopped
         if self._results:
@@ -70,34 +72,34 @@ class Task(Generator[E, None, R]):
             raise
 
     def close(self) -> None:
-        """Stop between two events."""
+        """Stop the work between two events."""
         self._steps.close()
         if not self._results and self._stopped is None:
             self._stopped = ValueError("this task was closed before it ended; start it again.")
 
     def result(self) -> R:
-        """Do what is left, and return what came of it."""
+        """Do the remaining work and return its result."""
         for _ in self:
             pass
         return self._results[0]
 
 
 class TaskFunction(Protocol[P, E, R]):
-    """A function that does long work, and `start`, which does it event by event."""
+    """A function that does long work; its attribute `start` returns the work as a task."""
 
     __name__: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do it all, and return the result."""
+        """Do all of the work and return its result."""
         ...
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[E, R]:
-        """Return the work, to be iterated."""
+        """Return the work as a task."""
         ...
 
 
 def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
-    """Make a function of a generator that yields events and returns a result.
+    """Turn a generator function that yields events and returns a result into a `TaskFunction`.
 
     >>> @task
     ... def count(to: int) -> Generator[Progress, None, str]:
@@ -118,19 +120,19 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
         return Task(steps(*args, **kwargs))
 
     @wraps(steps)
-    def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         work = start(*args, **kwargs)
-        show = line_below()
+        show = status_line()
         if show is not None:
             line = Line(steps.__name__, show)
             for event in work:
-                line.tell(event)
+                line.show_event(event)
             line.end()
         return work.result()
 
     returns = steps.__annotations__.get("return")
     result = get_args(returns)[2] if get_args(returns) else Any
-    made = cast(Any, whole)
+    made = cast(Any, run)
     made.__signature__ = inspect.signature(steps).replace(return_annotation=result)
     made.start = start
-    return cast("TaskFunction[P, E, R]", whole)
+    return cast("TaskFunction[P, E, R]", run)

@@ -1,4 +1,4 @@
-"""One intra-op thread where more would only get in each other's way; a pool of such threads."""
+"""How many threads to compute with: one intra-op thread, or a pool of such threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ContextDecorator
@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
-WORTH_A_THREAD = 10_000  # a client with d >= 10,000 numbers is worth a thread of its own
-KEEPS_CORES_BUSY = 2_000_000  # one with d >= 2,000,000 keeps all cores busy by itself
+WORTH_A_THREAD = 10_000  # With fewer parameters a thread costs more than it saves.
+KEEPS_CORES_BUSY = 2_000_000  # With so many, the operations of one client use all cores.
 
 
 class one_thread(ContextDecorator):  # noqa: N801 (it is used like a function)
@@ -21,7 +21,7 @@ class one_thread(ContextDecorator):  # noqa: N801 (it is used like a function)
         self.when = when
 
     def _recreate_cm(self) -> "one_thread":
-        """Return a new one for each call of a function that this decorates."""
+        # Each call of a decorated function needs an own `before`.
         return one_thread(self.when)
 
     def __enter__(self) -> None:
@@ -36,5 +36,8 @@ class one_thread(ContextDecorator):  # noqa: N801 (it is used like a function)
 
 @cache
 def pool(count: int) -> ThreadPoolExecutor:
-    """Return so many threads with one intra-op thread each; what they compute has the same bits."""
+    """Return a pool of threads with one intra-op thread each; results are the same bits as alone.
+
+    count: the number of threads.
+    """
     return ThreadPoolExecutor(count, "trimtab", initializer=lambda: torch.set_num_threads(1))

@@ -1,4 +1,4 @@
-"""Trees of tensors: states, uploads and broadcasts. The only walker of them."""
+"""Trees of tensors: states, uploads and broadcasts. No other module traverses them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,13 @@ from trimtab.core.protocols import State
 
 
 class Leaf:
-    """What a tree may hold besides tensors; lazy vectors are such leaves."""
+    """Base class of leaves that are not tensors, such as lazy vectors."""
 
     __slots__ = ()
 
 
-class NoLeafError(TypeError, ValueError):
-    """A state or message holds what is no leaf."""
+class NotATensorError(TypeError, ValueError):
+    """A state or message holds an object that is neither a tensor nor a tuple."""
 
 
 def leaves(tree: State, what: str = "a state or message") -> list[Any]:
@@ -26,9 +26,9 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
     [1, 2]
     >>> leaves((torch.tensor(1), None), "x")
     Traceback (most recent call last):
-    trimtab.core.tree.NoLeafError: x holds None; use tensors, tuples of them, or () for nothing.
+    trimtab.core.tree.NotATensorError: x holds None; use tensors, tuples of them, or () for nothing.
     """
-    if type(tree) is Tensor:  # as most are
+    if type(tree) is Tensor:  # The usual case, tested first for speed.
         return [tree]
     if isinstance(tree, tuple):
         found: list[Any] = []
@@ -39,8 +39,13 @@ def leaves(tree: State, what: str = "a state or message") -> list[Any]:
 
 
 def map_leaves(f: Callable[..., Any], tree: State, *others: State) -> State:
-    """Apply f to the leaves of trees of one structure, and keep that structure."""
-    if type(tree) is Tensor:  # as most are
+    """Return a tree of the same structure with f applied to the leaves.
+
+    f: takes one leaf of each tree.
+    tree: a tensor, or a (named) tuple of trees.
+    others: trees of the same structure.
+    """
+    if type(tree) is Tensor:
         return f(tree, *others)
     if isinstance(tree, tuple):
         if others:
@@ -52,10 +57,10 @@ def map_leaves(f: Callable[..., Any], tree: State, *others: State) -> State:
 
 
 def _leaf(tree: Any, what: str = "a state or message") -> Any:
-    """Return a leaf; refuse what is none, for skipping it would silently leave it as it is."""
+    # Skipping another object would silently leave it unchanged.
     if isinstance(tree, Tensor | Leaf):
         return tree
-    raise NoLeafError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
+    raise NotATensorError(f"{what} holds {tree!r}; use tensors, tuples of them, or () for nothing.")
 
 
 def control(state: State) -> State:

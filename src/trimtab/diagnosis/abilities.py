@@ -42,11 +42,6 @@ class Abilities:
         """(i, x) -> Hess_i at x, where that is cheaper than products with unit vectors."""
         return capabilities(self.problem).hessian
 
-    @property
-    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """(i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V."""
-        return capabilities(self.problem).third_derivative
-
     @cached_property
     def loss(self) -> Callable[[Vector], float]:
         """x -> f(x): its own, the mean of its clients', or else the loss that it evaluates."""

@@ -20,7 +20,7 @@ from trimtab.diagnosis.lanczos import Spectrum, dense
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.resampling import Draws, largest
 from trimtab.diagnosis.theory import lyapunov_of, weighted
-from trimtab.problems.lyapunov import continuous
+from trimtab.problems.linear_system import solve_continuous_lyapunov
 
 DENSE = 2000  # the mean Hessian is formed if d <= 2000
 SMALL = 300  # the Hessians of all clients are formed if d <= 300
@@ -141,7 +141,9 @@ class Hessians:
     def lyapunov(self, C: Tensor, *, symmetric: bool) -> Tensor:
         """Return X with Hess X + X Hess' = C; the matrix is there."""
         assert self.matrix is not None
-        return lyapunov_of(*self.eigen, C) if symmetric else continuous(self.matrix, C)
+        return (
+            lyapunov_of(*self.eigen, C) if symmetric else solve_continuous_lyapunov(self.matrix, C)
+        )
 
     def with_exact_mu(self) -> "Hessians":
         """Return the same with mu by the matrix, which is there."""

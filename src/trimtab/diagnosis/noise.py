@@ -15,19 +15,15 @@ from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
 
 SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
-TAIL = 0.05  # D3f[V] may leave out <= 0.05 x the trace of V
 AT_ONCE = 64  # the gradients of <= 64 samples are computed between two looks at the clock
-MOST_LEFT_OUT = 0.5  # D3f[V] is of no use if it leaves out >= 0.5 x the trace of V
 
 
 @dataclass(frozen=True)
 class NoiseLaw:
-    """C, V with Hess V + V Hess = C, and D3f[V]."""
+    """C, and V with Hess V + V Hess = C."""
 
     C: Tensor  # N times the covariance of the clients' mean mini-batch gradient
     V: Tensor
-    D3: Vector
-    left_out: float  # the share of the trace of V that D3 leaves out
 
 
 def counted(p: Tensor) -> Tensor:
@@ -93,52 +89,11 @@ def _of_samples(
     return each.T @ each / len(each) / batch_size(problem.batch, len(data))
 
 
-def third_derivative(
-    panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime
-) -> tuple[Vector, float]:
-    """Return D3f[V], the gradient of tr(Hess V), and the share of the trace of V it leaves out."""
-    closed = panel.can.third_derivative
-    if panel.can.constant_hessians:
-        return torch.zeros(panel.problem.d, dtype=torch.float64), 0.0
-    if closed is None:
-        return _by_eigenvectors(panel, x, V, out_of_time)
-    total = torch.zeros(panel.problem.d, dtype=torch.float64)
-    for i, p in enumerate(panel.p.tolist()):
-        if out_of_time():
-            return total, 1.0
-        total += p * closed(i, x, V.to(x)).cpu().double()
-    return total, 0.0
-
-
-def _by_eigenvectors(
-    panel: Panel, x: Vector, V: Tensor, out_of_time: OutOfTime
-) -> tuple[Vector, float]:
-    """Return the same as the sum over eigenvectors u of V of value times D3f[u, u].
-
-    D3f[u, u] is the derivative of Hess u along u, by a central difference of exact products. What
-    there is no time for is left out.
-    """
-    total = torch.zeros(panel.problem.d, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(V)
-    h = torch.finfo(x.dtype).eps ** 0.25 * (1 + float(x.norm()) / len(x) ** 0.5)
-    left, trace = float(values.sum()), float(values.sum())
-    for j in reversed(range(len(values))):
-        if left <= TAIL * trace or out_of_time():
-            break
-        u = vectors[:, j].to(x)
-        ahead, behind = (panel.mean_products(x + s * h * u, u) for s in (1, -1))
-        total += float(values[j]) * ((ahead - behind) / (2 * h)).cpu().double()
-        left -= float(values[j])
-    return total, left / trace if trace > 0 else 0.0
-
-
 def noise_law(
     panel: Panel, x: Vector, hessians: Hessians, seed: int, out_of_time: OutOfTime
 ) -> NoiseLaw | None:
-    """Return what the stochastic parts need; None if there was no time."""
+    """Return what the variance needs; None if there was no time."""
     C = covariance(panel, x, seed, out_of_time)
     if C is None:
         return None
-    V = hessians.lyapunov(C, symmetric=panel.can.symmetric)
-    D3, left = third_derivative(panel, x, V, out_of_time)
-    return NoiseLaw(C, V, D3, left) if left < MOST_LEFT_OUT else None
+    return NoiseLaw(C, hessians.lyapunov(C, symmetric=panel.can.symmetric))

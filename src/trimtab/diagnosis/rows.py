@@ -46,7 +46,7 @@ class Bias:
     """|x - x*| where runs stop; None where theory does not hold, or there was no time."""
 
     heterogeneity: float | None = None  # FedAvg's part by heterogeneity, to first order
-    stochastic: float | None = None  # FedAvg's part by noise, to first order
+    stochastic: float | None = None  # FedAvg's part by noise: 0, or None if Hessians vary with x
     scaffold: float | None = None  # Scaffold's, which is by noise only
     limit: float | None = None  # where FedAvg stops on the quadratic model
     richardson_romberg: float | None = None  # what Richardson-Romberg leaves there

@@ -23,7 +23,7 @@ from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
 
 SOLVE, LAW = 0.97, 0.98  # the shares of the time at which the bias and the noise's law are due
 FLAT = 1e-6  # a direction is left out of Hess^-1 if its eigenvalue is <= 1e-6 L
-TOLD = 0.05  # a relative residual, or a share that was left out, is told if it is > 0.05
+TOLD = 0.05  # a relative residual is told if it is > 0.05
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,15 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
 
 
 def _noise_law(case: Case, hessians: Hessians) -> NoiseLaw | None:
-    """Return what the stochastic parts need; None, and a note, if it cannot be had."""
+    """Return what the variance needs; None, and a note, if it cannot be had."""
     budget = case.budget
     if hessians.matrix is None:
         why = f"d is above {DENSE:,}" if case.problem.d > DENSE else "there was no time"
-        budget.note(f"The stochastic parts of bias and variance are left out ({why}).")
+        budget.note(f"The stationary variance is left out ({why}).")
         return None
     law = noise.noise_law(case.panel, case.best, hessians, case.seed, budget.until(LAW))
     if law is None:
-        budget.note("There was no time for the stochastic parts of bias and variance.")
-    elif law.left_out > TOLD:
-        budget.note(f"The stochastic bias leaves out {law.left_out:.0%} of the noise.")
+        budget.note("There was no time for the stationary variance.")
     return law
 
 
@@ -141,10 +139,13 @@ def _with_noise(
     at: theory.Constants,
     bias: Bias,
 ) -> Law:
-    """Add what mini-batch noise does to the bias, and the variance that it causes."""
+    """Add the variance that mini-batch noise causes.
+
+    The bias by noise is half eta_l/N Hess^-1 D3f[V] and more work than all else: it is given where
+    third derivatives vanish, and left out elsewhere.
+    """
     panel = case.panel
-    assert hessians.matrix is not None
-    by_noise = float(theory.noise_bias(hessians.matrix, law.D3, eta, at.N).norm())
+    by_noise = 0.0 if panel.can.constant_hessians else None
     spread = torch.zeros(())
     if at.S < at.N:
         rows = here.rows.cpu().double()
@@ -157,8 +158,7 @@ def _with_noise(
 
     if panel.can.steps_in_a_pass is not None:
         case.budget.note(
-            "Stochastic bias and variance are those of i.i.d. mini-batches; reshuffled ones "
-            "have less."
+            "The stationary variance is that of i.i.d. mini-batches; reshuffled ones have less."
         )
     return Law(
         replace(bias, stochastic=by_noise, scaffold=by_noise),

@@ -189,12 +189,6 @@ def heterogeneity_bias(
     return bias
 
 
-def noise_bias(H: Tensor, D3: Vector, eta_l: float, N: int, eta_g: float = 1.0) -> Vector:
-    """Return -(eta_g eta_l/(2 N)) Hess^-1 D3f[V], Hess V + V Hess = C: everybody's."""
-    bias: Tensor = -eta_g * eta_l / (2 * N) * torch.linalg.solve(H, D3)
-    return bias
-
-
 def stationary_covariance(H: Tensor, C: Tensor, eta_l: float, N: int, eta_g: float = 1.0) -> Tensor:
     """Return Sigma with Hess Sigma + Sigma Hess = (eta_g eta_l/N) C, to first order; S = N."""
     return lyapunov(H, eta_g * eta_l / N * C)

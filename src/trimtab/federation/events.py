@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trimtab._files import plain
-from trimtab.core.human import human_bytes
+from trimtab.core.display import format_bytes
 from trimtab.errors import BadArgument
 
 Metrics = Mapping[str, float | None]  # None where the number was not finite
@@ -153,7 +153,7 @@ def round_text(event: RoundCommitted) -> str:
     asked = len(event.cohort) + len(event.absent)
     return (
         f"round {event.r}: {len(event.cohort)} of {asked} sites, "
-        f"{human_bytes(event.bytes_up)} up, {human_bytes(event.bytes_down)} down, "
+        f"{format_bytes(event.bytes_up)} up, {format_bytes(event.bytes_down)} down, "
         f"drift {number_text(event.drift)}, {metrics_text(event.metrics)}, "
         f"{event.seconds:.1f} s"
     )

@@ -111,19 +111,19 @@ def this_trimtab() -> dict[str, Any]:
 
 
 def same_results(header: dict[str, Any]) -> bool:
-    """Tell whether a sender computes the same numbers as this trimtab; 0.1.0 did not say."""
-    return bool(header.get("results", 1) == RESULTS)
+    """Return whether a sender computes the same numbers as this trimtab."""
+    return bool(header.get("results") == RESULTS)
 
 
 def versions(header: dict[str, Any]) -> tuple[str, str]:
     """Return the versions of this trimtab and of a sender, so that they can be told apart.
 
-    >>> versions({"trimtab": "0.1.0"})[1]
-    '0.1.0'
+    >>> versions({"trimtab": "0.1.9"})[1]
+    '0.1.9'
     """
     ours, theirs = __version__, printable(str(header.get("trimtab")), 40)
     if ours == theirs:
-        results = printable(str(header.get("results", 1)), 40)
+        results = printable(str(header.get("results")), 40)
         return f"{ours} (results {RESULTS})", f"{theirs} (results {results})"
     return ours, theirs
 

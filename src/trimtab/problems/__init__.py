@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from trimtab.problems.linear_system import LinearSystem
     from trimtab.problems.problem import Problem
     from trimtab.problems.quadratic import Quadratic
-    from trimtab.problems.supervised.frames import Columns
     from trimtab.problems.supervised.hugging_face import Fields
-    from trimtab.problems.supervised.on_batch import OnBatch
+    from trimtab.problems.supervised.losses import OnBatch
     from trimtab.problems.supervised.problem import Supervised
+    from trimtab.problems.supervised.tables import Columns
 
 _HOMES = {
-    "Columns": "supervised.frames",
+    "Columns": "supervised.tables",
     "Fields": "supervised.hugging_face",
     "GarnetTD": "garnet",
     "LinearSystem": "linear_system",
-    "OnBatch": "supervised.on_batch",
+    "OnBatch": "supervised.losses",
     "Problem": "problem",
     "Quadratic": "quadratic",
     "Supervised": "supervised.problem",

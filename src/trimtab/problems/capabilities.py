@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.core import Gradient, Vector
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 T = TypeVar("T")
 
@@ -52,7 +52,6 @@ class Capabilities:
     chunk_hessian_products = _Own[Callable[[Sequence[int], Vector, Tensor], Tensor]]("chunk_hvp")
     hessian = _Own[Callable[[int, Vector], Tensor]]("client_hessian")  # Hess_i, where it is cheap
     # (i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V.
-    third_derivative = _Own[Callable[[int, Vector, Tensor], Vector]]("third_derivative")
     chunk_oracle = _Own[Callable[[Sequence[int], int, int], Gradient]]("chunk_oracle")
     why_no_kernel = _Own[Callable[[], str]]("why_no_kernel")  # why there is no `play`
     # Why `chunk_oracle` is not faster than one client after the other; empty if it is.
@@ -177,7 +176,7 @@ def capabilities(problem: Any) -> Capabilities:
     """Ask a problem what it can do.
 
     A problem says so by having `loss`, `gradient`, `client_loss`, `client_gradient`, `metric`,
-    `client_hvp`, `chunk_hvp`, `client_hessian`, `third_derivative`, `in_one_pass`, `chunk_oracle`,
+    `client_hvp`, `chunk_hvp`, `client_hessian`, `in_one_pass`, `chunk_oracle`,
     `kernel` and `play`, `why_no_kernel`, `why_not_vectorised`, `threads`, `steps`,
     `steps_in_a_pass`, `samples`, `sampling`, `x_star`, `constant_hessians`, `unflatten`,
     `flatten`, `split`, `validate` (and, if that is not always so, `has_validation`),

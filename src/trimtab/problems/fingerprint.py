@@ -27,7 +27,7 @@ _WORDS = {
     "noise": "the covariances of the noise differ",
 }
 # A line without these says that there are none.
-_OFTEN_ABSENT = ("tests", "validation", "collate", "compile")
+_OFTEN_ABSENT = ("tests", "validation", "collate")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,18 @@ _PLAIN = (
 )
 # What these and the standard library define is known by its name.
 _KNOWN = {"torch", "numpy", "trimtab"}
+# Classes that moved keep the module and name that the fingerprints of saved runs have for them.
+_SAVED_AS = {
+    ("trimtab.problems.catalogue", "_Block"): ("trimtab.problems.catalogue", "_Block"),
+    ("trimtab.problems.supervised.hugging_face", "SplitBatches"): (
+        "trimtab.problems.supervised.hugging_face",
+        "Collated",
+    ),
+    ("trimtab.problems.supervised.losses", "OnBatch"): (
+        "trimtab.problems.supervised.on_batch",
+        "OnBatch",
+    ),
+}
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 # These attributes change no result.
 _NO_STATE = {
@@ -105,7 +117,8 @@ class _Walk:
             return
         self._met[id(thing)] = len(self._met), thing
         if _installed(thing):
-            self.add(getattr(thing, "__module__", ""), thing.__qualname__)
+            name = getattr(thing, "__module__", ""), thing.__qualname__
+            self.add(*_SAVED_AS.get(name, name))
         else:
             self._open(thing)
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.problems import lyapunov
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_tensors
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import normalised
 
 ERROR = Metric("error", higher=False, low=0.0)
@@ -201,7 +200,7 @@ def _settled(T: Tensor, Q: Tensor, eta_l: float) -> Tensor:
             f"eta_l={eta_l:g} makes a round grow by a factor of {largest:.3g}, so there is no "
             "stationary law; pass a smaller step."
         )
-    return lyapunov.discrete(T, Q)
+    return solve_discrete_lyapunov(T, Q)
 
 
 def _covariance(
@@ -226,3 +225,43 @@ def _covariance(
     root = U @ torch.diag_embed(values.clamp(min=0).sqrt()) @ U.mT
     some = bool((C != 0).any())
     return C.expand(N, d, d), root.expand(N, d, d) if some else None
+
+
+# -- Lyapunov equations whose matrix need not be symmetric: the covariance of a linear recursion
+
+# A recursion that has not converged after 2^64 steps does not converge.
+DOUBLINGS = 64
+
+
+def solve_discrete_lyapunov(T: Tensor, Q: Tensor) -> Tensor:
+    """Solve X = T X T' + Q, where every eigenvalue of T is smaller than 1.
+
+    X is the sum of T^j Q T'^j over all j, of which each step here doubles the number.
+
+    >>> solve_discrete_lyapunov(torch.tensor([[0.5]]), torch.tensor([[3.0]]))
+    tensor([[4.]])
+    """
+    if not float(torch.linalg.eigvals(T).abs().max()) < 1:
+        raise ValueError("an eigenvalue of T is 1 or larger, so X grows for ever; pass another T.")
+    X, power = Q, T
+    for _ in range(DOUBLINGS):
+        more = power @ X @ power.mT
+        X, power = X + more, power @ power
+        if not bool((more != 0).any()):
+            break
+    return (X + X.mT) / 2
+
+
+def solve_continuous_lyapunov(A: Tensor, C: Tensor) -> Tensor:
+    """Solve A X + X A' = C, where every eigenvalue of A has a positive real part.
+
+    With a > 0 this is (A + aI) X (A + aI)' = (A - aI) X (A - aI)' + 2a C, a discrete equation.
+
+    >>> solve_continuous_lyapunov(torch.tensor([[2.0]]), torch.tensor([[3.0]]))
+    tensor([[0.7500]])
+    """
+    a = float(torch.linalg.matrix_norm(A, 2))
+    shift = a * torch.eye(len(A)).to(A)
+    T = torch.linalg.solve(A + shift, A - shift)
+    half = torch.linalg.solve(A + shift, C)
+    return solve_discrete_lyapunov(T, 2 * a * torch.linalg.solve(A + shift, half.mT).mT)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trimtab._importing import beside, load, place_of, told
+from trimtab._importing import describe_error, load, sibling_imports, source_location
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems import catalogue
@@ -115,7 +115,7 @@ def _users_function(spec: str) -> Callable[..., Any]:
 def _beside(spec: str) -> AbstractContextManager[None]:
     """Let a function of a user's file import what lies beside that file."""
     file, found, _ = spec.partition(".py:")
-    return beside(Path(f"{file}.py")) if found else nullcontext()
+    return sibling_imports(Path(f"{file}.py")) if found else nullcontext()
 
 
 def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
@@ -132,9 +132,9 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
         with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")), _beside(spec):
             problem = make(**taken)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and place_of(error) is None:
+        if isinstance(error, ValueError) and source_location(error) is None:
             raise
-        raise ValueError(f"{spec} failed ({told(error)}); mend it.") from error
+        raise ValueError(f"{spec} failed ({describe_error(error)}); fix it.") from error
     if not all(
         hasattr(problem, name) for name in ("N", "d", "weights", "x0", "oracle", "evaluate")
     ):

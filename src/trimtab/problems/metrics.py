@@ -1,23 +1,57 @@
-"""Ready metrics by name: functions of all outputs and targets.
+"""Metrics of a model, and the built-in ones by name: functions of all outputs and targets.
 
-The numbers are scikit-learn's (tested); written in PyTorch, since a search asks for them every few
-milliseconds, and the checks of scikit-learn alone take that long.
+The numbers equal scikit-learn's (tested). They are computed in PyTorch, because a search evaluates
+them every few milliseconds and scikit-learn's checks alone take that long.
 
 Outputs are what a module returns: for labels 0 … C - 1 a score for each class, (n, C) or
 (n, C, length); for targets 0 and 1 of the outputs' own shape a logit each; for numbers a number
-each. Labels below 0 do not count. What is not defined, such as an auc where all labels are
-equal, or anything of outputs that are not finite, is NaN.
+each. Labels below 0 are ignored. An undefined value is NaN: an auc where all labels are equal, or
+any metric of outputs that are not finite.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf, nan
+from dataclasses import dataclass
+from math import inf, isfinite, nan
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trimtab.problems.metric import ACCURACY, Metric
+
+@dataclass(frozen=True)
+class Metric:
+    """A name in what `evaluate` returns, whether more of it is better, and where it ends.
+
+    >>> auc = Metric("auc", higher=True, low=0.5, high=1.0)
+    >>> auc.allows(0.9), auc.allows(0.3)
+    (True, False)
+    """
+
+    name: str
+    higher: bool = True
+    low: float = -inf
+    high: float = inf
+
+    def allows(self, target: float) -> bool:
+        """Tell whether a target can be wanted: what lies at the worse end is there from the start.
+
+        >>> ACCURACY.allows(0.0), ACCURACY.allows(1.0), LOSS.allows(float("nan"))
+        (False, True, False)
+        """
+        if not isfinite(target):
+            return False
+        if self.higher:
+            return self.low < target <= self.high
+        return self.low <= target < self.high
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ACCURACY = Metric("accuracy", higher=True, low=0.0, high=1.0)
+LOSS = Metric("loss", higher=False)
+
 
 Function = Callable[[Tensor, Tensor], float]
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import ACCURACY, Metric
+from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem
 
 _UNBALANCED = 1.5  # a class that is told of has a share > 1.5 / number of classes
@@ -14,7 +14,7 @@ def notes(problem: Problem, metric: Metric) -> list[str]:
     """Return what to know of a problem that is judged by a metric, one sentence each.
 
     >>> from trimtab import Quadratic
-    >>> from trimtab.problems.metric import LOSS
+    >>> from trimtab.problems.metrics import LOSS
     >>> notes(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), LOSS)
     ["all clients weigh the same (the papers' default)."]
     """

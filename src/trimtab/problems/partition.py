@@ -1,9 +1,9 @@
-"""Cut a data set into clients: lists of row numbers that are disjoint and leave nothing out."""
+"""Partition a data set into clients: disjoint lists of row numbers that cover all rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, nan
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,11 @@ from trimtab.errors import BadArgument
 
 def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tensor]:
     """Give each client s per cent i.i.d. data, the rest sorted by label (SCAFFOLD, section 7.1).
+
+    labels: one number per row; classes, or targets of a regression.
+    N: the number of clients.
+    s: the similarity in per cent, from 0 (sorted) to 100 (i.i.d.).
+    seed: of the shuffle.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1])
     >>> [labels[rows].tolist() for rows in by_similarity(labels, N=2, s=0)]
@@ -33,15 +38,17 @@ def by_similarity(labels: Tensor, N: int, s: float, seed: int = 0) -> list[Tenso
 
 
 def by_label(labels: Tensor, N: int, seed: int = 0) -> list[Tensor]:
-    """Sort by label and cut: 0 % similarity, the most different clients."""
+    """Sort by label and cut into N parts: 0 % similarity, the most different clients."""
     return by_similarity(labels, N, 0, seed)
 
 
 def dirichlet(labels: Tensor, N: int, alpha: float, seed: int = 0) -> list[Tensor]:
     """Divide each class among the clients by a draw from Dirichlet(alpha) (Hsu et al., 2019).
 
-    Small alpha: few classes a client; large alpha: i.i.d. A client left empty gets one sample of
-    the largest client.
+    labels: one class per row.
+    N: the number of clients. An empty client gets one sample of the largest client.
+    alpha: positive; small for few classes per client, large for i.i.d. clients.
+    seed: of the draws.
 
     >>> labels = torch.arange(40) % 4
     >>> sum(len(rows) for rows in dirichlet(labels, N=5, alpha=0.1))
@@ -69,14 +76,14 @@ def dirichlet(labels: Tensor, N: int, alpha: float, seed: int = 0) -> list[Tenso
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A way to cut data into clients, as users type it: a word, and a number where it needs one."""
+class PartitionSpec:
+    """A partition as users type it: a word, and a number where the word needs one."""
 
     word: str
     number: float | None = None
 
     def rows(self, labels: Tensor, N: int, seed: int = 0) -> list[Tensor]:
-        """Return the rows of each client; a Dirichlet cut needs labels that are classes."""
+        """Return the rows of each client; Dirichlet needs labels that are classes."""
         if self.word == "dirichlet":
             if labels.is_floating_point():
                 raise BadArgument(
@@ -92,11 +99,11 @@ class Cut:
         return self.word if self.number is None else f"{self.word}:{self.number:g}"
 
 
-def read_cut(spec: str) -> Cut:
-    """Read `dirichlet:0.1` (alpha), `similarity:10` (per cent) or `label`.
+def parse_partition(spec: str) -> PartitionSpec:
+    """Parse `dirichlet:0.1` (alpha), `similarity:10` (per cent) or `label`.
 
-    >>> read_cut("similarity:10"), read_cut("label")
-    (Cut(word='similarity', number=10.0), Cut(word='label', number=None))
+    >>> parse_partition("similarity:10"), parse_partition("label")
+    (PartitionSpec(word='similarity', number=10.0), PartitionSpec(word='label', number=None))
     """
     word, colon, text = spec.partition(":")
     try:
@@ -115,11 +122,11 @@ def read_cut(spec: str) -> Cut:
             "cent, from 0 to 100) or label.",
             _given=spec,
         )
-    return Cut(word, number)
+    return PartitionSpec(word, number)
 
 
 def by_column(column: Sequence[Any] | Tensor) -> dict[Any, Tensor]:
-    """Make one client of each value of a column: the hospital, the writer, the speaker.
+    """Make one client per value of a column, such as the hospital, the writer or the speaker.
 
     >>> by_column(["rome", "oslo", "rome"])
     {'oslo': tensor([1]), 'rome': tensor([0, 2])}
@@ -148,3 +155,35 @@ def _check(labels: Tensor, N: int) -> int:
 
 def _cut(rows: Tensor, N: int) -> list[Tensor]:
     return list(torch.tensor_split(rows, N))
+
+
+Pair = tuple[Tensor, Tensor]
+Scale = Literal["unit", "standardised"]
+
+
+class Split(NamedTuple):
+    """Inputs and targets for training and for the test, and the name of the data in tables."""
+
+    train: Pair
+    test: Pair
+    name: str
+
+
+def named(what: str, train: Pair, test: Pair) -> Split:
+    """Return a Split whose name gives the sizes of both parts."""
+    return Split(train, test, f"{what}, {len(train[1]):,} / {len(test[1]):,}")
+
+
+def scaled(split: Split, pixels: Scale, dims: tuple[int, ...]) -> Split:
+    """Return pixels in 0..1 as they are, or with mean 0 and deviation 1 over `dims`, in place.
+
+    Mean and deviation are those of the training part.
+    """
+    if pixels == "standardised":
+        X = split.train[0]
+        mean, deviation = X.mean(dims, keepdim=True), X.std(dims, keepdim=True)
+        for part in (split.train, split.test):
+            part[0].sub_(mean).div_(deviation)
+    elif pixels != "unit":
+        raise ValueError(f"pixels={pixels!r}; pass 'unit' (0..1) or 'standardised'.")
+    return split

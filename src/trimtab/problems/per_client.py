@@ -9,7 +9,7 @@ import torch
 from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.problems.capabilities import Capabilities, capabilities
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
 
 _OWN, _TRAINING = "own test parts", "training data"
@@ -44,7 +44,7 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
     for problems that cannot evaluate clients, or not by this metric.
 
     >>> from trimtab import Quadratic
-    >>> from trimtab.problems.metric import LOSS
+    >>> from trimtab.problems.metrics import LOSS
     >>> found = per_client(Quadratic(A=[1.0, 1.0], b=[0.0, 2.0]), torch.ones(1), LOSS)
     >>> found.mean, found.worst, found.worst_client
     (-0.5, 0.5, 0)

@@ -12,8 +12,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities, fingerprint_of, old_fingerprint_of
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
-from trimtab.problems.metrics import READY, known_as, ready
+from trimtab.problems.metrics import ACCURACY, LOSS, READY, Metric, known_as, ready
 from trimtab.problems.origin import derived
 
 

@@ -1,7 +1,7 @@
-"""Records made readable: tables, plots, one self-contained HTML page.
+"""Records made readable: tables, charts, one self-contained HTML page.
 
-May import studies, diagnosis and federation. Names are found on first use, and matplotlib only
-where one of its figures is drawn; charts are SVG of our own.
+May import studies, diagnosis and federation. Names are found on first use; charts are SVG of our
+own.
 """
 
 from importlib import import_module
@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from trimtab.report.diagnosis import write_diagnosis
     from trimtab.report.page import write_page, write_pages
     from trimtab.report.sources import read_source
-    from trimtab.report.table import bench_table, reproduction_table, terminal_table
+    from trimtab.report.table import terminal_table
 
 _HOMES = {
-    "bench_table": "table",
-    "reproduction_table": "table",
     "terminal_table": "table",
     "read_source": "sources",
     "write_diagnosis": "diagnosis",
@@ -24,9 +22,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "bench_table",
     "read_source",
-    "reproduction_table",
     "terminal_table",
     "write_diagnosis",
     "write_page",

@@ -5,9 +5,9 @@ from html import escape
 from math import isfinite
 from pathlib import Path
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.algorithms.registry import kind
-from trimtab.core.human import human_time
+from trimtab.core.display import format_seconds
 from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Differences
@@ -43,7 +43,7 @@ def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str = "") -> Path
         section("Settings", _settings(diagnosis, command)),
     )
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    write_whole(path, document(title, "\n".join(part for part in parts if part)))
+    write_file(path, document(title, "\n".join(part for part in parts if part)))
     return path
 
 
@@ -55,17 +55,19 @@ STOPPED = (
 
 
 def write_first_facts(facts: FirstFacts, name: str, path: Path, then: str = GOES_ON) -> Path:
-    """Write the first page, which the whole one replaces, and return where it is.
+    """Write the first page, which the whole one replaces, and return where it is."""
+    write_file(path, first_facts_page(facts, name, then))
+    return path
 
-    then: what became of the diagnosis after these facts.
-    """
+
+def first_facts_page(facts: FirstFacts, name: str, then: str = GOES_ON) -> str:
+    """Return the first page; then: what became of the diagnosis after these facts."""
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
     body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b>
 {escape(then)}</p></div>
 <ul>{said}</ul>
 {section("How the clients differ", _how(facts.differences))}"""
-    write_whole(path, document(f"{name}: first facts about its clients", body))
-    return path
+    return document(f"{name}: first facts about its clients", body)
 
 
 def _advice(diagnosis: Diagnosis) -> str:
@@ -241,7 +243,7 @@ def _settings(diagnosis: Diagnosis, command: str) -> str:
         "f - f* that is wanted": f"{diagnosis.eps:.3g}",
         "clients come once and keep nothing": "yes" if diagnosis.cross_device else "no",
         "Hessians one by one": f"of {diagnosis.measured_on} of {diagnosis.N} clients",
-        "time": human_time(diagnosis.seconds),
+        "time": format_seconds(diagnosis.seconds),
     }
     rows = [[escape(name), escape(value)] for name, value in facts.items()]
     made = html_table(["setting", "value"], rows, "Settings", "facts")

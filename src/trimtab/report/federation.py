@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.federation.events import SiteReport
 from trimtab.federation.setup.job import Job, read_job
@@ -15,7 +15,7 @@ from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.summary import CHECKPOINT, Summary
-from trimtab.problems.metric import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.problems.population import Population
 from trimtab.report.page import page_of
 from trimtab.report.sources import SiteFacts, Source
@@ -30,7 +30,7 @@ from trimtab.studies.underway import settings_of_text
 def write_federation(folder: Path) -> Path:
     """Write the page of the run in an operator's folder, and return where it is."""
     path = folder / "report.html"
-    write_whole(path, page_of([read_federation(folder)], path))
+    write_file(path, page_of([read_federation(folder)], path))
     return path
 
 

@@ -6,34 +6,17 @@
   const MOST = 400, TOP = 12, BOTTOM = 44, LEFT = 58, HEIGHT = 316, LABELLED = 8, APART = 15;
   const holder = document.getElementById("data");
   if (!holder || typeof DecompressionStream === "undefined") return;
-  let data = await opened(holder.textContent);
-  const view = { x: data.first, log: data.log, hidden: new Set(), chosen: false };
-  const charts = new Map(), ready = new WeakSet();
+  const data = await opened(holder.textContent);
+  const view = { x: data.first, log: data.log, hidden: new Set() };
+  const charts = [...document.querySelectorAll("figure[data-y]")].map(chart);
   const all = () => charts.forEach((one) => one.draw());
-  setUp();
+  const parts = { ".controls": controls, ".legend": legend, "[data-download]": download };
+  for (const [which, does] of Object.entries(parts)) document.querySelectorAll(which).forEach(does);
   addEventListener("resize", all);
   addEventListener("beforeprint", () => charts.forEach((one) => one.draw(720)));
   addEventListener("afterprint", all);
-  document.addEventListener("trimtab-data", async (event) => {
-    data = await opened(event.detail);
-    if (!view.chosen) [view.x, view.log] = [data.first, data.log];
-    setUp();
-    charts.forEach((one) => one.draw(null, true));
-  });
   all();
   document.documentElement.dataset.ready = "yes";
-
-  // Gives every part what it can do, those too that a live page got since.
-  function setUp() {
-    for (const figure of charts.keys()) if (!figure.isConnected) charts.delete(figure);
-    const parts = { "figure[data-y]": (one) => charts.set(one, chart(one)), ".controls": controls, ".legend": legend, "[data-download]": download };
-    for (const [which, does] of Object.entries(parts)) {
-      for (const part of document.querySelectorAll(which)) {
-        if (!ready.has(part)) does(part);
-        ready.add(part);
-      }
-    }
-  }
 
   async function opened(text) {
     const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
@@ -192,8 +175,7 @@
       return view.log ? [low / 3, 3 * low] : [low - 1, low + 1];
     }
 
-    function draw(wanted, stay) {
-      const was = stay && !tip.hidden ? at : null;
+    function draw(wanted) {
       yLog = figure.dataset.log === "yes";
       target = figure.dataset.target ? Number(figure.dataset.target) : null;
       width = wanted || Math.max(280, Math.round(svg.getBoundingClientRect().width));
@@ -214,7 +196,7 @@
       const goal = target === null ? "" : `<path class="target" d="M${LEFT} ${Y(target).toFixed(1)}H${width - right}"/>`;
       svg.innerHTML = `${bounds}${axes()}<g clip-path="url(#${clip})">${goal}${lines.map(line).join("")}</g>` +
         (labelled ? labels(lines) : "") + '<g class="pointer"></g>';
-      point(was);
+      point(null);
     }
 
     function axes() {
@@ -385,7 +367,6 @@
     bar.addEventListener("change", () => {
       view.x = axis.value;
       view.log = log.checked;
-      view.chosen = true;
       charts.forEach((one) => one.reset());
       all();
     });

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.report.curves import packed
 from trimtab.report.panels import PANELS
 from trimtab.report.panels.curves import starts_logarithmic
@@ -25,7 +25,7 @@ def write_pages(
     sources: Sequence[Source], path: Path, diagnoses: dict[str, dict[str, Any]] | None = None
 ) -> Path:
     """Write one page for several results; diagnoses: those of other folders, by name."""
-    write_whole(path, page_of(sources, path, diagnoses))
+    write_file(path, page_of(sources, path, diagnoses))
     return path
 
 

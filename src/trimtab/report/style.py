@@ -1,22 +1,10 @@
-"""How pages and plots look: the frame of a page, its tables, and matplotlib's settings."""
+"""How pages look: the frame of a page and its tables."""
 
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 from trimtab._version import environment
-
-PLOTS: dict[Any, Any] = {  # matplotlib's settings
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e8e8e8",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "trimtab",
-}
 
 
 def document(title: str, body: str, end: str = "") -> str:

@@ -1,7 +1,5 @@
 """The table of a comparison: the same cells for the terminal and for the page."""
 
-from typing import Any
-
 from rich.markup import escape
 from rich.table import Table
 
@@ -39,38 +37,6 @@ def _notes(result: Comparison) -> list[str]:
     twice = [e.shown for e in result.entries if e.rounds and e.exchanges == 2 * e.rounds]
     notes = [f"{listed(twice)}: two exchanges a round."] if twice else []
     return notes + ([FRAGILE] if any(entry.fragile for entry in result.entries) else [])
-
-
-def bench_table(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of a benchmark: milliseconds a round, and the ratios with their goals."""
-    table = Table(title="milliseconds a round, the best of several", title_justify="left")
-    times = ("bare", "fedavg", "scaffold", "plain")
-    for column in ("workload", "executor", *times):
-        table.add_column(column, justify="left" if column == "workload" else "right")
-    table.add_column("ratios (goal)")
-    for row in rows:
-        shown = [f"{row['milliseconds'][name]:.1f}" for name in times]
-        ratios = [
-            f"{name} {value:.2f} ({row['goals'][name]:.3g}{'' if row['met'][name] else ', missed'})"
-            for name, value in row["ratios"].items()
-        ]
-        table.add_row(row["workload"], row["executor"], *shown, "\n".join(ratios))
-    return table
-
-
-def reproduction_table(reproductions: list[dict[str, Any]]) -> Table:
-    """Return the list of the reproductions."""
-    head = ("name", "shows", "minutes", "record", "claims", "our checks")
-    table = Table(*head, title_justify="left")
-    for row in reproductions:
-        counts = [_counts(list(row[kind].values())) for kind in ("claims", "checks")]
-        minutes = f"{row['minutes']:g}"
-        table.add_row(row["name"], row["shows"], minutes, row["record"] or "", *counts)
-    return table
-
-
-def _counts(verdicts: list[str]) -> str:
-    return ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
 
 
 def wanted(result: Comparison) -> str:

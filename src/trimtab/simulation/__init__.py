@@ -4,12 +4,13 @@ from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged
 from trimtab.simulation.executors import Executor
 from trimtab.simulation.sampling import cohort_size
-from trimtab.simulation.simulate import Round, Simulation, simulate
+from trimtab.simulation.simulate import Round, Rounds, Simulation, simulate
 
 __all__ = [
     "Diverged",
     "Executor",
     "Round",
+    "Rounds",
     "Simulation",
     "cohort_size",
     "simulate",

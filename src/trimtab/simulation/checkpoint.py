@@ -1,36 +1,45 @@
-"""A simulation on disk: one safetensors file whose header holds the settings as JSON.
+"""Save and load a simulation as one safetensors file whose header holds the settings as JSON.
 
-Where client states have snapshots of their own, the file has the names of those in their place.
+On a cluster the client states are in snapshots, and the file holds the names of these instead.
 """
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trimtab._files import atomic_write
 from trimtab._version import RESULTS
-from trimtab.core import Algorithm
+from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem, same_problem
 from trimtab.problems.problem import fingerprint as fingerprint
 from trimtab.simulation.sampling import FUNCTION
-from trimtab.simulation.tensor_file import damaged, named, named_clients, reading, write_tensors
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
 FORMAT = 1
-WITH_SNAPSHOTS = 2  # the format of files whose client states are elsewhere
-_SETTINGS = ("r", "S", "seed", "lost", "cohorts", "executor", "changes", "clients")
+WITH_SNAPSHOTS = 2  # the format of files whose client states are in snapshots
+_SETTINGS = ("r", "S", "seed", "lost", "slow", "cohorts", "executor", "changes", "clients")
+_DTYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool},
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def save(sim: "Simulation", path: Path) -> None:
-    """Write server state, client states, and all that decides the rounds to come."""
-    kept = sim.states.keep(path, sim.r)  # what is not in this file, and where it is
+    """Write the states and the settings on which later rounds depend."""
+    kept = sim.states.save_states(path, sim.r)  # the snapshots that hold the client states, if any
     settings = {
         "format": WITH_SNAPSHOTS if kept else FORMAT,
         "results": RESULTS,
@@ -49,7 +58,7 @@ def save(sim: "Simulation", path: Path) -> None:
     if kept:
         settings["snapshots"] = kept
     if sim.available is not None:
-        settings["available"] = sim.available.known_by
+        settings["available"] = sim.available.availability_id
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from named("server", sim.server)
@@ -59,7 +68,7 @@ def save(sim: "Simulation", path: Path) -> None:
 
 
 def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
-    """Return the settings in a file, if they are those of this algorithm and this problem."""
+    """Return the settings in a file. Raise ValueError for another algorithm or problem."""
     try:
         with safe_open(path, framework="pt") as file:
             saved: dict[str, Any] = json.loads((file.metadata() or {})["trimtab"])
@@ -75,7 +84,7 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         )
     if missing:
         raise damaged(path, f"it has no {min(missing)}")
-    if saved.get("results", 1) != RESULTS:
+    if saved.get("results") != RESULTS:
         warnings.warn(
             f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
             "rounds to come are not those that it would have run.",
@@ -98,8 +107,8 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
 
 
 def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
-    """Refuse to go on with other clients than the saved simulation would ask."""
-    before, now = settings.get("available"), sim.available and sim.available.known_by
+    """Raise BadArgument unless the same clients are available as in the saved simulation."""
+    before, now = settings.get("available"), sim.available and sim.available.availability_id
     if before == now:
         return
     if before is None:
@@ -124,3 +133,90 @@ def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
     sim.r = settings["r"]
     sim.states.restore(settings.get("snapshots", {}), client, sim.r)
     sim.changes = [(r, text) for r, text in settings["changes"]]
+
+
+# -- files of tensors
+#
+# They are written and read one tensor at a time, because all client states together may not fit
+# into memory. The functions of safetensors need all tensors at once.
+
+
+def named(name: str, state: State) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a state with their names in a file."""
+    for j, leaf in enumerate(leaves(state)):
+        yield f"{name}.{j}", leaf.detach()
+
+
+def named_clients(states: Iterable[tuple[int, State]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of client states with their names in a file."""
+    for i, state in states:
+        yield from named(f"client.{i}", state)
+
+
+def write_tensors(
+    path: Path, tensors: Callable[[], Iterator[tuple[str, Tensor]]], metadata: dict[str, str]
+) -> None:
+    """Write a file atomically. `tensors` is called twice: for the header, and for the data."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, leaf in tensors():
+        start, end = end, end + leaf.numel() * leaf.element_size()
+        entry = {"dtype": _NAMES[leaf.dtype], "shape": leaf.shape, "data_offsets": (start, end)}
+        header[name] = entry
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # The data must begin at a multiple of 8 bytes.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as part, open(part, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, leaf in tensors():
+            file.write(leaf.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+class TensorFile:
+    """A file of tensors that is open for reading."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self._file = path, file
+        try:
+            self._header = dict(json.loads(file.read(int.from_bytes(file.read(8), "little"))))
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise damaged(path, str(error)) from None
+        self._begin = file.tell()
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients whose states are in the file, in its order."""
+        names = (name.split(".") for name in self._header if name.startswith("client."))
+        return [int(i) for _, i, j in names if j == "0"]
+
+    def state(self, name: str, like: State) -> State:
+        """Return the state of a name, in the form and on the device of `like`."""
+        numbers = count()
+        return map_leaves(lambda leaf: self._tensor(f"{name}.{next(numbers)}", leaf.device), like)
+
+    def _tensor(self, name: str, device: torch.device) -> Tensor:
+        if name not in self._header:
+            raise damaged(self.path, f"it has no {name}")
+        entry = self._header[name]
+        start, end = entry["data_offsets"]
+        data = torch.empty(end - start, dtype=torch.uint8)
+        self._file.seek(self._begin + start)
+        if self._file.readinto(data.numpy().data) != end - start:
+            raise damaged(self.path, "it ends too early")
+        return data.view(_DTYPES[entry["dtype"]]).view(entry["shape"]).to(device)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[TensorFile]:
+    """Open a file for reading."""
+    with open(path, "rb") as file:
+        yield TensorFile(path, file)
+
+
+def damaged(path: Path, why: str) -> ValueError:
+    """Return the error for a file that cannot be read."""
+    why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
+    return ValueError(
+        f"{path} is damaged or no saved simulation ({why}); delete this file to start again, or "
+        "resume without it, which runs its rounds again."
+    )

@@ -1,4 +1,4 @@
-"""The states of the clients seen so far: in memory up to a limit, beyond it in a temporary file."""
+"""Store the clients' states: in memory up to a limit, beyond it in a temporary file."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
+from trimtab.simulation.checkpoint import reading
 from trimtab.simulation.state_rows import DiskRows, MemoryRow, MemoryRows, Place, form_of
-from trimtab.simulation.tensor_file import reading
 
 
 class StateStore(Protocol):
-    """Where a simulation keeps the states of its clients, in this process or elsewhere."""
+    """Stores the states of a simulation's clients, in this process or on other machines."""
 
     def __setitem__(self, client: int, state: State) -> None: ...
     def __getitem__(self, client: int) -> State: ...
@@ -23,12 +23,12 @@ class StateStore(Protocol):
 
     @property
     def in_memory(self) -> int:
-        """How many bytes they take in memory."""
+        """Bytes of states in memory."""
         ...
 
     @property
     def on_disk(self) -> int:
-        """How many bytes they take in temporary files."""
+        """Bytes of states in temporary files."""
         ...
 
     def items(self) -> Iterator[tuple[int, State]]:
@@ -36,11 +36,11 @@ class StateStore(Protocol):
         ...
 
     def stage(self, client: int, state: State) -> None:
-        """Keep a state that counts once it is committed."""
+        """Store a state that counts once it is committed."""
         ...
 
-    def rooms(self, like: State, count: int) -> list[State]:
-        """Return memory for new states that are to be staged; as many as there is room for."""
+    def allocate_states(self, like: State, count: int) -> list[State]:
+        """Return memory for `count` new states, or for as many as the limit allows."""
         ...
 
     def latest(self, client: int) -> State | None:
@@ -48,34 +48,35 @@ class StateStore(Protocol):
         ...
 
     def commit(self, clients: Iterable[int]) -> None:
-        """Let the staged states of these clients count; forget others."""
+        """Make the staged states of these clients count, and forget the others."""
         ...
 
     def discard(self) -> None:
         """Forget the staged states."""
         ...
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
-        """Keep the states after round r where a checkpoint will find them, and return where.
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
+        """Save the states after round r for a checkpoint, and return where they are.
 
-        An empty answer: nowhere but here, so that the checkpoint has to hold them.
+        An empty dictionary means that the checkpoint itself must hold them.
         """
         ...
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
-        """Take up the states that `keep` has kept, in the form of another state."""
+        """Read the states that `save_states` saved; `like` is a state of their form."""
         ...
 
 
 class ClientStates:
-    """A mapping from client to state that holds `limit` bytes in memory at most (None: no limit).
+    """A mapping from client to state.
 
-    What lies beyond the limit is in a temporary file, which vanishes with this object or with the
-    process. Its folder is that of `tempfile` (TMPDIR): let it be on a disk, since a file in a
-    memory file system takes the memory that the limit should save.
+    limit: bytes of states in memory; None for no limit. States beyond it are in a temporary file,
+        which is deleted with this object or with the process. Its folder is that of `tempfile`
+        (TMPDIR) and should be on a disk: a file in a memory file system takes the memory that the
+        limit should save.
 
     The new states of a round are staged: they count against the limit, but are not in the mapping
-    until they are committed. States are copied on the way in and on the way out.
+    until they are committed. States are copied when they are stored and when they are read.
 
     >>> states = ClientStates(limit=0)
     >>> states[3] = torch.arange(2.0)
@@ -95,13 +96,13 @@ class ClientStates:
         self.in_memory = 0
         self._committed: dict[int, Place] = {}
         self._staged: dict[int, Place] = {}
-        self._lent: dict[int, MemoryRow] = {}  # by the id of its state
-        self._lent_together: list[MemoryRow] = []
-        self._rows: dict[Any, MemoryRows] = {}  # one for each form of state: one, as a rule
+        self._allocated: dict[int, MemoryRow] = {}  # by the id of its state
+        self._allocated_rows: list[MemoryRow] = []
+        self._rows: dict[Any, MemoryRows] = {}  # by form of state; algorithms usually have one
         self._files: dict[Any, DiskRows] = {}
 
     def __setitem__(self, client: int, state: State) -> None:
-        self._keep(self._committed, client, state)
+        self._store(self._committed, client, state)
 
     def __getitem__(self, client: int) -> State:
         return map_leaves(torch.clone, self._committed[client].read())
@@ -122,34 +123,33 @@ class ClientStates:
 
     @property
     def on_disk(self) -> int:
-        """How many bytes the temporary file has."""
+        """Bytes of the temporary files."""
         return sum(file.size for file in self._files.values())
 
     def stage(self, client: int, state: State) -> None:
-        """Keep a state that is not in the mapping yet."""
-        self._keep(self._staged, client, state)
+        """Store a state that is not in the mapping yet."""
+        self._store(self._staged, client, state)
 
-    def room(self, like: State) -> State | None:
+    def allocate_state(self, like: State) -> State | None:
         """Return memory for a new state, to be filled and staged; None if the limit is reached.
 
-        What is staged so is not copied. What is not staged in this round is taken back.
+        Staging it makes no copy. Memory that is not staged in this round is freed.
         """
-        return next(iter(self.rooms(like, 1)), None)
+        return next(iter(self.allocate_states(like, 1)), None)
 
-    def rooms(self, like: State, count: int) -> list[State]:
-        """Return memory for several new states of one form, or for as many as the limit allows."""
+    def allocate_states(self, like: State, count: int) -> list[State]:
+        """Return memory for `count` new states of one form, or for as many as the limit allows."""
         size = nbytes(like)
         if self.limit is not None and size:
             count = min(count, max(0, self.limit - self.in_memory) // size)
         slots = self._take(like, count)
-        self._lent.update((id(slot.state), slot) for slot in slots)
+        self._allocated.update((id(slot.state), slot) for slot in slots)
         return [slot.state for slot in slots]
 
     def addresses(self, clients: Sequence[int], new: State) -> Sequence[tuple[int, ...]] | None:
-        """Return where the tensors of clients' latest states lie, which are read and not changed.
+        """Return the addresses of the tensors in the clients' latest states, to be read only.
 
-        That of a client that has none is `new`. None where they do not all lie in memory, in one
-        form.
+        A client without a state has `new`. None if the states are not all in memory in one form.
         """
         of_new = tuple(leaf.data_ptr() for leaf in leaves(new))
         if not of_new or not (self._committed or self._staged):
@@ -160,36 +160,39 @@ class ClientStates:
         places: list[Any] = [staged(i) or committed(i) for i in clients]
         return [place.at if place else of_new for place in places]
 
-    def lend(self, like: State, count: int) -> Sequence[tuple[int, ...]] | None:
-        """Return where the tensors of new states are written, for `stage_lent`; None: no room."""
-        self._free(self._lent_together)  # Nobody has staged these.
-        self._lent_together = []
+    def allocate_rows(self, like: State, count: int) -> Sequence[tuple[int, ...]] | None:
+        """Return the addresses of memory for new states; None if the limit allows fewer.
+
+        `stage_allocated` stages all of them at once, which costs less per client than `stage`.
+        """
+        self._free(self._allocated_rows)  # A kernel that gave up has not staged these.
+        self._allocated_rows = []
         if self.limit is not None and self.in_memory + count * nbytes(like) > self.limit:
             return None
-        self._lent_together = self._take(like, count)
-        return [row.at for row in self._lent_together]
+        self._allocated_rows = self._take(like, count)
+        return [row.at for row in self._allocated_rows]
 
-    def lent(self, j: int) -> State:
-        """Return the j-th of the new states that `lend` has made room for."""
-        return self._lent_together[j].state
+    def allocated_row(self, j: int) -> State:
+        """Return the j-th of the states from `allocate_rows`."""
+        return self._allocated_rows[j].state
 
-    def stage_lent(self, clients: Sequence[int]) -> None:
-        """Keep what was written where `lend` said."""
+    def stage_allocated(self, clients: Sequence[int]) -> None:
+        """Stage the states that were written to the memory from `allocate_rows`."""
         old = [self._staged[i] for i in clients if i in self._staged]
-        self._staged.update(zip(clients, self._lent_together, strict=True))
-        self._lent_together = []
+        self._staged.update(zip(clients, self._allocated_rows, strict=True))
+        self._allocated_rows = []
         self._free(old)
 
     def latest(self, client: int) -> State | None:
-        """Return the staged state, else that of the mapping, else None.
+        """Return the staged state, else the committed one, else None.
 
-        Not a copy: once a newer one is staged or committed, its memory is another state's.
+        It is not a copy: its memory is reused once a newer state is staged or committed.
         """
         place = self._staged.get(client) or self._committed.get(client)
         return None if place is None else place.read()
 
     def commit(self, clients: Iterable[int]) -> None:
-        """Let the staged states of these clients replace those in the mapping; forget others."""
+        """Replace the states in the mapping by the staged ones of these clients; forget others."""
         if not self._staged:
             return self.discard()
         keep = set(clients)
@@ -203,50 +206,49 @@ class ClientStates:
 
     def discard(self) -> None:
         """Forget the staged states."""
-        if not (self._staged or self._lent or self._lent_together):
+        if not (self._staged or self._allocated or self._allocated_rows):
             return
-        places = [*self._staged.values(), *self._lent.values(), *self._lent_together]
-        self._staged, self._lent, self._lent_together = {}, {}, []
+        places = [*self._staged.values(), *self._allocated.values(), *self._allocated_rows]
+        self._staged, self._allocated, self._allocated_rows = {}, {}, []
         self._free(places)
 
-    def keep(self, checkpoint: Path, r: int) -> dict[str, Any]:
-        """Keep nothing elsewhere."""
+    def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
+        """Return {}: the checkpoint itself holds these states."""
         return {}
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
-        """Take up what another store kept in snapshots."""
+        """Read the states that a cluster saved as snapshots."""
         for path in files_of(kept):
             self.load(path, like)
 
     def load(self, path: Path, like: State) -> None:
-        """Take up the states in a file."""
+        """Read the states in a file."""
         with reading(path) as file:
             for i in file.clients:
                 self[i] = file.state(f"client.{i}", like)
 
-    # -- inside
+    # -- private
 
-    def _keep(self, index: "dict[int, Place]", client: int, state: State) -> None:
-        lent = self._lent.pop(id(state), None)
-        if lent is not None:
-            self._replace(index, client, lent)
-        elif leaves(state):  # else there is nothing to remember
+    def _store(self, index: "dict[int, Place]", client: int, state: State) -> None:
+        allocated = self._allocated.pop(id(state), None)
+        if allocated is not None:
+            self._replace(index, client, allocated)
+        elif leaves(state):  # Clients of many algorithms have no state.
             with torch.no_grad():
                 self._replace(index, client, self._copied(state))
 
     def _copied(self, state: State) -> "Place":
-        """Return the place of a copy, in memory if the limit allows."""
-        room = self.room(state)
-        if room is not None:
-            map_leaves(Tensor.copy_, room, state)
-            return self._lent.pop(id(room))
+        """Copy a state, to memory if the limit allows, and return its place."""
+        allocated = self.allocate_state(state)
+        if allocated is not None:
+            map_leaves(Tensor.copy_, allocated, state)
+            return self._allocated.pop(id(allocated))
         form = form_of(state)
         if form not in self._files:
             self._files[form] = DiskRows(state)
         return self._files[form].put(state)
 
     def _take(self, like: State, count: int) -> list[MemoryRow]:
-        """Return memory for some states of one form."""
         if not count:
             return []
         form = form_of(like)
@@ -262,13 +264,12 @@ class ClientStates:
             self._free([old])
 
     def _free(self, places: "Sequence[Place]") -> None:
-        """Let other states lie here."""
         for place in places:
             place.free()
             self.in_memory -= place.in_memory
 
 
 def files_of(kept: dict[str, Any]) -> Iterator[Path]:
-    """Go through the files of snapshots that a checkpoint names, older ones first."""
+    """Yield the files of snapshots that a checkpoint names, older ones first."""
     for names in kept.get("files", {}).values():
         yield from (Path(kept["folder"]) / name for name in names)

@@ -1,54 +1,59 @@
-"""The clients of one round, as an algorithm reaches them."""
+"""The clients of one round: their exchanges with the server, their work, and why they diverged."""
 
 from collections.abc import Callable, Sequence
-from math import isfinite, nan
-from typing import TYPE_CHECKING, Any
+from math import ceil, isfinite, nan
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from trimtab.compute.lazy import eager
-from trimtab.core import Program, State, Vector, leaves, nbytes
-from trimtab.core.oracle import draws_of_server
+from trimtab.core import Algorithm, Gradient, Program, State, Vector, leaves, nbytes
+from trimtab.core.hyper import settings_of, step_size
+from trimtab.core.oracle import server_random
 from trimtab.core.replies import Tally
-from trimtab.problems.capabilities import capabilities
+from trimtab.problems.capabilities import Capabilities, capabilities
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.executors import Exchange
-from trimtab.simulation.sampling import answering
-from trimtab.simulation.work import Work
+from trimtab.simulation.sampling import responding_clients
 
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
+Size = Callable[[int | None], int]
+"""The number of samples in mini-batch k of a client; for None, in all of its data."""
 
-class NobodyAnsweredError(Exception):
-    """All replies of a round were lost."""
+
+class NoRepliesError(Exception):
+    """No client was available, or all replies of a round were lost."""
 
 
 class Cohort:
-    """The clients of one round. What they learn counts only once the round is over."""
+    """The clients of one round. Their new states are staged until the round is over."""
 
-    def __init__(self, sim: "Simulation", r: int, asked: list[int]) -> None:
-        self.sim, self.r, self.asked = sim, r, asked
-        self.start_again()
+    def __init__(self, sim: "Simulation", r: int, sampled_clients: list[int]) -> None:
+        self.sim, self.r, self.sampled_clients = sim, r, sampled_clients
+        self.reset()
 
-    def start_again(self) -> None:
-        """Forget what was done in this round."""
-        self.alive = self.asked
+    def reset(self) -> None:
+        """Forget what happened in this round, so that it can be run again."""
+        self.responding = self.sampled_clients
         self.bytes_down = self.bytes_up = self.exchanges = self.work = 0
         self.last: Tally | None = None
         self.vector: Callable[[Vector], Any] | None = None
-        self.draws = draws_of_server(self.sim.seed, self.r)
+        self.draws = server_random(self.sim.seed, self.r)
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
-        """Reach those that answered every exchange of this round so far."""
+        """Run a program on the clients that replied to every exchange of this round so far."""
         sim = self.sim
         if self.vector is not None:
             broadcast = eager(broadcast)
-        self.bytes_down += len(self.alive) * nbytes(broadcast)
+        self.bytes_down += len(self.responding) * nbytes(broadcast)
         self.exchanges += 1
-        self.alive = answering(self.alive, sim.lost, sim.seed, self.r, self.exchanges)
-        if not self.alive:
-            raise NobodyAnsweredError
+        self.responding = responding_clients(
+            self.responding, sim.lost, sim.seed, self.r, self.exchanges
+        )
+        if not self.responding:
+            raise NoRepliesError
         states, can = sim.states, capabilities(sim.problem)
         work = Work(can)
         exchange = Exchange(
@@ -59,7 +64,7 @@ class Cohort:
             self._state,
             self._states,
             states.stage,
-            states.rooms,
+            states.allocate_states,
             sim.seed,
             self.r,
             self.exchanges,
@@ -69,7 +74,7 @@ class Cohort:
             sim.slow,
             states if isinstance(states, ClientStates) else None,
         )
-        self.last = sim.runs_on.run(exchange, self.alive)
+        self.last = sim.runs_on.run(exchange, self.responding)
         self.work += work.total
         if self.vector is not None:
             self.last.vector = self.vector
@@ -77,11 +82,11 @@ class Cohort:
         return self.last
 
     def normal(self, like: Any) -> Any:
-        """Return standard normal numbers of the server's own."""
+        """Return standard normal numbers from the server's stream."""
         return self._lazily(self.draws("normal", eager(like)))
 
     def uniform(self, like: Any) -> Any:
-        """Return uniform numbers of the server's own."""
+        """Return uniform numbers from the server's stream."""
         return self._lazily(self.draws("uniform", eager(like)))
 
     def _lazily(self, drawn: Vector) -> Any:
@@ -95,7 +100,7 @@ class Cohort:
         return self.sim.algorithm.init_client(self.sim.server.x)
 
     def _states(self, clients: Sequence[int]) -> list[State]:
-        """Return the states of several clients; those without one share that of a new client."""
+        """Return the states of several clients; all new clients share one object."""
         found = [self.sim.states.latest(i) for i in clients]
         if not any(state is None for state in found):
             return found
@@ -108,18 +113,139 @@ class Cohort:
         return self.last.spread if self.last else nan
 
     def finite(self, spread: float) -> bool:
-        """Tell whether the new client states are finite; exactly, but slowly only if in doubt.
-
-        Where clients keep no states there is no spread, and no doubt.
-        """
+        """Return whether the new client states are finite."""
+        # A finite spread proves it. Clients without states have no spread, and nothing to check.
         doubt = self.last is not None and not isfinite(spread) and bool(leaves(self._new()))
-        return not doubt or all(all_finite(self._state(i)) for i in self.alive)
+        return not doubt or all(all_finite(self._state(i)) for i in self.responding)
 
 
 def all_finite(state: State) -> bool:
-    """Tell whether all numbers are finite: those of a finite norm are; else look at each."""
+    """Return whether all numbers are finite."""
     for leaf in leaves(state):
+        # The sum needs no second tensor. It may overflow, and only then each number is checked.
         total = leaf.dot(leaf) if leaf.dim() == 1 and leaf.is_floating_point() else leaf.sum()
         if not (isfinite(total) or bool(torch.isfinite(leaf).all())):
             return False
     return True
+
+
+# -- work
+
+
+class Work:
+    """Counts the sample gradients of each client in one exchange.
+
+    g(y, k) costs the samples of mini-batch k, g(y) all n_i; on a problem without samples each
+    gradient costs 1. A client whose program is run again, because lazy vectors lack one of its
+    operations, is counted from its last start. Several threads may count different clients.
+    """
+
+    def __init__(self, can: Capabilities) -> None:
+        self._can = can
+        self._done: dict[int, int] = {}
+        self._elsewhere = 0
+
+    @property
+    def total(self) -> int:
+        """The work of all clients."""
+        return sum(self._done.values()) + self._elsewhere
+
+    def add(self, total: int) -> None:
+        """Add work that was counted elsewhere: by the kernel, or on another machine."""
+        self._elsewhere += total
+
+    def counted(self, i: int, gradient: Gradient) -> Gradient:
+        """Return an oracle that counts the calls for client i, from zero."""
+        done, size = self._done, self._size(i)
+        done[i] = 0
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            done[i] += size(k)
+            return gradient(y, k)
+
+        return g
+
+    def counted_rows(self, clients: Sequence[int], gradient: Gradient) -> Gradient:
+        """Return an oracle of several clients at once that counts the calls for each of them."""
+        done, sizes = self._done, [(i, self._size(i)) for i in clients]
+        for i in clients:
+            done[i] = 0
+
+        def g(y: Vector, k: int | None = None) -> Vector:
+            for i, size in sizes:
+                done[i] += size(k)
+            return gradient(y, k)
+
+        return g
+
+    def _size(self, i: int) -> Size:
+        samples = self._can.samples
+        if samples is None:
+            return lambda k: 1
+        n, b = samples(i)
+        if not self._can.reshuffles or n <= b:
+            return lambda k: n if k is None else b
+        in_a_pass = ceil(n / b)
+        return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))
+
+
+# -- divergence
+
+
+class UpdateStatistics(NamedTuple):
+    """A summary of the clients' updates dx_i in one round."""
+
+    drift: float  # mean |dx_i|
+    movers: float  # the effective number of clients that move: 1 if one moves alone
+    clients: int
+
+
+def explain(
+    algorithm: Algorithm, rounds: Sequence[UpdateStatistics], worst: Callable[[], int]
+) -> str:
+    """Return half a sentence: why a run diverged, and what to do.
+
+    algorithm: as it was in the round that diverged.
+    rounds: the last rounds that were finite, at most two.
+    worst: returns the client with the largest gradient, which is named if it moves alone.
+
+    Momentum adds up to 1/(1 - beta) steps. Without it the step is too large for the curvature: on
+    a quadratic, moves that grow by rho per round are those of |1 - eta L|^K = rho.
+
+    >>> from trimtab import FedAvg
+    >>> moves = [UpdateStatistics(1.0, 10.0, 10), UpdateStatistics(9.0, 10.0, 10)]
+    >>> explain(FedAvg(eta_l=0.5, K=2), moves, worst=int)
+    'try eta_l below 0.25: the moves grow 9-fold a round, so L is about 8 and 2/L is 0.25, not 0.5'
+    """
+    name, eta = step_size(algorithm)
+    if not name:
+        return "try a smaller step size"
+    last = rounds[-1] if rounds else None
+    # Of one or two clients each moves nearly alone, which says nothing.
+    if last is not None and last.clients > 2 and last.movers < min(2.0, 0.5 * last.clients):
+        return (
+            f"client {worst()} moves nearly alone, so look at its data (outliers, scale), or try "
+            f"{name} below {eta:g}"
+        )
+    settings = settings_of(algorithm)
+    beta = getattr(settings.get("base"), "beta", 0.0)
+    if beta:
+        return (
+            f"momentum beta = {beta:g} adds up to {1 / (1 - beta):.3g} steps, so try {name} below "
+            f"{eta * (1 - beta):.2g} or a smaller beta, not {name} = {eta:g}"
+        )
+    growth = _growth(rounds)
+    K = settings.get("K")
+    if not isinstance(K, int) or not growth > 1 or "base" in settings:
+        return f"try {name} below {eta:g}"
+    L = (1 + growth ** (1 / K)) / eta
+    return (
+        f"try {name} below {2 / L:.2g}: the moves grow {growth:.2g}-fold a round, so L is about "
+        f"{L:.2g} and 2/L is {2 / L:.2g}, not {eta:g}"
+    )
+
+
+def _growth(rounds: Sequence[UpdateStatistics]) -> float:
+    if len(rounds) < 2 or not rounds[-2].drift > 0 or not isfinite(rounds[-1].drift):
+        return nan
+    return rounds[-1].drift / rounds[-2].drift

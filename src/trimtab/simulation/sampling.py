@@ -1,6 +1,6 @@
-"""Who takes part in a round: who is there, which of them are asked, and whose replies get lost.
+"""Which clients take part in a round: the available ones, the sampled ones, the lost replies.
 
-All of it is a function of (seed, round), so that a resumed run asks the same clients.
+Each is a function of (seed, round), so a resumed run samples the same clients.
 """
 
 import csv
@@ -18,7 +18,7 @@ from trimtab.core.streams import COHORT, LOST, stream
 from trimtab.errors import BadArgument
 
 Available = Callable[[int], Iterable[int]] | str | Path | None
-"""Who is there in a round: a function, or the path of a CSV; None: all clients, always."""
+"""The available clients: a function of the round, or the path of a CSV. None: always all."""
 
 
 def cohort_size(S: int | float | None, N: int) -> int:
@@ -43,7 +43,7 @@ def cohort_size(S: int | float | None, N: int) -> int:
 
 
 def checked_cohort(cohort: Sequence[int], N: int) -> list[int]:
-    """Return an explicit cohort in the order of the clients' numbers, or refuse it."""
+    """Return an explicit cohort, sorted. Raise ValueError unless its clients are distinct."""
     whole = all(hasattr(i, "__index__") and not isinstance(i, bool) for i in cohort)
     clients = sorted(index(i) for i in cohort) if whole else []
     if not clients or len(set(clients)) != len(clients) or clients[0] < 0 or clients[-1] >= N:
@@ -54,7 +54,7 @@ def checked_cohort(cohort: Sequence[int], N: int) -> list[int]:
 def sampled(N: int, S: int, seed: int, r: int) -> list[int]:
     """Draw S of N clients without replacement, from (seed, r).
 
-    Floyd's algorithm: time and memory grow with S only.
+    Floyd's algorithm: time and memory grow with S only, and N may be millions.
     """
     if S == N:
         return list(range(N))
@@ -66,23 +66,23 @@ def sampled(N: int, S: int, seed: int, r: int) -> list[int]:
     return sorted(chosen)
 
 
-FUNCTION = "a function"  # what an availability is known by that is no table
+FUNCTION = "a function"  # the id of every function: two of them cannot be compared
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Who is there in a round, and what tells one table from another in a saved run."""
+    """The available clients by round, and an id by which a checkpoint tells tables apart."""
 
     there: Callable[[int], Iterable[int]]
-    known_by: str
+    availability_id: str
 
     def sampled(self, N: int, S: int, seed: int, r: int) -> list[int]:
-        """Draw S of those who are there in round r, or take all of them if they are fewer."""
+        """Draw S of the clients available in round r, or take all of them if they are fewer."""
         given = self.there(r)
         try:
             there = sorted({index(i) for i in given})
         except TypeError:
-            there = [-1]
+            there = [-1]  # Numbers that are not whole get the error below.
         if there and not 0 <= there[0] <= there[-1] < N:
             raise ValueError(
                 f"available({r}) returned {given!r}; return those of the clients 0 to {N - 1} that "
@@ -92,7 +92,7 @@ class Availability:
 
 
 def availability(given: Available, N: int) -> Availability | None:
-    """Return who is there when, of a function of the round or of the path of a CSV."""
+    """Return the availability that a function of the round or the path of a CSV describes."""
     if given is None:
         return None
     if isinstance(given, str | Path):
@@ -106,21 +106,23 @@ def availability(given: Available, N: int) -> Availability | None:
 
 
 _Row = tuple[int, int, int | float]
-"""A client, and the first and the last round in which it is there."""
+"""A client, and the first and the last round in which it is available."""
 
 
 def _of_table(rows: list[_Row]) -> Availability:
-    """Return the availability of a table; it is known by when each client is there."""
+    """Return the availability of a table. Its id depends on the rounds alone, not on their rows."""
     spans: dict[int, list[_Row]] = {}
     for row in rows:
         spans.setdefault(row[0], []).append(row)
     merged = [span for own in spans.values() for span in _merged(own)]
-    known_by = sha256(repr(merged).encode()).hexdigest()[:16]
-    return Availability(lambda r: [i for i, first, last in merged if first <= r <= last], known_by)
+    availability_id = sha256(repr(merged).encode()).hexdigest()[:16]
+    return Availability(
+        lambda r: [i for i, first, last in merged if first <= r <= last], availability_id
+    )
 
 
 def _merged(rows: list[_Row]) -> list[_Row]:
-    """Return the spans of one client, in order, without those that overlap or touch."""
+    """Join the spans of one client that overlap or touch."""
     spans = [rows[0]]
     for client, first, last in rows[1:]:
         _, begun, until = spans[-1]
@@ -135,7 +137,7 @@ COLUMNS = ("client", "from", "to")
 
 
 def _rows(path: Path, N: int) -> Iterator[_Row]:
-    """Read a table of who is there when; both rounds are included, and an empty `to` is no end."""
+    """Read a table of availability; both rounds are inclusive, an empty `to` means no end."""
     try:
         lines = [*csv.reader(path.read_text(encoding="utf-8-sig").splitlines())]
     except FileNotFoundError:
@@ -157,7 +159,7 @@ def _rows(path: Path, N: int) -> Iterator[_Row]:
 
 def _row(where: str, header: list[str], line: list[str], N: int) -> _Row:
     if len(line) != len(header):
-        raise ValueError(f"{where} has {len(line)} columns, its header {len(header)}; mend it.")
+        raise ValueError(f"{where} has {len(line)} columns, its header {len(header)}; fix it.")
     cells = {name: cell.strip() for name, cell in zip(header, line, strict=True)}
     numbers = [cells[name] for name in COLUMNS if name != "to" or cells[name]]
     wrong = [cell for cell in numbers if not cell.removeprefix("-").isdecimal()]
@@ -174,10 +176,12 @@ def _row(where: str, header: list[str], line: list[str], N: int) -> _Row:
     return client, first, last
 
 
-def answering(asked: list[int], lost: float, seed: int, r: int, exchange: int) -> list[int]:
-    """Return those whose replies to an exchange arrive, where a share of them is lost."""
+def responding_clients(
+    clients: list[int], lost: float, seed: int, r: int, exchange: int
+) -> list[int]:
+    """Return the clients whose replies to an exchange arrive; a share of them is lost."""
     if not lost:
-        return asked
+        return clients
     draw = stream(seed, LOST, r, exchange)
-    u = torch.rand(len(asked), generator=draw, dtype=torch.float64).tolist()
-    return [i for i, u_i in zip(asked, u, strict=True) if u_i >= lost]
+    u = torch.rand(len(clients), generator=draw, dtype=torch.float64).tolist()
+    return [i for i, u_i in zip(clients, u, strict=True) if u_i >= lost]

@@ -1,4 +1,4 @@
-"""Rows of memory, and of a temporary file, in which states of one form lie."""
+"""Rows of memory, and of a temporary file, that hold states of one form."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,14 +13,18 @@ from torch import Tensor
 
 from trimtab.core import State, leaves, map_leaves, nbytes
 
-_LINE = 64  # every tensor of a row begins at a multiple of 64 bytes
-_SLAB = 1 << 26  # <= 64 MB are taken from the system at once
-_ROWS = 512  # they are for <= 512 states
+# Every tensor begins at a multiple of 64 bytes: the cache line of x86 and most ARM processors, and
+# the width of AVX-512 loads, which then never cross a line.
+_CACHE_LINE = 64
+# A block of rows has at most 64 MB and 512 rows: enough that blocks are few, and little enough that
+# a simulation with few or small states does not reserve memory that it never uses.
+_BLOCK_BYTES = 1 << 26
+_BLOCK_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRow:
-    """Where a state lies on disk."""
+    """The place of a state on disk."""
 
     file: "DiskRows"
     number: int
@@ -31,13 +35,13 @@ class DiskRow:
         return self.file.get(self.number)
 
     def free(self) -> None:
-        """Let another state lie here."""
+        """Make the row available for another state."""
         self.file.spare.append(self.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryRow:
-    """Where a state lies in memory, and how many bytes it takes there."""
+    """The place of a state in memory."""
 
     rows: "MemoryRows"
     state: State
@@ -45,11 +49,11 @@ class MemoryRow:
     at: tuple[int, ...]  # the addresses of its tensors
 
     def read(self) -> State:
-        """Return the state itself."""
+        """Return the state itself, not a copy."""
         return self.state
 
     def free(self) -> None:
-        """Let another state lie here."""
+        """Make the row available for another state."""
         self.rows.spare.append(self)
 
 
@@ -57,10 +61,10 @@ Place = DiskRow | MemoryRow
 
 
 class MemoryRows:
-    """Rows of memory for states of one form; those that are spare are used again.
+    """Rows of memory for states of one form; free rows are reused.
 
-    Many are taken at once. One by one they would lie between the vectors that come and go in a
-    round, and the heap would grow to several times what they take.
+    They are allocated in blocks. One by one they would lie between the temporary vectors of a
+    round, and the heap would grow to several times their size.
     """
 
     def __init__(self, state: State) -> None:
@@ -69,7 +73,7 @@ class MemoryRows:
         self._rows: Iterator[State] = iter(())
 
     def take(self, count: int) -> list[MemoryRow]:
-        """Return rows that nobody uses."""
+        """Return free rows, new ones where too few are spare."""
         kept = max(0, len(self.spare) - count)
         taken, self.spare[kept:] = self.spare[kept:], []
         return taken + [self._new() for _ in range(count - len(taken))]
@@ -77,25 +81,25 @@ class MemoryRows:
     def _new(self) -> MemoryRow:
         state = next(self._rows, None)
         if state is None:
-            self._rows = self._slab()
+            self._rows = self._block()
             state = next(self._rows)
         return MemoryRow(self, state, self.size, tuple(leaf.data_ptr() for leaf in leaves(state)))
 
-    def _slab(self) -> Iterator[State]:
-        """Return the rows of a new slab, cut when they are taken."""
+    def _block(self) -> Iterator[State]:
+        """Allocate a block and return its rows, which are cut on demand."""
         if any(leaf.device.type != "cpu" for leaf in leaves(self.like)):
             return iter([map_leaves(lambda leaf: leaf.new_empty(leaf.shape), self.like)])
         size = _row_bytes(self.like)
-        rows = max(1, min(_ROWS, _SLAB // max(1, size)))
-        slab = torch.empty(rows, size, dtype=torch.uint8)
-        return (_cut(slab[row], self.like) for row in range(rows))
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, size)))
+        block = torch.empty(rows, size, dtype=torch.uint8)
+        return (_cut(block[row], self.like) for row in range(rows))
 
 
 class DiskRows:
-    """Rows of a temporary file for states of one form; those that are spare are used again.
+    """Rows of a temporary file for states of one form; free rows are reused.
 
-    It is read and written, not mapped: the pages of a mapping count as memory of the process, and
-    a full disk would kill it.
+    The file is read and written, not mapped: the pages of a mapping count as memory of the process,
+    and a full disk would kill it.
     """
 
     def __init__(self, state: State) -> None:
@@ -103,16 +107,16 @@ class DiskRows:
         self.rows = 0
         self.spare: list[int] = []
         self._file: Any = TemporaryFile(prefix="trimtab-states-", buffering=0)  # noqa: SIM115
-        self._lock = Lock()  # of the position in the file; executors read from several threads
+        self._lock = Lock()  # Threads share the position in the file.
         finalize(self, self._file.close)
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
+        """Bytes of the file."""
         return os.fstat(self._file.fileno()).st_size
 
     def put(self, state: State) -> DiskRow:
-        """Write a state; return where it lies."""
+        """Write a state and return its place."""
         data = torch.empty(self.row, dtype=torch.uint8)
         map_leaves(Tensor.copy_, _cut(data, self.like), state)
         number = self.spare[-1] if self.spare else self.rows
@@ -130,13 +134,13 @@ class DiskRows:
         return DiskRow(self, number)
 
     def get(self, number: int) -> State:
-        """Read a state."""
+        """Read the state in a row."""
         data = torch.empty(self.row, dtype=torch.uint8)
         self._transfer(self._file.readinto, number, data)
         return map_leaves(lambda part, leaf: part.to(leaf.device), _cut(data, self.like), self.like)
 
     def _transfer(self, some: Callable[[memoryview], int], number: int, data: Tensor) -> None:
-        """Read or write a row; the system may take several calls for it."""
+        """Read or write a row. The operating system may transfer only a part of it per call."""
         rest = data.numpy().data
         with self._lock:
             self._file.seek(number * self.row)
@@ -148,7 +152,7 @@ class DiskRows:
 
 
 def form_of(state: State) -> Any:
-    """Return what states that fit the same rows have in common."""
+    """Return a key that is equal for states that fit the same rows."""
     if isinstance(state, Tensor):
         return state.shape, state.dtype, state.device
     if isinstance(state, tuple):
@@ -166,7 +170,7 @@ def _row_bytes(like: State) -> int:
 
 
 def _padded(leaf: Tensor) -> int:
-    return -(-leaf.numel() * leaf.element_size() // _LINE) * _LINE
+    return -(-leaf.numel() * leaf.element_size() // _CACHE_LINE) * _CACHE_LINE
 
 
 def _cut(row: Tensor, like: State) -> State:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from trimtab.core import Algorithm, Gradient, Vector
 from trimtab.problems.supervised.evaluation import weighted_mean
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.simulation import Round, simulate
+from trimtab.simulation import Round, Rounds, Simulation
 from trimtab.simulation.executors import Executor
 from trimtab.studies.split import Look, Measured
 
@@ -37,7 +36,7 @@ def local(measured: Measured) -> Measured | None:
     if not isinstance(problem, Supervised):
         return None
     alone = Alone(problem, measured.look)
-    return Measured(alone, alone.look, measured.split, alone.evaluate, run_alone)
+    return Measured(alone, alone.look, measured.split, alone.evaluate, AloneSimulation)
 
 
 @dataclass(frozen=True)
@@ -89,16 +88,16 @@ class Alone:
 class AloneSimulation(Iterator[Round]):
     """One simulation for each client, which is alone in it; a round is a round of all of them.
 
-    x: where all of them start, or a row for each.
+    Only seed and x of the rounds count: all clients learn in each. x is where all of them start, or
+    a row for each.
     """
 
-    def __init__(self, algorithm: Algorithm, alone: Alone, seed: int, x: Vector | None) -> None:
+    def __init__(self, algorithm: Algorithm, alone: Alone, rounds: Rounds) -> None:
+        seed, x = rounds.seed, rounds.x
         start = alone.x0(seed) if x is None else x.expand(alone.N, alone.d)
         self.r, self.server = 0, _Server(start)
-        self.simulations = [
-            simulate(algorithm, alone.problem, available=_only(i), seed=seed, x=start[i])
-            for i in range(alone.N)
-        ]
+        each = [Rounds(available=_only(i), seed=seed, x=start[i]) for i in range(alone.N)]
+        self.simulations = [Simulation(algorithm, alone.problem, own) for own in each]
 
     @property
     def runs_on(self) -> Executor:
@@ -141,13 +140,6 @@ class _Server:
 
 def _only(client: int) -> Callable[[int], list[int]]:
     return lambda r: [client]
-
-
-def run_alone(
-    algorithm: Algorithm, problem: Any, *, seed: int = 0, x: Vector | None = None, **others: Any
-) -> AloneSimulation:
-    """Return the rounds of clients that learn alone; all learn in each, whoever is sampled."""
-    return AloneSimulation(algorithm, problem, seed, x)
 
 
 BASELINES = {"local": local, "pooled": pooled}

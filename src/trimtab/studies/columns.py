@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimtab.core.human import human, human_bytes
+from trimtab.core.display import format_bytes, format_number
 from trimtab.studies.entry import Entry
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def _interval(entry: Entry) -> str:
 
 
 def _bytes(entry: Entry) -> str:
-    return "-" if entry.bytes is None else human_bytes(entry.bytes)
+    return "-" if entry.bytes is None else format_bytes(entry.bytes)
 
 
 def _work(entry: Entry) -> str:
-    return "-" if entry.work is None else human(entry.work).strip()
+    return "-" if entry.work is None else format_number(entry.work).strip()
 
 
 def _seconds(entry: Entry) -> str:

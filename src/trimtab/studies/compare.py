@@ -13,9 +13,10 @@ from trimtab._files import Lock, read_json, write_json
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY
+from trimtab.problems.metrics import ACCURACY
 from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem
+from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
 from trimtab.studies.budget import Clock, Deadline, check_budget
@@ -111,19 +112,14 @@ def compare(
         name=name or type(problem).__name__.lower(),
         target=target,
         K=K,
-        S=S,
         R=R,
-        seed=seed,
+        rounds=Rounds(S=S, seed=seed, x=x, lost=lost, slow=slow, available=available),
         base=base,
         metric=metric,
         eta_g=eta_g,
         prefer=prefer,
         split=split,
         baselines=baselines,
-        x=x,
-        slow=slow,
-        lost=lost,
-        available=available,
         prior=prior,
     )
     described = question.to_json(None if cluster else jobs) if jobs > 1 or cluster else None

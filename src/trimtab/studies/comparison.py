@@ -32,8 +32,8 @@ class About:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "About":
-        """Read it; folders of version 0.1.0 have none."""
-        tuples = {name: tuple(content.get(name, ())) for name in ("seeds", "notes")}
+        """Read what `to_json` wrote."""
+        tuples = {name: tuple(content[name]) for name in ("seeds", "notes")}
         return cls(**content | tuples)
 
 
@@ -49,7 +49,7 @@ class Comparison:
     page: Path | None = None
     about: About = field(default_factory=lambda: About())
     chosen: Chosen | None = None  # the model that a run leaves
-    population: Population | None = None  # who the clients are; folders of 0.1.0 do not say
+    population: Population | None = None  # who the clients are
 
     @property
     def metric(self) -> str:
@@ -124,9 +124,9 @@ def read_comparison(folder: Path) -> Comparison:
     outcome = content["outcome"]
     goal = Goal.from_json(outcome)
     entries = [Entry.from_record(entry) for entry in outcome["entries"]]
-    about = About.from_json(outcome.get("about", {}))
+    about = About.from_json(outcome["about"])
     name = content["settings"]["problem"]
     result = Comparison(name, goal, entries, outcome["advice"], folder, about=about)
-    if outcome.get("population") is not None:
+    if outcome["population"] is not None:
         result.population = Population.from_json(outcome["population"])
     return result

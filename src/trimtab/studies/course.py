@@ -143,10 +143,10 @@ class Course:
         else:
             yield from winner.advance(horizon, self.goal.without_target())
         if winner.rounds and not winner.diverged and not lacks:
-            begin = study.options["x"]
+            begin, seed = study.rounds.x, study.rounds.seed
             here = lane.measured or study.measured
-            x0 = here.problem.x0(study.seed) if begin is None else begin
-            start = moved(x0.reshape(-1), study.seed).view(x0.shape)
+            x0 = here.problem.x0(seed) if begin is None else begin
+            start = moved(x0.reshape(-1), seed).view(x0.shape)
             second = study.trial(lane, winner.algorithm, self._stem("again"), x=start)
             yield from repeat(second, winner, self.goal)
             study.leave([winner, second])
@@ -176,7 +176,7 @@ class Course:
         """Run the winner with each seed until its target; the first one to the common length."""
         study, winner = self.study, self.winner
         if count == 1:
-            return [self._seed_run(study.seed, winner)]
+            return [self._seed_run(study.rounds.seed, winner)]
         runs: list[SeedRun] = []
         for seed in study.reported(count):
             if runs and self.clock.passed():

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from trimtab._files import plain
-from trimtab.algorithms.registry import NAMES, Kind, kind
+from trimtab.algorithms.registry import Kind, kind
 from trimtab.core.hyper import settings_of, step_size
 from trimtab.studies.cost import Cost, cost_of
 from trimtab.studies.fragility import Again
@@ -44,7 +44,7 @@ class SeedRun:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "SeedRun":
         """Read what `asdict` wrote."""
-        costs = {name: record.get(name) for name in ("cost", "nearly")}
+        costs = {name: record[name] for name in ("cost", "nearly")}
         read = {name: None if cost is None else Cost(**cost) for name, cost in costs.items()}
         return cls(**record | read)
 
@@ -123,25 +123,19 @@ class Entry:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Entry":
-        """Read what a folder keeps; what folders of version 0.1.0 lack is filled in."""
-        again, tried, curve = (record.get(name) for name in ("again", "tried", "curve"))
+        """Read what `to_record` wrote."""
+        again, interval = record["again"], record["interval"]
         built = {"again", "tried", "searched", "curve", "runs", "interval"}
         plainly = {f.name for f in fields(cls)} - built
-        interval = record.get("interval")
-        entry = cls(
-            **{name: record[name] for name in plainly if name in record},
+        return cls(
+            **{name: record[name] for name in plainly},
             again=None if again is None else Again(**again),
             interval=None if interval is None else (interval[0], interval[1]),
-            runs=[SeedRun.from_json(run) for run in record.get("runs", ())],
-            tried=[Candidate(**candidate) for candidate in tried or ()],
-            searched=[Candidate(**candidate) for candidate in record.get("searched", ())],
-            curve=[RoundLine.from_json(line) for line in curve or ()],
+            runs=[SeedRun.from_json(run) for run in record["runs"]],
+            tried=[Candidate(**candidate) for candidate in record["tried"]],
+            searched=[Candidate(**candidate) for candidate in record["searched"]],
+            curve=[RoundLine.from_json(line) for line in record["curve"]],
         )
-        base, _, number = entry.name.partition("#")
-        if not entry.shown and base in NAMES:
-            known = kind(base)
-            entry.shown, entry.colour, entry.step = shown(known, number), known.colour, known.step
-        return entry
 
 
 def shown(chosen: Kind, number: str = "") -> str:

@@ -55,7 +55,7 @@ def repeat(again: Trial, winner: Trial, goal: Goal) -> Iterator[RoundDone]:
 def judge(winner: Lines, again: Lines, goal: Goal, diverged: bool = False) -> Again:
     """Compare the rounds of a run with those of its repetition.
 
-    >>> from trimtab.problems.metric import ACCURACY
+    >>> from trimtab.problems.metrics import ACCURACY
     >>> lines = [RoundLine(r, metrics={"accuracy": r / 100}) for r in range(1, 41)]
     >>> later = [RoundLine(r, metrics={"accuracy": (r - 4) / 100}) for r in range(1, 45)]
     >>> judge(lines, lines, Goal(ACCURACY, 0.3)).fragile

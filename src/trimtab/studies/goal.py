@@ -9,7 +9,7 @@ from typing import Any
 from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
+from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem, metric_of
 from trimtab.studies.cost import Unit, spent, unit_of
 from trimtab.studies.record import RoundLine
@@ -19,7 +19,7 @@ from trimtab.studies.record import RoundLine
 class Goal:
     """A metric at or beyond the target.
 
-    >>> from trimtab.problems.metric import LOSS
+    >>> from trimtab.problems.metrics import LOSS
     >>> Goal(ACCURACY, 0.9).reached({"accuracy": 0.91}), Goal(LOSS, 0.1).reached({"loss": 0.2})
     (True, False)
     """
@@ -46,12 +46,9 @@ class Goal:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Goal":
-        """Read it; folders of version 0.1.0 say neither the range nor what was preferred."""
-        metric = Metric(record["metric"], higher=record["metric"] != LOSS.name)
-        if "range" in record:
-            metric = Metric(**{end: v for end, v in record["range"].items() if v is not None})
-        unit = unit_of(record.get("prefer", "rounds"))
-        return cls(metric, record["target"], unit, record.get("slack", 0.0))
+        """Read what `to_json` wrote."""
+        metric = Metric(**{end: v for end, v in record["range"].items() if v is not None})
+        return cls(metric, record["target"], unit_of(record["prefer"]), record["slack"])
 
     def without_target(self) -> "Goal":
         """Return the goal of whoever runs on."""

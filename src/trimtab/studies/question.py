@@ -9,11 +9,10 @@ from typing import Any
 from safetensors.torch import load, save
 
 from trimtab.algorithms.registry import decode, encode, kind
-from trimtab.core import Vector
 from trimtab.errors import BadArgument
 from trimtab.problems.loading import anywhere
 from trimtab.problems.problem import Problem
-from trimtab.simulation.sampling import Available
+from trimtab.simulation import Rounds
 from trimtab.studies.cost import unit_of
 from trimtab.studies.goal import goal_of
 from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
@@ -34,25 +33,20 @@ class Question:
     name: str
     target: float | None
     K: LocalSteps
-    S: int | float | None
     R: int
-    seed: int
+    rounds: Rounds
     base: Any
     metric: str | None
     eta_g: float | None
     prefer: str
     split: float | None
     baselines: bool
-    x: Vector | None
-    slow: float
-    lost: float
-    available: Available
     prior: Prior | None = None
 
     def study(self, folder: Path | None, resume: bool) -> Study:
         """Return the study: the problem split, the goal, a lane for each algorithm."""
         problem = self.problem.made[0] if isinstance(self.problem, Recipe) else self.problem
-        measured = held_out(problem, self.split, self.seed, self.metric)
+        measured = held_out(problem, self.split, self.rounds.seed, self.metric)
         goal = replace(goal_of(measured.problem, self.target), unit=unit_of(self.prefer))
         given = {"base": self.base, "eta_g": self.eta_g}
         return Study(
@@ -64,14 +58,7 @@ class Question:
                 *(baseline_lanes(measured, self.K) if self.baselines else ()),
             ],
             R=self.R,
-            options={
-                "S": self.S,
-                "x": self.x,
-                "slow": self.slow,
-                "lost": self.lost,
-                "available": self.available,
-            },
-            seed=self.seed,
+            rounds=self.rounds,
             folder=folder,
             resume=resume,
             prior=self.prior,
@@ -86,18 +73,16 @@ class Question:
         """
         if not isinstance(self.problem, Recipe):
             raise _only_here(jobs, "a problem", NAMED)
-        if callable(self.available):
+        if callable(self.rounds.available):
             raise _only_here(jobs, "a table of who is there", "the path of a CSV as {available}")
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         problem = asdict(self.problem) | {"spec": anywhere(self.problem.spec)}
-        x = None if self.x is None else b64encode(save({"x": self.x.contiguous()})).decode()
         return plain | {
             "problem": problem | {"data": _path(self.problem.data)},
             "algorithms": [_described(algorithm, jobs) for algorithm in self.algorithms],
             "K": encode(self.K),
             "base": encode(self.base),
-            "x": x,
-            "available": _path(self.available),
+            "rounds": _rounds_to_json(self.rounds),
             "prior": None if self.prior is None else self.prior.to_json(),
         }
 
@@ -106,16 +91,27 @@ class Question:
         """Return what `to_json` described."""
         problem = described["problem"]
         data = None if problem["data"] is None else Path(problem["data"])
-        x, prior = described["x"], described["prior"]
+        prior = described["prior"]
         made = {
             "problem": Recipe(**problem | {"data": data}),
             "algorithms": [decode(algorithm) for algorithm in described["algorithms"]],
             "K": decode(described["K"]),
             "base": decode(described["base"]),
-            "x": None if x is None else load(b64decode(x))["x"],
+            "rounds": _rounds_from_json(described["rounds"]),
             "prior": None if prior is None else Prior.from_json(prior),
         }
         return cls(**described | made)
+
+
+def _rounds_to_json(rounds: Rounds) -> dict[str, Any]:
+    given = {f.name: getattr(rounds, f.name) for f in fields(rounds)}
+    x = None if rounds.x is None else b64encode(save({"x": rounds.x.contiguous()})).decode()
+    return given | {"x": x, "available": _path(rounds.available)}
+
+
+def _rounds_from_json(described: dict[str, Any]) -> Rounds:
+    x = described["x"]
+    return Rounds(**described | {"x": None if x is None else load(b64decode(x))["x"]})
 
 
 def _path(path: Any) -> str | None:
@@ -128,7 +124,7 @@ def _described(algorithm: Any, jobs: int | None) -> Any:
         return anywhere(algorithm)
     if isinstance(algorithm, type):
         known = kind(algorithm)
-        if not known.origin:
+        if not known.source:
             return known.name
     else:
         try:

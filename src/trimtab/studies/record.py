@@ -25,12 +25,12 @@ from trimtab._files import (
     LOCK,
     Lock,
     append_line,
+    atomic_write,
     plain,
     read_json,
     read_lines,
-    whole,
+    write_file,
     write_json,
-    write_whole,
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
@@ -68,8 +68,8 @@ class RoundLine:
     spread: float | None = None
     cosine: float | None = None
     clients: int = 0
-    exchanges: int = 0  # 0 in files of version 0.1.0, which did not count them
-    work: int = 0  # the sample gradients at clients; 0 in files of version 0.1.0
+    exchanges: int = 0
+    work: int = 0  # the sample gradients at clients
     metrics: dict[str, float | None] = field(default_factory=dict)
 
     @classmethod
@@ -113,7 +113,7 @@ class Record:
             lines = read_lines(path)
             kept = "".join(json.dumps(line) + "\n" for line in lines)
             if path.exists() and path.read_text(encoding="utf-8") != kept:
-                write_whole(path, kept)  # without the line that a crash has cut off
+                write_file(path, kept)  # without the line that a crash has cut off
             self.look_again()
 
     @property
@@ -199,7 +199,7 @@ def _start_folder(path: Path, kind: str, settings: dict[str, Any]) -> None:
 
 def _check_version(folder: Path, saved: dict[str, Any]) -> None:
     """Refuse to go on with numbers of another kind."""
-    if saved.get("results", 1) != RESULTS or saved.get("format") != FORMAT:
+    if saved.get("results") != RESULTS or saved.get("format") != FORMAT:
         raise BadArgument(
             "out",
             "{folder} was written by trimtab {theirs}, whose numbers are not those of this one, "
@@ -262,7 +262,7 @@ def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
 
 def write_model(path: Path, tensors: dict[str, torch.Tensor], r: int) -> None:
     """Write the model of a round whole."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         save_file(tensors, part, metadata={"r": str(r)})
 
 

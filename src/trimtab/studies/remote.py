@@ -14,7 +14,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any, cast
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.cluster import engine
 from trimtab.studies.workers import Helper, Inbox, Job, Message, Start
 
@@ -56,7 +56,7 @@ class RemoteHelper:
             for reference in told:
                 message = self.ray.get(reference)
                 for name, content in message.pop("files", {}).items():
-                    write_whole(self.folder / label / name, content)
+                    write_file(self.folder / label / name, content)
                 if message:
                     self.inbox.put((self, message))
         except Exception:  # Whatever it is, the driver runs the stage itself, and meets it too.
@@ -104,7 +104,7 @@ class LaneActor:
         if not jobs.has(job):
             rmtree(lane, ignore_errors=True)
             for name, content in files.items():
-                write_whole(lane / name, content)
+                write_file(lane / name, content)
         known, sent = _digests(_read(lane)), monotonic()
         for message in jobs.run(job):
             if "done" not in message and monotonic() < sent + SEND_EVERY:

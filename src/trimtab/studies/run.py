@@ -15,7 +15,7 @@ from trimtab.problems.notes import notes
 from trimtab.problems.per_client import per_client
 from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem, judged_by
-from trimtab.simulation import Executor, cohort_size, simulate
+from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.chosen import Chosen, Split, Stopped
 from trimtab.studies.comparison import About, Comparison
@@ -23,7 +23,7 @@ from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, goal_of, round_count
 from trimtab.studies.record import Record, how_computed, make_way
-from trimtab.studies.start import digest, known_by, read_model
+from trimtab.studies.start import digest, read_model, recorded_settings
 from trimtab.studies.trial import Trial
 
 SPLIT = 0.1  # the share of each client's rows that stopping and choosing look at
@@ -71,25 +71,27 @@ def run(
     problem, held_out = _split(problem, split, patience is not None or save == "best", seed)
     validate = None if held_out == "none" else capabilities(problem).validate
     goal = goal_of(problem, target)
-    start = None if init is None else read_model(init, problem)
+    rounds = Rounds(
+        S=S,
+        seed=seed,
+        x=None if init is None else read_model(init, problem),
+        lost=lost,
+        slow=slow,
+        executor="auto" if executor is None else executor,
+        available=available,
+    )
     besides = {  # settings of which most runs have none
         "metric": metric,
         "init": None if init is None else digest(init),
         "split": None if held_out == "none" else held_out,
-        "slow": slow or None,
-        "lost": lost or None,
-        "available": known_by(available, problem.N),
         "shards": None if executor is None else executor.facts().get("shards"),
     }
     settings = {
-        **{"problem": name, "seed": seed},
-        **{"S": cohort_size(S, problem.N), "algorithm": repr(algorithm)},
+        **{"problem": name, "algorithm": repr(algorithm)},
+        **recorded_settings(rounds, problem.N),
         **{what: value for what, value in besides.items() if value is not None},
     }
-    options: dict[str, Any] = {"S": S, "seed": seed, "x": start}
-    options |= {"slow": slow, "lost": lost, "available": available}
-    options |= {} if executor is None else {"executor": executor}
-    simulate(algorithm, problem, **options)  # refuses what cannot run before anything is written
+    Simulation(algorithm, problem, rounds)  # refuses what cannot run before anything is written
     if force:
         make_way(out, resume)
     with Lock(out):
@@ -99,10 +101,10 @@ def run(
             algorithm,
             problem,
             record,
+            rounds,
             label=kind(algorithm).name,
             keep_best=save != "last",
             measure=validate,
-            **options,
         )
         yield from trial.advance(R, goal, patience)
         trial.save()

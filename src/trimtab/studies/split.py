@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trimtab.core import Vector
+from trimtab.core import Algorithm, Vector
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.notes import notes
 from trimtab.problems.problem import Problem, judged_by
-from trimtab.simulation import simulate
+from trimtab.simulation import Rounds, Simulation
 from trimtab.studies.chosen import Split
 from trimtab.studies.goal import Goal
 from trimtab.studies.statistics import NORMAL
@@ -41,7 +41,7 @@ class Measured:
     look: Look
     split: Split
     evaluate: Look
-    simulation: Callable[..., Any] = simulate
+    simulation: Callable[[Algorithm, Any, Rounds], Any] = Simulation
     on_the_end: bool = False  # whether what is kept for the end decides, though it need not
 
     @property

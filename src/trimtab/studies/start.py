@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +14,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
+from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.sampling import FUNCTION, Available, availability
 
 
@@ -34,12 +36,23 @@ def digest(path: Path) -> str:
     return f"{path.name} sha256:{sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
-def known_by(available: Available, N: int) -> str | None:
-    """Return what tells one table of who is there from another, for the settings."""
+def recorded_settings(rounds: Rounds, N: int) -> dict[str, Any]:
+    """Return the settings that a record holds; slow, lost and available only where given."""
+    few = {
+        "slow": rounds.slow or None,
+        "lost": rounds.lost or None,
+        "available": _availability_id(rounds.available, N),
+    }
+    settings = {"seed": rounds.seed, "S": cohort_size(rounds.S, N)}
+    return settings | {name: value for name, value in few.items() if value is not None}
+
+
+def _availability_id(available: Available, N: int) -> str | None:
+    """Return what tells one table of who is there from another."""
     there = availability(available, N)
-    if there is None or there.known_by == FUNCTION:
+    if there is None or there.availability_id == FUNCTION:
         return None if there is None else FUNCTION
-    return f"{Path(str(available)).name} {there.known_by}"
+    return f"{Path(str(available)).name} {there.availability_id}"
 
 
 def read_model(path: Path, problem: Problem) -> Vector:

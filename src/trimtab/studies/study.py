@@ -10,7 +10,7 @@ from trimtab._files import read_json, write_json
 from trimtab.core import Algorithm, Vector
 from trimtab.errors import BadArgument
 from trimtab.problems.hashing import hashed_tensors
-from trimtab.simulation import cohort_size
+from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import TIMED_STEP, sample_gradients
 from trimtab.studies.cost import spent
@@ -22,7 +22,7 @@ from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, open_folder
 from trimtab.studies.space import Point
 from trimtab.studies.split import Measured
-from trimtab.studies.start import known_by
+from trimtab.studies.start import recorded_settings
 from trimtab.studies.trial import Trial
 
 SEEDS = (5, 3)  # as many are reported where they fit the budget, else the fewer
@@ -37,8 +37,7 @@ class Study:
     goal: Goal
     lanes: list[Lane]
     R: int
-    options: dict[str, Any]  # of every simulation
-    seed: int
+    rounds: Rounds
     folder: Path | None
     resume: bool
     prior: Prior | None = None  # what a diagnosis expects
@@ -61,7 +60,7 @@ class Study:
     def keeps_cores_busy(self) -> bool:
         """Whether one simulation uses all cores, and has bits that depend on how many there are."""
         problem = self.measured.problem
-        return choose(problem, cohort_size(self.options["S"], problem.N)).threads == "all"
+        return choose(problem, cohort_size(self.rounds.S, problem.N)).threads == "all"
 
     def set_budget(
         self, minutes: float | None, budget: float | None
@@ -94,8 +93,8 @@ class Study:
         return found
 
     def _in_memory(self, algorithm: Algorithm) -> Trial:
-        here, options = self.measured, self.options | {"seed": self.seed}
-        return Trial(algorithm, here.problem, Record(None, {}), measure=here.look, **options)
+        here, record = self.measured, Record(None, {})
+        return Trial(algorithm, here.problem, record, self.rounds, measure=here.look)
 
     def trial(
         self,
@@ -114,17 +113,22 @@ class Study:
         there = folder is not None and (folder / "run.json").exists()
         problem = None if there else self.measured.problem
         record = Record(folder, settings, problem=problem, resume=self.resume)
-        given = self.options if lane.measured is None else {"x": self.options["x"]}
-        options = given | {"seed": self.seed if seed is None else seed}
+        # A baseline has a problem with other clients, of which all take part.
+        rounds = self.rounds if lane.measured is None else Rounds(x=self.rounds.x)
+        rounds = replace(
+            rounds,
+            seed=self.rounds.seed if seed is None else seed,
+            x=rounds.x if x is None else x,
+        )
         return Trial(
             algorithm,
             here.problem,
             record,
+            rounds,
             label=lane.label,
             keep_best=True,
             measure=here.look,
             simulation=here.simulation,
-            **options | ({} if x is None else {"x": x}),
         )
 
     def leave(self, trials: Iterable[Trial]) -> None:
@@ -149,7 +153,8 @@ class Study:
 
     def reported(self, count: int) -> tuple[int, ...]:
         """Return the seeds that are reported: those after the search's, or its own if one."""
-        return (self.seed,) if count == 1 else tuple(self.seed + 1 + j for j in range(count))
+        first = self.rounds.seed
+        return (first,) if count == 1 else tuple(first + 1 + j for j in range(count))
 
     def affordable_seeds(self, winners: dict[str, Trial]) -> int:
         """Return how many seeds fit the budget of every lane."""
@@ -160,14 +165,10 @@ class Study:
 
     def at_start(self) -> dict[str, float]:
         """Return what is measured before the first round."""
-        begin = self.options["x"]
-        return self.measured.look(self.measured.problem.x0(self.seed) if begin is None else begin)
+        x, seed = self.rounds.x, self.rounds.seed
+        return self.measured.look(self.measured.problem.x0(seed) if x is None else x)
 
     def _settings(self) -> dict[str, Any]:
-        S = cohort_size(self.options["S"], self.measured.problem.N)
-        settings: dict[str, Any] = {"problem": self.name, "seed": self.seed, "S": S}
-        besides = {name: self.options[name] for name in ("slow", "lost") if self.options[name]}
-        there = known_by(self.options["available"], self.measured.problem.N)
-        besides |= {} if there is None else {"available": there}
-        begin = self.options["x"]
-        return settings | besides | ({} if begin is None else {"x": hashed_tensors([begin])})
+        rounds = self.rounds
+        settings = {"problem": self.name} | recorded_settings(rounds, self.measured.problem.N)
+        return settings | ({} if rounds.x is None else {"x": hashed_tensors([rounds.x])})

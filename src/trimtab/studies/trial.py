@@ -15,7 +15,7 @@ from trimtab.core.hyper import at
 from trimtab.errors import Diverged
 from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
-from trimtab.simulation import Round, Simulation, simulate
+from trimtab.simulation import Round, Rounds, Simulation
 from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import Record, RoundLine, model_round, write_model
@@ -32,18 +32,18 @@ class Trial:
         algorithm: Algorithm,
         problem: Problem,
         record: Record,
+        settings: Rounds,
         *,
         label: str = "",
         save_every: float = SAVE_EVERY,
         keep_best: bool = False,
         measure: Callable[[Vector], dict[str, float]] | None = None,
-        simulation: Callable[..., Any] = simulate,
-        **options: Any,
+        simulation: Callable[[Algorithm, Any, Rounds], Any] = Simulation,
     ) -> None:
         self.algorithm, self.problem, self.record = algorithm, problem, record
         self.label, self.save_every, self.keep_best = label, save_every, keep_best
         self.measure = measure  # what rounds are judged by; None: the problem's evaluate
-        self.simulation, self.options = simulation, options
+        self.simulation, self.settings = simulation, settings
         self.diverged: Diverged | None = None
         self.dropped: int | None = None  # the round at which a race gave it up
         self._sim: Simulation | None = None
@@ -68,12 +68,18 @@ class Trial:
             path, done = self.record.checkpoint, len(self.rounds)
             sim = None
             if path is not None and path.exists():
-                there, by = (self.options.get(name) for name in ("available", "executor"))
+                given = self.settings
                 sim = Simulation.load(
-                    path, self.algorithm, self.problem, executor=by, available=there
+                    path,
+                    self.algorithm,
+                    self.problem,
+                    # Where none was chosen, the executor of the checkpoint gives the same bits.
+                    executor=None if given.executor == "auto" else given.executor,
+                    memory=given.memory,
+                    available=given.available,
                 )
             if sim is None or sim.r > done:
-                sim = self.simulation(self.algorithm, self.problem, **self.options)
+                sim = self.simulation(self.algorithm, self.problem, self.settings)
             self._sim = sim
         while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits once more
             next(self._sim)
@@ -161,7 +167,7 @@ class Trial:
 
     def x_after(self, r: int) -> Vector:
         """Return x after a round that was not kept before an interruption: it is run once more."""
-        again = self.simulation(self.algorithm, self.problem, **self.options)
+        again = self.simulation(self.algorithm, self.problem, self.settings)
         *_, last = islice(again, r)
         x: Vector = last.x
         return x

@@ -4,23 +4,18 @@ The comparison then goes through the same stage itself and finds its rounds on d
 number depends on how many processes there are. What travels are names, settings and rounds.
 """
 
-import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 
-from trimtab import _guard
 from trimtab._files import Lock, plain
+from trimtab._processes import Child, json_lines
 from trimtab.algorithms.registry import decode
 from trimtab.compute.kernel.library import CORES_VARIABLE, cores
 from trimtab.core.task import Note
@@ -46,53 +41,40 @@ class Worker:
     """One process; it ends when this one does, however that is."""
 
     def __init__(self, setup: Message, inbox: "Inbox", share: int, lock: Lock) -> None:
-        command = [sys.executable, "-P", _guard.__file__, str(os.getpid())]
         self.job: Job | None = None
         self.ended = "a process of the comparison ended"
-        self.process = subprocess.Popen(
-            [*command, "trimtab.studies.worker:main"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, CORES_VARIABLE: str(share)},
-            start_new_session=True,  # Ctrl-C is for the comparison to hear
+        self.child = Child(
+            "a worker of the comparison",
+            "trimtab.studies.worker:main",
+            [],
+            environment={CORES_VARIABLE: str(share)},
+            piped=True,
             pass_fds=(lock.fileno(),),  # the folder stays locked until the last worker has ended
         )
-        Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        self.child.start()
+        Thread(target=self._listen, args=(self.child.stdout, inbox), daemon=True).start()
         self.send(setup)
 
     def send(self, message: Message) -> None:
         """Tell the process something; one that has ended is noticed when it is listened to."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(plain(message)).encode() + b"\n")
-            self.process.stdin.flush()
+        self.child.send(plain(message))
 
-    def _listen(self, inbox: "Inbox") -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith(b"\n"):  # The last line of a process that was killed may not.
-                inbox.put((self, json.loads(line)))
+    def _listen(self, pipe: IO[bytes], inbox: "Inbox") -> None:
+        for message in json_lines(pipe):
+            inbox.put((self, message))
         inbox.put((self, None))
 
     def ask_to_end(self) -> None:
         """Let the process save its work after the round it is in."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.terminate()
+        self.child.request_stop()
 
     def wait(self) -> None:
         """Wait for the end of the process."""
-        self.ended += f" with code {self.process.wait()}"
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
+        self.ended += f" with code {self.child.wait()}"
 
     def end(self) -> None:
         """End the process at once."""
-        self.process.kill()
-        self.process.wait()
+        self.child.kill()
 
 
 class Helper(Protocol):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.testing import _trials
+from trimtab.testing._trials import ContractError, first_line
 from trimtab.testing.contract import (
     CHECKS,
     accepts_chunks,
@@ -40,7 +41,6 @@ from trimtab.testing.controls import (
     keeps_what_it_sent,
     reaches_the_weighted_optimum,
 )
-from trimtab.testing.errors import ContractError, first_line
 
 __all__ = [
     "CHECKS",
@@ -73,7 +73,7 @@ __all__ = [
     "verdicts",
 ]
 
-SEED = 0  # what is drawn unless somebody asks for more
+SEED = 0  # the default of `verdicts`, and the seed of the check functions
 
 
 def check_algorithm(algorithm: Any) -> None:
@@ -83,7 +83,7 @@ def check_algorithm(algorithm: Any) -> None:
     >>> check_algorithm(FedAvg(eta_l=0.1, K=5))
     >>> check_algorithm(FedAvg)
     Traceback (most recent call last):
-    trimtab.testing.errors.ContractError: FedAvg: this is the class; pass an instance.
+    trimtab.testing._trials.ContractError: FedAvg: this is the class; pass an instance.
     """
     for check in CHECKS:
         check(algorithm, SEED)
@@ -92,7 +92,7 @@ def check_algorithm(algorithm: Any) -> None:
 def check_control_sums(algorithm: Any) -> None:
     """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
 
-    The server's state must have a `c`, and the client's must be c_i, whatever that stands for.
+    The server's state must have a field `c`, and the client's state must be c_i.
 
     >>> from trimtab import FedDyn
     >>> check_control_sums(FedDyn(eta_l=0.1, K=5, alpha=1.0))
@@ -104,8 +104,8 @@ def check_control_sums(algorithm: Any) -> None:
 def check_controls(algorithm: Any) -> None:
     """Raise ContractError unless the controls of a SCAFFOLD-like algorithm are right.
 
-    Besides what `check_control_sums` asks for, c_i must be after a round the mean of the client's
-    raw gradients, or its full gradient g(x) if `algorithm.option` is "I".
+    In addition to `check_control_sums`, c_i after a round must be the mean of the client's raw
+    gradients, or its full gradient g(x) if `algorithm.option` is "I".
 
     >>> from trimtab import Scaffold
     >>> check_controls(Scaffold(eta_l=0.1, K=5))
@@ -153,5 +153,5 @@ def _verdict(check: Callable[[Any, int], None], algorithm: Any, seed: int) -> Ve
         return Verdict(check.__name__, says, str(error))
     except Exception as error:
         what = f"{type(algorithm).__name__}: it fails ({type(error).__name__}: {first_line(error)})"
-        return Verdict(check.__name__, says, f"{what}; mend it.")
+        return Verdict(check.__name__, says, f"{what}; fix it.")
     return Verdict(check.__name__, says)

@@ -1,4 +1,7 @@
-"""Where `trimtab.testing` tries algorithms: small quadratics, and clients run by hand."""
+"""Small quadratics and recording clients on which `trimtab.testing` runs algorithms.
+
+Also the error of a broken rule: one sentence, what, where, and what to do.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +13,7 @@ from torch import Tensor
 
 from trimtab.compute.kernel import KernelResult
 from trimtab.core import Gradient, Program, State, Vector, leaves, map_leaves
-from trimtab.core.oracle import ClientOracle, draws_of_client, draws_of_server
+from trimtab.core.oracle import ClientOracle, client_random, server_random
 from trimtab.core.replies import Tally
 from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
@@ -19,16 +22,37 @@ N, D = 6, 4
 SOME = (1, 3, 5)  # a cohort of fewer clients than a vector has numbers, so that shapes differ
 
 
-class Still(Quadratic):
-    """Clients that want to stay wherever they are."""
+class ContractError(AssertionError):
+    """An algorithm breaks the contract; the sentence says what, where, and what to do."""
+
+
+def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
+    """Raise ContractError unless the rule holds.
+
+    algorithm: the algorithm, or its class, that the sentence names.
+    what: what is wrong.
+    advice: what to do about it.
+    """
+    if not holds:
+        name = getattr(algorithm, "__name__", type(algorithm).__name__)
+        raise ContractError(f"{name}: {what}; {advice}.")
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, as part of a sentence."""
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+class ZeroGradients(Quadratic):
+    """Clients whose gradients are zero everywhere."""
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return zero gradients."""
         return lambda y, k=None: torch.zeros_like(y)
 
 
-class Taped(Quadratic):
-    """Quadratics with a kernel of their own: it does what a tape says, on tensors."""
+class TracedQuadratic(Quadratic):
+    """Quadratics with a kernel that runs a tape on tensors."""
 
     kernel = "tensors"
 
@@ -96,12 +120,12 @@ def quadratic(
 
 
 def start(dtype: torch.dtype = torch.float64) -> Vector:
-    """Return the x where trials begin."""
+    """Return the initial x of all trials."""
     return torch.linspace(1, 2, D, dtype=dtype)
 
 
 class Clients:
-    """Clients by hand: in any order, alone or as one chunk; they note what passes by."""
+    """Clients in any order, alone or as one chunk, that record programs, messages and states."""
 
     def __init__(
         self,
@@ -115,7 +139,7 @@ class Clients:
     ) -> None:
         self.problem, self.order, self.states = problem, list(order), dict(states)
         self.chunk, self.lost, self.seed = chunk, lost, seed
-        self.draws = draws_of_server(seed, 1)
+        self.draws = server_random(seed, 1)
         self.programs: list[Program] = []
         self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
@@ -164,7 +188,7 @@ class Clients:
                 self.gradients[i].append(gradient)
             return gradient
 
-        return ClientOracle(g, draws_of_client(self.seed, i, 1, len(self.programs)))
+        return ClientOracle(g, client_random(self.seed, i, 1, len(self.programs)))
 
     def _alone(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
         for i in self.order:
@@ -215,7 +239,7 @@ def run_round(
 def simulated(
     algorithm: Any, seed: int, problem: Quadratic | None = None, **options: Any
 ) -> Simulation:
-    """Return a simulation from the common start, on the quadratic of the seed unless told."""
+    """Return a simulation from `start()`, by default on the quadratic of the seed."""
     return simulate(algorithm, problem or quadratic(seed=seed), seed=seed, x=start(), **options)
 
 
@@ -272,12 +296,12 @@ def shapes(tree: State) -> list[tuple[str, Any]]:
 
 
 def equal(a: State, b: State) -> bool:
-    """Tell whether two states have the same bits."""
+    """Return whether two states have the same bits."""
     return _match(torch.equal, a, b)
 
 
 def close(a: State, b: State) -> bool:
-    """Tell whether two states are the same up to rounding."""
+    """Return whether two states are the same up to rounding."""
     return _match(lambda t, u: torch.allclose(t, u, rtol=1e-8, atol=1e-8), a, b)
 
 

@@ -14,7 +14,7 @@ from trimtab.core import State, leaves, map_leaves
 from trimtab.problems import Quadratic
 from trimtab.simulation import Diverged, Simulation
 from trimtab.testing import _trials
-from trimtab.testing.errors import first_line, require
+from trimtab.testing._trials import first_line, require
 
 
 def is_a_frozen_dataclass(algorithm: Any, seed: int = 0) -> None:
@@ -144,7 +144,7 @@ def runs_alike_in_every_executor(algorithm: Any, seed: int = 0) -> None:
         ("lazy vectors", "fused", Quadratic),
         ("lazy vectors in threads", "threads", Quadratic),
         ("chunks of clients", "batched", Quadratic),
-        ("a tape", "batched", _trials.Taped),
+        ("a tape", "batched", _trials.TracedQuadratic),
     ):
         try:
             states = after_three_rounds(executor, _trials.quadratic(kind, seed=seed))
@@ -184,7 +184,7 @@ def rests_when_nobody_moves(algorithm: Any, seed: int = 0) -> None:
     what = "x changes though no client moves, at its eta_g or at half of it"
     for variant in _trials.with_half_eta_g(algorithm):
         server, _ = _trials.run_round(
-            variant, problem=_trials.quadratic(_trials.Still, seed=seed), seed=seed
+            variant, problem=_trials.quadratic(_trials.ZeroGradients, seed=seed), seed=seed
         )
         rests = _trials.close(server.x, _trials.start())
         require(rests, algorithm, what, "multiply the mean of y - x by eta_g, never y or x")

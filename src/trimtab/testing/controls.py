@@ -1,4 +1,4 @@
-"""What algorithms with control variates c and c_i keep besides."""
+"""Rules for algorithms with control variates c and c_i."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from trimtab.algorithms.stages import Rounding
-from trimtab.algorithms.through import Through
+from trimtab.algorithms.through import Rounding, Through
 from trimtab.core import State
 from trimtab.simulation import Diverged, Simulation
 from trimtab.testing import _trials
-from trimtab.testing.errors import require
+from trimtab.testing._trials import require
 
 
 def control_is_the_mean_gradient(algorithm: Any, seed: int = 0) -> None:

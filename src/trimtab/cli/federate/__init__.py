@@ -12,24 +12,24 @@ import click
 from trimtab.cli.group import LazyGroup
 
 COMMANDS = {
-    "approve": "Look at what the operator sent, what has changed in it, and take it in.",
+    "approve": "Show what the operator sent and what has changed in it, and accept it.",
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
     "not.",
-    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg. One "
-    "that was stopped goes on from its last committed round, if it has a folder.",
+    "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg. With "
+    "--out, a stopped demonstration continues from its last committed round.",
     "enroll": "Make the key of a site in DIR, and the request that its operator needs.",
     "fingerprint": "Show the fingerprints of keys, authority and problem file, to compare over the "
     "telephone.",
     "init": "Make the operator's folder DIR: an authority, the server's certificate, the problem.",
-    "join": "Admit one more site; it takes part as soon as it connects, between two rounds.",
-    "leave": "Let a site go, between two rounds; its key is no longer let in after that.",
+    "join": "Admit another site; it takes part as soon as it connects, between two rounds.",
+    "leave": "Remove a site, between two rounds; its key is not accepted after that.",
     "model": "Write the model of the last committed round to OUT, a state_dict as safetensors.",
-    "register": "Let in the site of a REQUEST, or its new key, and write the archive that it gets.",
+    "register": "Admit the site of a REQUEST, or its new key, and write the archive for it.",
     "renew": "Write a new server certificate; sites need nothing new. Then restart the server.",
-    "resume": "Go on with the experiment in DIR, from its last committed round.",
+    "resume": "Continue the experiment in DIR from its last committed round.",
     "server": "Run an algorithm over the sites of the federation in DIR.",
-    "site": "Be the site of the folder DIR, which came in an archive, with the data at PATH.",
-    "status": "Tell how far the experiment in DIR is.",
+    "site": "Run the site of the folder DIR, which came in an archive, with the data at PATH.",
+    "status": "Show the progress of the experiment in DIR.",
 }
 _HOMES = {
     **dict.fromkeys(("init", "server", "resume", "audit"), "operator"),
@@ -40,7 +40,7 @@ _HOMES = {
 
 
 class _Federate(LazyGroup):
-    """Refuses with one sentence where Flower is not installed."""
+    """Raises ValueError with one sentence if Flower is not installed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         if find_spec("cryptography") is None or find_spec("flwr") is None:

@@ -1,18 +1,18 @@
-"""Commands that look at the operator's folder, or change it, while no process of theirs runs."""
+"""Commands that read or change the operator's folder; none of them starts a process."""
 
 import json
 from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.shown import folder_argument, json_option, path_type, say_what_to_send
+from trimtab.cli.federate.output import folder_argument, json_option, path_type, print_instructions
 
 
 @click.command()
 @folder_argument
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Tell how far the experiment in DIR is."""
+    """Show the progress of the experiment in DIR."""
     from trimtab.federation.events import metrics_text
     from trimtab.federation.setup.status import status_of
 
@@ -46,17 +46,17 @@ def model(folder: Path, out: Path) -> None:
 @folder_argument
 @click.argument("name")
 def join(folder: Path, name: str) -> None:
-    """Admit one more site; it takes part as soon as it connects, between two rounds."""
+    """Admit another site; it takes part as soon as it connects, between two rounds."""
     from trimtab.federation.setup.operator_folder import Federation, admit
 
-    say_what_to_send(admit(Federation.read(folder), name), [name])
+    print_instructions(admit(Federation.read(folder), name), [name])
 
 
 @click.command()
 @folder_argument
 @click.argument("name")
 def leave(folder: Path, name: str) -> None:
-    """Let a site go, between two rounds; its key is no longer let in after that."""
+    """Remove a site, between two rounds; its key is not accepted after that."""
     from trimtab.federation.setup.operator_folder import Federation
     from trimtab.federation.storage.roster import RosterFile
 
@@ -66,7 +66,7 @@ def leave(folder: Path, name: str) -> None:
 
 @click.command()
 @folder_argument
-@click.option("--host", help="Names and addresses of the server, if they have changed.")
+@click.option("--host", help="New names and addresses of the server, separated by commas.")
 def renew(folder: Path, host: str | None) -> None:
     """Write a new server certificate; sites need nothing new. Then restart the server."""
     from trimtab.federation.setup import operator_folder

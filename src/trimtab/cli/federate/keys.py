@@ -1,16 +1,16 @@
-"""Commands about keys, and about what a site approves; none of them needs a server that runs."""
+"""Commands about keys and approvals; none of them needs a running server."""
 
 from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.shown import folder_argument, path_type
+from trimtab.cli.federate.output import folder_argument, path_type
 
 
 @click.command()
 @folder_argument
-@click.option("--name", help="The site's name; else that of the folder.")
-@click.option("--rotate", is_flag=True, help="Make the next key of a site that has one.")
+@click.option("--name", help="The site's name; the folder's name by default.")
+@click.option("--rotate", is_flag=True, help="Make a new key for a site that already has one.")
 def enroll(folder: Path, name: str | None, rotate: bool) -> None:
     """Make the key of a site in DIR, and the request that its operator needs."""
     from trimtab.federation.setup.key_request import REQUEST, enrol
@@ -34,7 +34,7 @@ def enroll(folder: Path, name: str | None, rotate: bool) -> None:
     "--replace", is_flag=True, help="Its old key is lost, and fingerprints were compared."
 )
 def register(folder: Path, request: Path, replace: bool) -> None:
-    """Let in the site of a REQUEST, or its new key, and write the archive that it gets."""
+    """Admit the site of a REQUEST, or its new key, and write the archive for it."""
     from trimtab.federation.setup.key_request import read_request
     from trimtab.federation.setup.operator_folder import Federation
     from trimtab.federation.setup.operator_folder import register as let_in
@@ -54,7 +54,7 @@ def register(folder: Path, request: Path, replace: bool) -> None:
 @click.option("--problem", type=path_type, help="A problem file that came by hand.")
 @click.option("--yes", is_flag=True, help="Approve without a question.")
 def approve(folder: Path, archive: Path | None, problem: Path | None, yes: bool) -> None:
-    """Look at what the operator sent, what has changed in it, and take it in."""
+    """Show what the operator sent and what has changed in it, and accept it."""
     from trimtab.federation.log import printable
     from trimtab.federation.setup.approval import approve as take_in
     from trimtab.federation.setup.approval import propose

@@ -11,26 +11,29 @@ import click
 from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
-from trimtab.cli.federate.page import PAGE, page_so_far, write_page
-from trimtab.cli.federate.shown import (
+from trimtab.cli.federate.output import (
+    PAGE,
     folder_argument,
     json_option,
     log_style,
+    page_so_far,
     path_type,
-    say_what_to_send,
+    print_instructions,
+    print_line,
+    serving_metrics,
     until_stopped,
     watching_options,
+    write_page,
 )
-from trimtab.cli.live import finish, live_options, served
 from trimtab.cli.options import (
     OWN,
     CountOrFraction,
     WithOwnOptions,
     algorithm_of,
     hyper_options,
+    live_option,
 )
-from trimtab.cli.output import users_output
-from trimtab.report.federation_board import FederationBoard
+from trimtab.cli.output import LivePage, users_output
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -47,7 +50,9 @@ _LOST = click.Choice(["restore", "restart", "refuse"])
 @click.option("--problem", required=True, type=path_type, help="file.py with model and silo.")
 @click.option("--weights", type=click.Choice(["uniform", "samples"]), default="uniform")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all; else all.")
-@click.option("--host", default="127.0.0.1", help="Where sites reach the server; more by commas.")
+@click.option(
+    "--host", default="127.0.0.1", help="Names or addresses of the server, separated by commas."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=9443, show_default=True)
 def init(
     folder: Path,
@@ -72,13 +77,13 @@ def init(
         hosts=[name.strip() for name in host.split(",")],
         port=port,
     )
-    click.echo(f"{folder} is the operator's: keep it to yourself; it holds the federation's keys.")
+    click.echo(f"{folder} is the operator's: keep it private; it holds the federation's keys.")
     if federation.sites:
-        say_what_to_send(federation, list(federation.sites))
+        print_instructions(federation, list(federation.sites))
     else:
         click.echo(
             "Each site makes its key with `trimtab federate enroll NAME` and sends you the "
-            f"request; let it in with `trimtab federate register {folder} REQUEST`."
+            f"request; admit it with `trimtab federate register {folder} REQUEST`."
         )
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
@@ -90,9 +95,9 @@ def init(
 @folder_argument
 @click.option("--algorithm", required=True, help="One of " + ", ".join(NAMES) + ".")
 @hyper_options
-@click.option("-R", "R", type=int, required=True, help="Most rounds.")
+@click.option("-R", "R", type=int, required=True, help="Maximum number of rounds.")
 @click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
-@click.option("--min-sites", type=int, help="Fewest replies that make a round; else all sites'.")
+@click.option("--min-sites", type=int, help="Fewest replies for a round; all sites by default.")
 @click.option("--round-timeout", type=float, default=3600.0, show_default=True, help="Seconds.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
@@ -100,12 +105,12 @@ def init(
     type=_LOST,
     default="restore",
     show_default=True,
-    help="What to do when a site has lost its control.",
+    help="What to do when a site has lost its control variate.",
 )
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @watching_options
 @json_option
-@live_options
+@live_option
 def server(
     folder: Path,
     algorithm: str,
@@ -121,7 +126,6 @@ def server(
     metrics_port: int | None,
     as_json: bool,
     live: bool,
-    live_port: int,
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
@@ -144,13 +148,13 @@ def server(
         on_lost_state=on_lost_state,
     )
     style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
+    outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)
 
 
 @click.command()
 @folder_argument
-@click.option("-R", "R", type=int, help="Most rounds, those before included.")
+@click.option("-R", "R", type=int, help="Maximum number of rounds, earlier ones included.")
 @click.option("--target", type=float)
 @click.option("--min-sites", type=int)
 @click.option("--round-timeout", type=float)
@@ -158,7 +162,7 @@ def server(
 @click.option("--bind")
 @watching_options
 @json_option
-@live_options
+@live_option
 def resume(
     folder: Path,
     bind: str | None,
@@ -167,16 +171,15 @@ def resume(
     metrics_port: int | None,
     as_json: bool,
     live: bool,
-    live_port: int,
     **changes: Any,
 ) -> None:
-    """Go on with the experiment in DIR, from its last committed round."""
+    """Continue the experiment in DIR from its last committed round."""
     from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
     job = resume_job(Federation.read(folder), **changes)
     style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live, live_port)
+    outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -223,49 +226,46 @@ def _serve(
     style: "LogStyle | None" = None,
     metrics_port: int | None = None,
     live: bool = False,
-    live_port: int = 0,
 ) -> _Outcome:
     """Run a server until its job is done, and show what happens."""
     from trimtab.algorithms.registry import decode
-    from trimtab.federation.events import AuditDone, RoundCommitted
+    from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.metrics_page import MetricsPage
     from trimtab.federation.processes.observed import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
 
     console = Console(stderr=True, emoji=False)
-    title = f"{job.algorithm['kind']} over {folder}"
     process, outcome = OperatorProcess(folder, bind), _Outcome()
     with (
         users_output(),
         attached(folder / "logs" / "server.log", style=style),
         until_stopped(process.stop, process.close),
-        FederationBoard(console, title, job.R, list(process.federation.sites)) as board,
-        attached(follow=board.line),
+        attached(follow=lambda line: print_line(console, line)),
         closing(OperatorView(process, job.R)) as view,
-        served(live, live_port, lambda: page_so_far(folder, job)) as page,
+        LivePage(folder / PAGE, lambda: page_so_far(folder, job), live) as page,
         ExitStack() as stack,
     ):
         if metrics_port is not None:
-            metrics = MetricsPage(metrics_port, view.samples, view.troubles)
-            stack.callback(metrics.close)
-            LOGGER.info(f"metrics at http://127.0.0.1:{metrics.port}/metrics")
+            stack.enter_context(serving_metrics(metrics_port, view))
+        page.update("no round is committed yet")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
         for event in process.events(job):
             view.note(event)
             if isinstance(event, RoundCommitted):
-                board.round(event)
+                print_line(console, round_text(event))
+                page.update(f"round {event.r} of at most {job.R}")
             elif isinstance(event, AuditDone):
                 outcome.audit = event
             else:
                 outcome.ended = event
-                finish(page, write_page(folder))
-    if process.interrupted:
-        raise click.ClickException(
-            f"stopped; all committed rounds are in {folder}: go on with `trimtab federate resume`."
-        )
+                write_page(folder)
+        if process.interrupted:
+            raise click.ClickException(
+                f"stopped; all committed rounds are in {folder}: "
+                "continue with `trimtab federate resume`."
+            )
     return outcome
 
 

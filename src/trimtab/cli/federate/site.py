@@ -8,18 +8,19 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trimtab.cli.federate.page import write_demo_page
-from trimtab.cli.federate.shown import (
+from trimtab.cli.federate.output import (
     folder_argument,
     json_option,
     log_style,
     path_type,
     print_line,
+    serving_metrics,
     until_stopped,
     watching_options,
+    write_demo_page,
 )
 from trimtab.cli.output import users_output
-from trimtab.cli.progress import if_stopped
+from trimtab.cli.progress import on_interrupt
 
 
 @click.command()
@@ -39,9 +40,8 @@ def site(
     log_size: float | None,
     metrics_port: int | None,
 ) -> None:
-    """Be the site of the folder DIR, which came in an archive, with the data at PATH."""
+    """Run the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.metrics_page import MetricsPage
     from trimtab.federation.processes.observed import SiteView
     from trimtab.federation.processes.site import SiteProcess, serve
 
@@ -51,22 +51,22 @@ def site(
         with until_stopped(process.stop, process.close), ExitStack() as stack:
             view = SiteView(process)
             if metrics_port is not None:
-                page = MetricsPage(metrics_port, view.samples, view.troubles)
-                stack.callback(page.close)
-                LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+                stack.enter_context(serving_metrics(metrics_port, view))
             serve(process, view.note)
         LOGGER.info(f"site {process.site_folder.name} has stopped.")
 
 
 @click.command()
 @click.option("--data", type=path_type, help="Folder of data files.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the model's start.")
-@click.option("--out", type=path_type, help="Folder to keep; else it is removed at the end.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the initial model.")
+@click.option(
+    "--out", type=path_type, help="Folder for the results; otherwise they are deleted at the end."
+)
 @json_option
 def demo(data: Path | None, seed: int, out: Path | None, as_json: bool) -> None:
     """Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg.
 
-    One that was stopped goes on from its last committed round, if it has a folder.
+    With --out, a stopped demonstration continues from its last committed round.
     """
     from trimtab.federation.log import attached
     from trimtab.federation.processes.demo import demonstrate
@@ -74,7 +74,7 @@ def demo(data: Path | None, seed: int, out: Path | None, as_json: bool) -> None:
     console, stop = Console(stderr=True, emoji=False), threading.Event()
     kept = f"all committed rounds are in {out}: repeat the command."
     with (
-        if_stopped("nothing is kept without --out: begin anew." if out is None else kept),
+        on_interrupt("nothing is saved without --out: start again." if out is None else kept),
         users_output(),
         until_stopped(stop, lambda: None),
         attached(follow=lambda line: print_line(console, line)),

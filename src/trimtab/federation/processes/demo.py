@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trimtab._processes import Child, tail
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.algorithms.registry import encode
 from trimtab.core import Algorithm
@@ -18,7 +19,6 @@ from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument, DataError
 from trimtab.federation.events import AuditDone, RoundCommitted
 from trimtab.federation.log import attached
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import read_job, resume_job, start_job
@@ -26,8 +26,8 @@ from trimtab.federation.setup.operator_folder import Federation, create
 from trimtab.federation.setup.site_folder import unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
 from trimtab.federation.storage.summary import read_summary
-from trimtab.problems.data.digits import digits
-from trimtab.problems.data.heart_disease import heart_disease
+from trimtab.problems.data.images import digits
+from trimtab.problems.data.tables import heart_disease
 from trimtab.problems.partition import by_label
 
 OPERATOR = "operator"  # the operator's folder inside that of the demonstration
@@ -40,7 +40,7 @@ _PROBLEM = '''\
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from trimtab.problems.models import logistic
+from trimtab.problems.catalogue import logistic
 
 
 def model():

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab.federation import sign
+from trimtab._processes import Child, json_lines, start_heartbeat, tail
 from trimtab.federation.events import Traffic
 from trimtab.federation.log import LOGGER, handled, printable
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport.flower.front import Front, listen_at
 from trimtab.federation.transport.flower.notices import Notices
@@ -47,12 +46,11 @@ class FrontProcess:
             environment={},
             output=output,
             piped=True,
-            keep=[listener.fileno() for listener in self.listeners],
+            pass_fds=[listener.fileno() for listener in self.listeners],
         )
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
         self._before, self._now = Traffic(), Traffic()  # of fronts that have ended, and of this
         self._counted: queue.Queue[None] = queue.Queue()
-        self._writing = threading.Lock()
         self._asking = threading.Lock()  # Several threads ask what was counted.
 
     def start(self) -> None:
@@ -68,16 +66,16 @@ class FrontProcess:
             target=self._read, args=(self.child.stdout,), name="front", daemon=True
         ).start()
         fds = [listener.fileno() for listener in self.listeners]
-        self._tell({"listeners": fds, **self.settings})
+        self.child.send({"listeners": fds, **self.settings})
 
     def tend(self) -> None:
         """Start it again if it has ended, or is stuck."""
-        if self.child.is_stuck(_STUCK):
+        if self.child.is_hung(_STUCK):
             log.warning(f"the front has not moved for {_STUCK:g} seconds; it is started again.")
             self.child.kill()
         if self.child.alive:
             return
-        if self.child.tend() is not None:
+        if self.child.supervise() is not None:
             log.warning(f"the front ended ({tail(self.child.output)}); it is started again soon.")
         elif self.child.alive:
             self._begin()
@@ -85,7 +83,7 @@ class FrontProcess:
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
         self.settings["sites"] = dict(sites)
-        self._tell({"sites": dict(sites)})
+        self.child.send({"sites": dict(sites)})
 
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
@@ -93,7 +91,7 @@ class FrontProcess:
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._counted.get_nowait()
-            if self._tell({"count": True}):
+            if self.child.send({"count": True}):
                 with contextlib.suppress(queue.Empty):
                     self._counted.get(timeout=_ANSWER)
             return self.traffic_so_far()
@@ -104,31 +102,17 @@ class FrontProcess:
 
     def close(self) -> None:
         """End it, and give up the port."""
-        self.child.stop(patience=3.0)
+        self.child.stop(timeout=3.0)
         for listener in self.listeners:
             listener.close()
 
-    def _tell(self, facts: Mapping[str, Any]) -> bool:
-        with self._writing:
-            process = self.child.process if self.child.alive else None
-            if process is None or process.stdin is None:
-                return False
-            try:
-                process.stdin.write(json.dumps(facts).encode() + b"\n")
-                process.stdin.flush()
-            except (OSError, ValueError):  # it has ended; another thread may have closed its pipe
-                return False
-        return True
-
     def _read(self, pipe: IO[bytes]) -> None:
-        with contextlib.suppress(ValueError, OSError):  # it ended, perhaps within a line
-            for line in pipe:
-                told = json.loads(line)
-                if "line" in told:
-                    log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
-                else:
-                    self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
-                    self._counted.put(None)
+        for told in json_lines(pipe):
+            if "line" in told:
+                log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
+            else:
+                self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
+                self._counted.put(None)
 
 
 class _Told(logging.Handler):
@@ -150,7 +134,7 @@ class _Told(logging.Handler):
 
 def main() -> None:
     """Be the front until standard input ends."""
-    sign.beat()
+    start_heartbeat()
     _raise_limit()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,54 +1,46 @@
-"""`/healthz` and `/metrics` on loopback, for those who watch over machines: read only.
+"""`/healthz` and `/metrics` on loopback, for monitoring: read only, by `prometheus_client`.
 
-What is told is of rounds, sites, seconds, bytes, and the metrics of the run; never of samples. The
-form is the text exposition format of Prometheus, which is four rules: too few for a dependency.
+The numbers are about rounds, sites, seconds, bytes and the metrics of the run; never about samples.
 """
 
-import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from trimtab.errors import BadArgument
+from trimtab.federation.processes.observed import Sample
 
 _PREFIX = "trimtab_"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One number: `name{labels} value`."""
+class Samples(Collector):
+    """Reads the samples anew for each scrape; those of one name form one family."""
 
-    name: str
-    help: str
-    value: float | None  # None: it is not known yet, and not shown
-    labels: Mapping[str, str] = field(default_factory=dict)
-    kind: Literal["gauge", "counter"] = "gauge"
+    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+        self.read = read
 
-
-def exposition(samples: Iterable[Sample]) -> str:
-    r"""Return samples as Prometheus reads them; those of one name stand together.
-
-    >>> print(exposition([Sample("round", "The last round.", 3, {"run": 'a"b'})]), end="")
-    # HELP trimtab_round The last round.
-    # TYPE trimtab_round gauge
-    trimtab_round{run="a\"b"} 3
-    """
-    grouped: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if sample.value is not None:
-            grouped.setdefault(sample.name, []).append(sample)
-    lines = []
-    for name, group in grouped.items():
-        lines.append(f"# HELP {_PREFIX}{name} {_escaped(group[0].help)}")
-        lines.append(f"# TYPE {_PREFIX}{name} {group[0].kind}")
-        lines += [f"{_PREFIX}{name}{_labels(s.labels)} {_number(s.value)}" for s in group]
-    return "".join(f"{line}\n" for line in lines)
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Return the families of the samples whose value is known."""
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for sample in self.read():
+            if sample.value is None:
+                continue
+            if sample.name not in families:
+                kind = CounterMetricFamily if sample.kind == "counter" else GaugeMetricFamily
+                names = list(sample.labels)
+                families[sample.name] = kind(_PREFIX + sample.name, sample.help, labels=names)
+            families[sample.name].add_metric(list(sample.labels.values()), sample.value)
+        yield from families.values()
 
 
 class MetricsPage:
-    """A listener on loopback, in a thread of its own; port 0 takes a free one."""
+    """A listener on loopback, in its own thread; port 0 takes a free one."""
 
     def __init__(
         self,
@@ -56,7 +48,10 @@ class MetricsPage:
         samples: Callable[[], Iterable[Sample]],
         troubles: Callable[[], list[str]],
     ) -> None:
-        self.samples, self.troubles = samples, troubles
+        self.troubles = troubles
+        registry = CollectorRegistry()
+        registry.register(Samples(samples))
+        self._metrics = make_wsgi_app(registry)
         try:
             self._listener = _Listener(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -66,65 +61,37 @@ class MetricsPage:
                 port=port,
                 why=error.strerror or error,
             ) from None
-        self._listener.page = self
-        self.port = int(self._listener.server_address[1])
-        self._thread = threading.Thread(
-            target=self._listener.serve_forever, name="metrics", daemon=True
-        )
-        self._thread.start()
+        self._listener.set_app(self._answer)
+        self.port = int(self._listener.server_port)
+        threading.Thread(target=self._listener.serve_forever, name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""
         self._listener.shutdown()
         self._listener.server_close()
 
+    def _answer(self, request: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if request["PATH_INFO"] == "/metrics":
+            metrics: Iterable[bytes] = self._metrics(request, start)
+            return metrics
+        status, text = "404 Not Found", "there are /healthz and /metrics\n"
+        if request["PATH_INFO"] == "/healthz":
+            troubles = "".join(f"{trouble}\n" for trouble in self.troubles())
+            status = "503 Service Unavailable" if troubles else "200 OK"
+            text = troubles or "ok\n"
+        start(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode()]
 
-class _Listener(ThreadingHTTPServer):
+
+class _Listener(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    page: MetricsPage
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: who asked has gone."""
+        """Print nothing: the client has closed the connection."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Listener  # BaseHTTPRequestHandler gives it this name
+class _Handler(WSGIRequestHandler):
     timeout = 10.0
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-    def do_GET(self) -> None:
-        page, path = self.server.page, self.path.split("?")[0]
-        if path == "/metrics":
-            self._send(200, exposition(page.samples()), "text/plain; version=0.0.4; charset=utf-8")
-        elif path == "/healthz":
-            troubles = page.troubles()
-            self._send(503 if troubles else 200, "".join(f"{t}\n" for t in troubles) or "ok\n")
-        else:
-            self._send(404, "there are /healthz and /metrics\n")
-
-    def _send(self, status: int, text: str, form: str = "text/plain; charset=utf-8") -> None:
-        content = text.encode()
-        self.send_response(status)
-        self.send_header("content-type", form)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    said = [f'{name}="{_escaped(value, quotes=True)}"' for name, value in labels.items()]
-    return f"{{{','.join(said)}}}" if said else ""
-
-
-def _escaped(text: str, quotes: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text
-
-
-def _number(value: float | None) -> str:
-    assert value is not None
-    if math.isnan(value):
-        return "NaN"
-    return f"{value:.17g}" if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf")
+        """Print nothing."""

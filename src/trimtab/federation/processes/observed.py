@@ -3,15 +3,15 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from trimtab._files import write_json
 from trimtab.federation.events import Event, RoundCommitted, Traffic
-from trimtab.federation.processes.metrics_page import Sample
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import AnsweredRequest, SiteProcess
 from trimtab.federation.setup.status import CONTACTS
@@ -19,6 +19,17 @@ from trimtab.federation.storage.keys import expires
 
 _LOOK = 1.0  # a contact is noticed <= this many seconds later
 _WRITE = 5.0  # it is written down <= this many seconds later
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number of `/metrics`: its name without `trimtab_`, and its labels."""
+
+    name: str
+    help: str
+    value: float | None  # None: it is not known yet, and not shown
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kind: Literal["gauge", "counter"] = "gauge"
 
 
 class Contacts:

@@ -1,7 +1,6 @@
 """The operator's main process: it keeps the SuperLink, the front and the rounds alive."""
 
 import contextlib
-import json
 import logging
 import os
 import queue
@@ -16,6 +15,7 @@ from typing import IO
 import httpx
 
 from trimtab._files import Lock, write_json
+from trimtab._processes import Child, json_lines, tail
 from trimtab.errors import BadArgument
 from trimtab.federation.events import (
     Ended,
@@ -29,7 +29,6 @@ from trimtab.federation.events import (
 )
 from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.database import damage, set_aside, set_aside_if_damaged
 from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.pipe import send
@@ -192,14 +191,14 @@ class OperatorProcess:
             self._tender.join()
         self.rounds.stop()
         self.front.close()
-        self.superlink.stop(patience=3.0)
+        self.superlink.stop(timeout=3.0)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
     def _tend(self) -> None:
         """Keep the SuperLink and the front alive, and the rounds moving, until the end."""
         while not self.stop.wait(0.2):
-            if self.superlink.tend() is not None:
+            if self.superlink.supervise() is not None:
                 self._deaths += 1
                 log.warning(
                     f"the SuperLink died ({tail(self.superlink.output)}); it is started again soon."
@@ -208,7 +207,7 @@ class OperatorProcess:
                     set_aside(self.federation.folder / DATABASE)
                     self._deaths = 0
             for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):
-                if child.is_stuck(patience):
+                if child.is_hung(patience):
                     log.warning(
                         f"{child.name} has not moved for {patience:g} seconds; it is ended and "
                         "started again."
@@ -221,7 +220,7 @@ class OperatorProcess:
         while not self.stop.wait(_ASK):
             with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
                 if self._answers():
-                    self.superlink.heard()
+                    self.superlink.record_heartbeat()
                     self._deaths = 0
 
     def _answers(self) -> bool:
@@ -254,16 +253,13 @@ class OperatorProcess:
         reader.start()
 
     def _restart(self, assignment: Message) -> None:
-        while self.rounds.process is not None and self.rounds.tend() is None:
+        while self.rounds.process is not None and self.rounds.supervise() is None:
             time.sleep(0.1)
         self.stop.wait(1.0)
         if not self.stop.is_set():
             self._begin(assignment)
 
     def _read(self, pipe: IO[bytes]) -> None:
-        try:
-            for line in pipe:
-                self._events.put(from_json(json.loads(line)))
-        except ValueError:
-            pass  # the pipe was closed, or the process died within a line
+        for told in json_lines(pipe):
+            self._events.put(from_json(told))
         self._events.put(None)

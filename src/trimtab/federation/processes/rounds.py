@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from trimtab._processes import start_heartbeat
 from trimtab.algorithms.registry import decode
-from trimtab.federation import sign
 from trimtab.federation.events import (
     AuditDone,
     Ended,
@@ -87,7 +87,7 @@ class _Events(logging.Handler):
 
 def main() -> None:
     """Do one job: a run, or an audit."""
-    sign.beat()
+    start_heartbeat()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the user's file prints goes to the log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent

@@ -16,9 +16,9 @@ import httpx
 from flwr.supercore.constant import TaskType
 
 from trimtab._files import Lock
+from trimtab._processes import Child, tail
 from trimtab.federation.log import attached
 from trimtab.federation.message import decode
-from trimtab.federation.processes.child import Child, tail
 from trimtab.federation.processes.ports import Proxy, free_port, probe, proxy_of
 from trimtab.federation.processes.standing import Standing
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
@@ -160,7 +160,7 @@ class SiteProcess:
                     f"a request was lost on its way ({type(error).__name__}: {error}); the "
                     "SuperNode, which waits for its reply, is started again."
                 )
-                self.supernode.interrupt()
+                self.supernode.terminate()
             return None, None
         if answered is not None:
             answered = replace(answered, seconds=time.monotonic() - started)
@@ -202,7 +202,7 @@ class SiteProcess:
 
     def _revive(self) -> None:
         while not self.stop.is_set():
-            self.worker.child.tend()
+            self.worker.child.supervise()
             if not self.worker.child.alive:
                 self.stop.wait(0.2)
                 continue
@@ -213,35 +213,35 @@ class SiteProcess:
                 continue
             except ValueError as error:
                 log.warning(f"the worker cannot start: {error}")
-                self.worker.child.rest()
+                self.worker.child.back_off()
 
     def _tend(self) -> None:
         """Keep the SuperNode alive and in touch with the server, and the worker at work."""
         way = _Way(self.site_folder, self.proxy)
         while not self.stop.wait(0.2):
             self._tend_supernode(way)
-            if self.worker.child.is_stuck(_STUCK):
+            if self.worker.child.is_hung(_STUCK):
                 log.warning(
                     f"the worker has not moved for {_STUCK:g} seconds; it is ended and started "
                     "again."
                 )
                 self.worker.child.kill()
-        self.worker.child.interrupt()  # whatever it is at: nothing is lost
+        self.worker.child.terminate()  # whatever it is at: nothing is lost
 
     def _tend_supernode(self, way: "_Way") -> None:
-        silence = self.supernode.silence
-        self.clocks.note(self.supernode.shown.get("ahead"))
+        silence = self.supernode.seconds_since_heartbeat
+        self.clocks.note(self.supernode.status.get("ahead"))
         if self.supernode.alive and silence <= _QUIET:
             return
-        if self.supernode.process is not None and self.supernode.tend() is not None:
-            self.clocks.note(self.supernode.shown.get("ahead"))
+        if self.supernode.process is not None and self.supernode.supervise() is not None:
+            self.clocks.note(self.supernode.status.get("ahead"))
             why = tail(self.supernode.output)
             log.warning(f"the SuperNode ended ({why}); it is started again soon.")
         way.look()
         if not self.supernode.alive:
             if way.open_for >= 0:
-                self.supernode.tend()
-        elif silence > (_DEAF if self.supernode.shown else _START) and way.open_for > _QUIET:
+                self.supernode.supervise()
+        elif silence > (_DEAF if self.supernode.status else _START) and way.open_for > _QUIET:
             log.warning(
                 f"the SuperNode has not reached the server for {silence:.0f} seconds, which can be "
                 "reached; it is ended and started again."

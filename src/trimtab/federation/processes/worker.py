@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from trimtab.federation import events, sign
+from trimtab._processes import Child, start_heartbeat
+from trimtab.federation import events
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
-from trimtab.federation.processes.child import Child
 from trimtab.federation.processes.pipe import pieces, receive, receive_head, send, send_parts
 
 if TYPE_CHECKING:  # it imports Flower, which the worker itself does without
@@ -77,7 +77,7 @@ class Worker:
 def main() -> None:
     """Read the data, then answer until the pipe ends. Arguments: the site's folder, the data."""
     folder, data = Path(sys.argv[1]), Path(sys.argv[2])
-    sign.beat()
+    start_heartbeat()
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's file prints goes to the log
     to_log = logging.StreamHandler()

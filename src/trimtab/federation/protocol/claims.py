@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trimtab.federation.log import printable
 from trimtab.federation.message import Message
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 MOST_SAMPLES = 1 << 48  # a site has <= this many samples
 MOST_NUMBER = float_info.max  # a metric is <= this, up to its sign, for a run may diverge
@@ -47,7 +47,7 @@ class Report:
 def read_report(reply: Message, ranges: Ranges = MappingProxyType({})) -> Report:
     """Return what a reply says, with metrics in these ranges; a NotBelieved tells what cannot be.
 
-    >>> from trimtab.problems.metric import ACCURACY
+    >>> from trimtab.problems.metrics import ACCURACY
     >>> read_report(Message({"tested": 3, "metrics": {"accuracy": 0.5}})).metrics
     {'accuracy': 0.5}
     >>> read_report(Message({"metrics": {"accuracy": 7.0}}), {"accuracy": ACCURACY})

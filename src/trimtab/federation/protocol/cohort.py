@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from trimtab.core import Program, leaves, nbytes
-from trimtab.core.oracle import ServerDraws, draws_of_server
+from trimtab.core.oracle import ServerDraws, server_random
 from trimtab.core.replies import Tally
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
@@ -21,7 +21,7 @@ from trimtab.federation.protocol.outliers import outliers
 from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 
 class TooFew(Exception):
@@ -53,7 +53,7 @@ class Cohort(ServerDraws):
         self.limit = norm_limit * self.scale
         self.attempt = Attempt.fresh(inquiry.clock)
         self.r = standing.r + 1
-        self.draws = draws_of_server(standing.seed, self.r)
+        self.draws = server_random(standing.seed, self.r)
         self.alive: Sequence[Member] = standing.members
         self.answered: list[list[str]] = []  # in each exchange
         self.reports: dict[str, SiteReport] = {}

@@ -55,7 +55,7 @@ from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.spool import Spool
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
 

@@ -7,7 +7,7 @@ from trimtab.core import nbytes
 from trimtab.federation.events import SiteReport
 from trimtab.federation.protocol.claims import NotBelieved, Report
 from trimtab.federation.storage.ledger import Member
-from trimtab.problems.metric import ACCURACY, LOSS, Metric
+from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.studies.goal import Goal
 
 log = logging.getLogger("trimtab.federation.protocol")

@@ -14,7 +14,7 @@ from trimtab.federation.message import Message
 from trimtab.federation.protocol.claims import shown
 from trimtab.federation.storage.policy import Policy
 
-Pace = Callable[[int | Epochs], int]
+LocalSteps = Callable[[int | Epochs], int]
 """How many local steps are made where K are asked for."""
 
 
@@ -43,7 +43,7 @@ def check_request(policy: Policy, request: Message, now: datetime) -> None:
         _refuse(policy, "hours", f"it is {now:%H:%M}")
 
 
-def check_algorithm(policy: Policy, algorithm: Any, pace: Pace) -> None:
+def check_algorithm(policy: Policy, algorithm: Any, pace: LocalSteps) -> None:
     """Refuse an algorithm, or its number of local steps, at this site."""
     name = kind(algorithm).name.partition("-")[0]  # what stands around an algorithm comes after it
     if policy.algorithms is not None and name not in policy.algorithms:
@@ -59,7 +59,7 @@ def check_round(policy: Policy, r: int, batch: int | None) -> None:
         _refuse(policy, "batch", f"a mini-batch has {batch} samples")
 
 
-def limited(policy: Policy, pace: Pace) -> Pace:
+def limited(policy: Policy, pace: LocalSteps) -> LocalSteps:
     """Return a pace that refuses steps outside the policy, also where an array asks for them."""
 
     def steps(K: int | Epochs) -> int:

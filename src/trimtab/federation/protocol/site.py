@@ -21,7 +21,7 @@ from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
 from trimtab.core import State, Vector, leaves
 from trimtab.core.hyper import at
-from trimtab.core.oracle import ClientOracle, draws_of_client
+from trimtab.core.oracle import ClientOracle, client_random
 from trimtab.core.threads import one_thread
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
@@ -37,8 +37,8 @@ from trimtab.federation.message import (
 )
 from trimtab.federation.protocol.claims import shown
 from trimtab.federation.protocol.policy import (
+    LocalSteps,
     OutsidePolicy,
-    Pace,
     check_algorithm,
     check_request,
     check_round,
@@ -54,7 +54,7 @@ from trimtab.problems.capabilities import capabilities
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
-from trimtab.simulation.executors.executor import pace_of
+from trimtab.simulation.executors.executor import local_steps_of
 
 log = logging.getLogger("trimtab.federation.protocol")
 
@@ -149,8 +149,8 @@ class Site:
         telemetry = self._measured(request["index"], x) if number == 0 else {}
         measured = perf_counter()
         index, seed, r = (request[name] for name in ("index", "seed", "r"))
-        draws = draws_of_client(seed, index, r, number + 1)
-        pace: Pace = pace_of(capabilities(self.problem), index, seed, r)
+        draws = client_random(seed, index, r, number + 1)
+        pace: LocalSteps = local_steps_of(capabilities(self.problem), index, seed, r)
         if self.policy is not None:
             pace = limited(self.policy, pace)
         g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
@@ -259,7 +259,7 @@ class Site:
         index, r = request["index"], request.header.get("r", policy.rounds[0])
         batch = self.problem.samples(index)[1] if isinstance(self.problem, Supervised) else None
         check_round(policy, r, batch)
-        pace = pace_of(capabilities(self.problem), index, 0, r)
+        pace = local_steps_of(capabilities(self.problem), index, 0, r)
         check_algorithm(policy, at(self._algorithm(request), r), pace)
 
     def _algorithm(self, request: Message) -> Any:

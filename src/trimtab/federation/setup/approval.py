@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.federation.setup.key_request import KEY, NEXT_KEY
 from trimtab.federation.setup.site_folder import SiteFolder
 from trimtab.federation.storage import keys
@@ -63,11 +63,11 @@ def approve(proposal: Proposal) -> Policy:
     if KEY in files:
         keys.write_secret(folder / KEY, files[KEY])
     for name in _FROM_OPERATOR:
-        write_whole(folder / name, files[name])
+        write_file(folder / name, files[name])
     site = SiteFolder.read(folder)
     if (folder / NEXT_KEY).exists() and _fingerprint(folder / NEXT_KEY) == site.key:
         os.replace(folder / NEXT_KEY, folder / KEY)  # the operator lets the next key in by now
-    write_whole(folder / APPROVED, files[PROBLEM])
+    write_file(folder / APPROVED, files[PROBLEM])
     write_problem(folder / FILE, proposal.digest)
     return read_policy(folder / FILE)
 
@@ -80,7 +80,7 @@ def policy_of(site: SiteFolder) -> Policy:
     site.check_keys()
     path, digest = site.folder / FILE, digest_of(_read(site.folder / PROBLEM))
     if not path.exists():
-        write_whole(site.folder / APPROVED, _read(site.folder / PROBLEM))
+        write_file(site.folder / APPROVED, _read(site.folder / PROBLEM))
         write_problem(path, digest)
         log.info(f"{path} is written; read it, and change what you do not want:")
         for line in path.read_text().splitlines():

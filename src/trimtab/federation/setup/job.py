@@ -38,8 +38,7 @@ class Job:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Job":
-        """Read what `to_json` wrote; 0.1.0 did not write which results it computes."""
-        content = {"results": 1} | content
+        """Read what `to_json` wrote."""
         job = cls(**{field.name: content[field.name] for field in fields(cls)})
         numbers = job.R, job.min_sites, job.round_timeout, job.seed, job.results
         if not all(isinstance(number, int | float) for number in numbers):
@@ -51,7 +50,7 @@ class Job:
 
 _FIELDS = {
     **dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), str),
-    **dict.fromkeys(("R", "min_sites", "seed"), int),
+    **dict.fromkeys(("R", "min_sites", "seed", "results"), int),
     "algorithm": dict,
     "target": int | float | None,
     "round_timeout": int | float,
@@ -101,7 +100,7 @@ def read_job(federation: Federation) -> Job | None:
     path = federation.folder / "run.json"
     if not path.is_file():
         return None
-    return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {"results": int}))
+    return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {}))
 
 
 def resume_job(federation: Federation, **changes: Any) -> Job:

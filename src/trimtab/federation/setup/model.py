@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from trimtab._files import whole
+from trimtab._files import atomic_write
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.problems.capabilities import capabilities
@@ -24,6 +24,6 @@ def save_model(federation: Federation, out: Path) -> int:
     unflatten = capabilities(problem).state_dict
     x = standing.server.x
     state = {"x": x} if unflatten is None else unflatten(x)
-    with whole(out) as part:
+    with atomic_write(out) as part:
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, part)
     return standing.r

@@ -18,20 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trimtab._importing import load, place_of, told
+from trimtab._importing import describe_error, load, source_location
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.problems.capabilities import capabilities
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised
-from trimtab.problems.supervised.frames import Columns
+from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.problems.supervised.reading import Collate
-from trimtab.problems.supervised.samples import as_tensor, is_pair
-from trimtab.problems.supervised.trees import map_tree
+from trimtab.problems.supervised.reading import Collate, as_tensor, is_pair
+from trimtab.problems.supervised.tables import Columns
 
 MOST = 1024  # a federation has ever had <= this many sites
 _FUNCTIONS = {"model": "model() -> (module, loss)", "silo": "silo(data) -> (train, test)"}
@@ -102,7 +101,7 @@ class ProblemFile:
         if isinstance(self.columns, Columns) and frame:
             return self.columns.read(part, loss)
         if isinstance(self.columns, Fields) and dataset:
-            return self.columns.read(part.with_format(None), loose=self.collate is not None)
+            return self.columns.read(part.with_format(None), as_samples=self.collate is not None)
         if frame:
             raise ValueError(
                 f"silo in {self.path} returned a table; say what its columns become, columns = "
@@ -127,9 +126,9 @@ class ProblemFile:
 
     def _failed(self, function: str, error: BaseException) -> ValueError:
         """Return an error of trimtab's own as it is, and another one with its place."""
-        if isinstance(error, ValueError) and place_of(error) is None:
+        if isinstance(error, ValueError) and source_location(error) is None:
             return error
-        return ValueError(f"{function} in {self.path} failed ({told(error)}); mend it.")
+        return ValueError(f"{function} in {self.path} failed ({describe_error(error)}); fix it.")
 
     def _problem(self, clients: Sequence[Any], test: Any, batch: int | float | None) -> Supervised:
         _, loss = self._built()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trimtab._files import sync, whole
+from trimtab._files import atomic_write, sync
 from trimtab.federation.message import Message, decode, encode
 from trimtab.federation.storage import faults
 from trimtab.federation.storage.seal import BLANK, KEY, check_seal, sealed
@@ -34,7 +34,7 @@ def write(path: Path, message: Message, what: str) -> None:
     who, _, name = what.partition(":")
     faults.point(f"{who}:before-{name}")
     with (
-        whole(path, before_rename=lambda: faults.point(f"{who}:within-{name}")) as part,
+        atomic_write(path, before_rename=lambda: faults.point(f"{who}:within-{name}")) as part,
         open(part, "wb") as file,
     ):
         file.writelines(sealed(encode(message, {KEY: BLANK})))

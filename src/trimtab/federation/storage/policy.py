@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 
 FILE = "policy.toml"
 FEWEST = 2  # a mini-batch has >= 2 samples: an update upon one is that sample
@@ -81,7 +81,7 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name} cannot be read ({error}); mend it.") from None
+        raise ValueError(f"{name} cannot be read ({error}); fix it.") from None
     usual = default_policy("")
     default = tomllib.loads(usual)
     for key in content.keys() - default.keys():
@@ -97,17 +97,17 @@ def read_policy(path: Path) -> Policy:
     try:
         return parse_policy(path.read_text(encoding="utf-8"), path.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); mend or restore it.") from None
+        raise ValueError(f"{path} cannot be read ({error}); fix or restore it.") from None
 
 
 def write_problem(path: Path, problem: str) -> None:
     """Write which problem file is approved, in a policy that is there or in the default."""
     if not path.exists():
-        write_whole(path, default_policy(problem))
+        write_file(path, default_policy(problem))
         return
     text, line = path.read_text(encoding="utf-8"), f'problem = "{problem}"'
     changed, count = re.subn(r'(?m)^problem\s*=\s*"[^"\n]*"', line, text, count=1)
-    write_whole(path, changed if count else f"{line}\n{text}")
+    write_file(path, changed if count else f"{line}\n{text}")
     assert read_policy(path).problem == problem
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from trimtab._files import plain, read_json, write_whole
+from trimtab._files import plain, read_json, write_file
 
 KEY = "sha256"
 BLANK = "0" * 64
@@ -67,7 +67,7 @@ def _size(file: IO[bytes]) -> int:
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole, with its seal at the end."""
-    write_whole(path, sealed_text(content))
+    write_file(path, sealed_text(content))
 
 
 def sealed_text(content: Mapping[str, Any]) -> str:

@@ -54,8 +54,6 @@ def read_summary(folder: Path) -> Summary | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); restore it from a backup.") from None
     check_format(path, header)
-    if _KEY not in header:
-        return _of_an_older_one(folder)
     try:
         facts = {name: header[name] for name in ("commit", "r", "epoch")}
         return Summary(**facts, **header[_KEY])
@@ -81,11 +79,3 @@ def _header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
     return header
-
-
-def _of_an_older_one(folder: Path) -> Summary | None:
-    """Read a checkpoint of 0.1.0 as a whole, which needs torch."""
-    from trimtab.federation.storage.ledger import read_standing
-
-    standing = read_standing(folder)
-    return standing.summary if standing else None

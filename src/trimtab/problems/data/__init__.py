@@ -1,4 +1,5 @@
-"""Loaders of real data: one module for each data set, and the files they come from.
+"""Loaders of real data, and the files they read.
 
-Files are looked for in folders, and downloaded if they are nowhere. Imports errors and _files.
+Files are searched for in folders, and downloaded if none has them. Imports errors, _files and
+`partition`.
 """

@@ -1,6 +1,6 @@
 """EMNIST: handwritten digits and letters, 28 x 28 (Cohen et al., 2017; NIST, public domain).
 
-The files do not say who wrote what, so clients are cut by label, not by writer.
+The files do not name the writers, so clients are partitioned by label, not by writer.
 """
 
 import gzip
@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from trimtab.problems.data.files import Folder, Source, damaged, fetch, look
-from trimtab.problems.data.split import Pair, Scale, Split, named, scaled
+from trimtab.problems.data.files import Folder, Source, damaged, fetch, find
+from trimtab.problems.partition import Pair, Scale, Split, named, scaled
 
 CLASSES = {"balanced": 47, "byclass": 62}
 _PARTS = ("train", "test")
@@ -35,12 +35,14 @@ EMNIST = Source(
 def emnist(
     split: Literal["balanced", "byclass"] = "balanced", data: Folder = None, pixels: Scale = "unit"
 ) -> Split:
-    """Return images as rows of 784 pixels in 0..1, upright, and their classes.
+    """Return images as rows of 784 pixels, upright, and their classes; `name` says which files.
 
-    balanced: 47 classes, the official 112,800 / 18,800; where only files called emnist47 are at
-    hand (other images of EMNIST with the same classes), those. byclass: 62 classes, the official
-    697,932 / 116,323; where only its test file is at hand, that file's first 100,000 images and
-    the rest. `name` says which. pixels="standardised": mean 0, deviation 1 over all pixels.
+    split: "balanced" has 47 classes, the official 112,800 / 18,800 images; if only files called
+        emnist47 are available (other images of EMNIST with the same classes), those. "byclass" has
+        62 classes, the official 697,932 / 116,323; if only its test file is available, that file's
+        first 100,000 images and the rest.
+    data: a folder with the files; None searches TRIMTAB_DATA and the cache.
+    pixels: "unit" for 0..1, "standardised" for mean 0 and standard deviation 1 over all pixels.
     """
     if split not in CLASSES:
         raise ValueError(f"split={split!r}; pass {' or '.join(map(repr, CLASSES))}.")
@@ -64,7 +66,7 @@ def _byclass(data: Folder) -> Split:
 
 
 def _present(stem: str, parts: tuple[str, ...], data: Folder) -> bool:
-    return all(look(EMNIST, file, data) for part in parts for file in _files(stem, part))
+    return all(find(EMNIST, file, data) for part in parts for file in _files(stem, part))
 
 
 def _read(stem: str, part: str, classes: int, data: Folder) -> Pair:

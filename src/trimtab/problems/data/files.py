@@ -1,10 +1,9 @@
-"""Where data files come from: folders of the user's, the cache, and their official address.
+"""Find data files in the user's folders and the cache, or download them from their official URL.
 
-A file is looked for in `data`, in the folder TRIMTAB_DATA names and in the user's cache, in this
-order; what is in none of them is downloaded into the cache, unless TRIMTAB_OFFLINE is set. What
-comes from the network is checked against a published digest; and every file in the cache against
-the SHA-256 noted beside it when it came there, or when it was first used. The user's own folders
-are only read.
+A file is searched for in `data`, in the folder that TRIMTAB_DATA names and in the user's cache, in
+this order. A file that none of them has is downloaded into the cache, unless TRIMTAB_OFFLINE is
+set. A download is verified against a published digest; every file in the cache against the SHA-256
+recorded beside it when it was downloaded or first used. The user's own folders are only read.
 """
 
 import hashlib
@@ -25,21 +24,22 @@ from urllib.request import Request, urlopen
 import torch
 from torch import Tensor
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.errors import DataError
 
 Folder = str | os.PathLike[str] | None
 
-_TIMEOUT = 30.0  # a server answers within <= 30 seconds
-_CHUNK = 1 << 20  # <= 2^20 bytes are read at once
+_TIMEOUT = 30.0  # seconds without an answer after which a download fails
+_CHUNK = 1 << 20  # bytes per read: large enough that the progress line costs nothing
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file at its official address, or several in an archive (.zip, .tar.gz) there.
+    """One file at its official URL, or several in an archive (.zip, .tar.gz).
 
-    folder: where the files lie under a data folder. most: bytes; a longer answer is refused.
-    digest: "sha256:…" or "md5:…" of what the address serves; None where no source publishes one.
+    folder: the subfolder of a data folder that holds the files.
+    most: the largest download in bytes; a longer answer is refused.
+    digest: "sha256:…" or "md5:…" of the download; None where no source publishes one.
     """
 
     folder: str
@@ -50,24 +50,24 @@ class Source:
 
 
 def fetch(source: Source, name: str, data: Folder = None) -> Path:
-    """Return the path of a file: where it lies, or in the cache after a download."""
-    path = look(source, name, data) or _download(source, name, data)
+    """Return the path of a file, which is downloaded into the cache if no folder has it."""
+    path = find(source, name, data) or _download(source, name, data)
     if path.is_relative_to(cache()):
         _check_note(path, source)
     return path
 
 
-def look(source: Source, name: str, data: Folder = None) -> Path | None:
-    """Return the path of a file if it is in one of the places; nothing is downloaded or checked."""
-    for place in places(data):
-        folder = place / source.folder
-        for path in (folder / name, place / name, *folder.glob(f"*/{name}")):
+def find(source: Source, name: str, data: Folder = None) -> Path | None:
+    """Return the path of a file if a folder has it; nothing is downloaded or verified."""
+    for data_folder in search_folders(data):
+        folder = data_folder / source.folder
+        for path in (folder / name, data_folder / name, *folder.glob(f"*/{name}")):
             if path.is_file():
                 return path
     return None
 
 
-def places(data: Folder = None) -> list[Path]:
+def search_folders(data: Folder = None) -> list[Path]:
     """Return the folders that are searched, in order."""
     if data is not None and not Path(data).is_dir():
         raise DataError(f"{data}: there is no such folder; pass one that holds data files.")
@@ -76,17 +76,19 @@ def places(data: Folder = None) -> list[Path]:
 
 
 def cache() -> Path:
-    """Return the folder for downloads."""
+    """Return the folder of downloads."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
 
 
 def damaged(path: Path, source: Source, why: object) -> DataError:
-    """Return the error that refuses a file, in one sentence."""
-    return DataError(f"{path} is damaged ({_line(why)}); get {source.url} anew and replace it.")
+    """Return the error about a file whose content is not what it should be."""
+    return DataError(
+        f"{path} is damaged ({_line(why)}); download {source.url} again and replace it."
+    )
 
 
 def table(path: Path, source: Source, columns: int, header: bool = False) -> Tensor:
-    """Read lines of numbers with commas between; '?' is NaN."""
+    """Read a CSV file of numbers; '?' is NaN."""
     rows = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines()[header:]:
@@ -114,31 +116,31 @@ def _download(source: Source, name: str, data: Folder) -> Path:
             for file, content in _unpacked(source, Path(temporary) / "answer"):
                 _store(content, folder / file, Path(temporary) / "new")
     except (OSError, HTTPException, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-        *others, last = (str(place) for place in places(data))
+        *others, last = (str(folder) for folder in search_folders(data))
         where = f"neither in {', '.join(others)} nor in {last}" if others else f"not in {last}"
         what = "unpack it" if len(source.files) > 1 else f"save it as {name}"
         raise DataError(
             f"{name} is {where}, and cannot be downloaded ({_line(error)}); "
-            f"get {source.url} by hand and {what} in {folder}."
+            f"download {source.url} by hand and {what} in {folder}."
         ) from None
     if source.digest is None:
         _print_note(
-            f"no digest of {source.url} is published; the SHA-256 of {folder / name} is noted"
+            f"no digest of {source.url} is published; the SHA-256 of {folder / name} is recorded"
         )
     return folder / name
 
 
 def _store(content: IO[bytes], path: Path, new: Path) -> None:
-    """Write a file under a temporary name, note its SHA-256, and put it in its place."""
+    """Write a file under a temporary name, record its SHA-256, and rename it."""
     with content, new.open("wb") as out:
         shutil.copyfileobj(content, out, _CHUNK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
+    write_file(_note(path), f"{_digest(new, 'sha256')}  {path.name}\n")
     new.replace(path)
 
 
 def _get(source: Source, path: Path) -> None:
-    """Download what the address serves, and verify it."""
+    """Download from the URL into `path` and verify the digest."""
     request = Request(source.url, headers={"User-Agent": "trimtab"})
     with urlopen(request, timeout=_TIMEOUT) as answer, path.open("wb") as file:
         length = int(answer.headers.get("Content-Length") or 0)
@@ -146,11 +148,11 @@ def _get(source: Source, path: Path) -> None:
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
             if file.tell() > source.most:
-                raise OSError(f"more than {source.most} bytes came")
+                raise OSError(f"more than {source.most} bytes were sent")
             if sys.stderr.isatty() and length > 10 * _CHUNK:
                 print(f"\r{file.tell() / length:4.0%}", end="\r", file=sys.stderr)
         if file.tell() < length:
-            raise OSError(f"only {file.tell()} of {length} bytes came")
+            raise OSError(f"only {file.tell()} of {length} bytes arrived")
     if source.digest is not None:
         kind, published = source.digest.split(":")
         digest = _digest(path, kind)
@@ -159,7 +161,7 @@ def _get(source: Source, path: Path) -> None:
 
 
 def _unpacked(source: Source, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the names and contents of the files that we want."""
+    """Yield the names and contents of the source's files."""
     if source.url.endswith(".zip"):
         with zipfile.ZipFile(archive) as zipped:
             for file in source.files:
@@ -181,19 +183,19 @@ def _member(file: str, names: list[str]) -> str:
     raise OSError(f"the archive has no {file}")
 
 
-# -- what the cache remembers
+# -- digests of cached files
 
 
 def _check_note(path: Path, source: Source) -> None:
-    """Refuse a cached file that has changed; make a note of one seen for the first time."""
+    """Raise DataError if a cached file has changed; record the digest of a new one."""
     digest, note = _digest(path, "sha256"), _note(path)
     if not note.exists():
-        write_whole(note, f"{digest}  {path.name}\n")
-        _print_note(f"{path} is used for the first time; its SHA-256 is noted in {note}")
+        write_file(note, f"{digest}  {path.name}\n")
+        _print_note(f"{path} is used for the first time; its SHA-256 is recorded in {note}")
     elif note.read_text().split()[:1] != [digest]:
         raise DataError(
-            f"{path} has changed since its SHA-256 was noted in {note.name} beside it; "
-            f"delete both, and it comes anew from {source.url} when next needed."
+            f"{path} has changed since its SHA-256 was recorded in {note.name} beside it; "
+            f"delete both, and the file is downloaded again from {source.url} when it is needed."
         )
 
 

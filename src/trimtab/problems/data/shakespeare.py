@@ -1,4 +1,4 @@
-"""Shakespeare by speaker: who speaks is a client, and the next character is to be told.
+"""Shakespeare by speaker: each speaker is a client, and the task is to predict the next character.
 
 The clients of LEAF (Caldas et al., 2018) and FedProx, here from the 1.1 MB of plays that
 Karpathy's char-rnn comes with (public domain), where speakers of one name in two plays are one.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.problems.data.files import Folder, Source, damaged, fetch
-from trimtab.problems.data.split import Pair
+from trimtab.problems.partition import Pair
 
 SHAKESPEARE = Source(
     "shakespeare",
@@ -25,7 +25,7 @@ SHAKESPEARE = Source(
 
 
 class Windows(Sequence[Any]):
-    """One pair (X, y) a speaker: each y is a character, its row of X the `length` before it.
+    """One pair (X, y) per speaker: y is a character, its row of X the `length` before it.
 
     Nothing is copied: a pair is a view of the speaker's text.
     """
@@ -45,7 +45,7 @@ class Windows(Sequence[Any]):
 
 @dataclass(frozen=True)
 class Plays:
-    """The speakers, who says most first, and their words; token t is characters[t]."""
+    """The speakers, the one with most text first, and their text; token t is characters[t]."""
 
     speakers: list[str]
     characters: str
@@ -54,9 +54,12 @@ class Plays:
 
 
 def shakespeare(data: Folder = None, length: int = 80) -> Plays:
-    """Return the speakers; the last fifth of what each says is for the test.
+    """Return the speakers and their text, whose last fifth is for the test.
 
     Speakers with fewer than `length` + 1 characters in that fifth are left out.
+
+    data: a folder with the file; None searches TRIMTAB_DATA and the cache.
+    length: the characters before the one to predict.
     """
     path = fetch(SHAKESPEARE, SHAKESPEARE.files[0], data)
     try:
@@ -65,31 +68,31 @@ def shakespeare(data: Folder = None, length: int = 80) -> Plays:
         raise damaged(path, SHAKESPEARE, error) from None
     characters = "".join(sorted(set("".join(words.values()))))
     token = {character: number for number, character in enumerate(characters)}
-    kept = {who: said for who, said in words.items() if len(said) - _cut(said) > length}
-    speakers = sorted(kept, key=lambda who: -len(kept[who]))
-    texts = [torch.tensor([token[c] for c in kept[who]]) for who in speakers]
-    train = Windows([text[: _cut(text)] for text in texts], length)
-    test = Windows([text[_cut(text) :] for text in texts], length)
+    long = {name: text for name, text in words.items() if len(text) - _train_length(text) > length}
+    speakers = sorted(long, key=lambda name: -len(long[name]))
+    texts = [torch.tensor([token[c] for c in long[name]]) for name in speakers]
+    train = Windows([text[: _train_length(text)] for text in texts], length)
+    test = Windows([text[_train_length(text) :] for text in texts], length)
     return Plays(speakers, characters, train, test)
 
 
 def joined(windows: Windows, every: int = 1) -> Pair:
-    """Return the windows of all speakers in one pair, only every so many of them."""
+    """Return the windows of all speakers in one pair; of each speaker every `every`-th window."""
     pairs = [(X[::every], y[::every]) for X, y in windows]
     return torch.cat([X for X, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _by_speaker(text: str) -> dict[str, str]:
+def _by_speaker(plays: str) -> dict[str, str]:
     """Join the speeches of each speaker; a speech is a line 'NAME:', lines, and an empty line."""
     words: dict[str, list[str]] = {}
-    for speech in text.split("\n\n"):
-        name, _, said = speech.strip("\n").partition("\n")
+    for speech in plays.split("\n\n"):
+        name, _, text = speech.strip("\n").partition("\n")
         if not name.endswith(":"):
-            raise ValueError(f"{name[:40]!r} is no speaker's name")
-        if said:
-            words.setdefault(name.removesuffix(":"), []).append(said + "\n")
-    return {who: "".join(speeches) for who, speeches in words.items()}
+            raise ValueError(f"{name[:40]!r} is not a speaker's name")
+        if text:
+            words.setdefault(name.removesuffix(":"), []).append(text + "\n")
+    return {name: "".join(speeches) for name, speeches in words.items()}
 
 
-def _cut(text: Any) -> int:
+def _train_length(text: Any) -> int:
     return len(text) * 4 // 5

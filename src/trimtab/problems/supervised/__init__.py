@@ -1,7 +1,7 @@
-"""Any nn.Module on the data of clients: samples, the mean loss and its gradient, closed forms.
+"""Any nn.Module on the data of clients: reading and checking data, losses, gradients, evaluation.
 
-`problem` holds Supervised, which puts the other modules together. Imports compute, core,
-_importing, and of problems the modules that know no Supervised.
+`problem` holds Supervised, which connects the other modules. Imports compute, core, _importing,
+and of problems the modules that do not know Supervised.
 """
 
 from trimtab.problems.supervised.problem import Supervised

@@ -9,10 +9,10 @@ from torch.utils.data import TensorDataset
 
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import check_batch
-from trimtab.problems.supervised.client_data import ClientData, no_samples, whole
+from trimtab.problems.supervised.clients import ClientData, no_samples, whole
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import check_module, first_line
-from trimtab.problems.supervised.reading import Collate
-from trimtab.problems.supervised.samples import Data, is_pair
+from trimtab.problems.supervised.reading import Collate, is_pair
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
 
@@ -30,7 +30,7 @@ def numbers_of(weights: Weights, clients: ClientData) -> Sequence[float] | Tenso
 
 
 def check_settings(batch: int | float | None, sampling: str, l2: float) -> None:
-    """Refuse a size of mini-batches, a way to draw them, or an l2 that nobody can use."""
+    """Raise ValueError for an unknown sampling, or a batch or l2 out of range."""
     check_batch(batch)
     if sampling not in ("reshuffle", "iid"):
         raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
@@ -39,7 +39,7 @@ def check_settings(batch: int | float | None, sampling: str, l2: float) -> None:
 
 
 def check_groups(groups: Sequence[Any] | None, N: int) -> None:
-    """Refuse groups that do not name one for each client."""
+    """Raise ValueError unless there is one group for each client."""
     if groups is not None and (isinstance(groups, str) or len(groups) != N):
         raise ValueError(
             f"groups has {len(groups)} labels for {N} clients; pass one label for each client."
@@ -47,7 +47,7 @@ def check_groups(groups: Sequence[Any] | None, N: int) -> None:
 
 
 def module_of(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    """Return the module that was given, or what builds it under seed 0; refuse another thing."""
+    """Return the module that was given, or the one that a function builds under seed 0."""
     if not callable(module):
         raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
     first = module if isinstance(module, nn.Module) else built(module, seed=0)
@@ -74,7 +74,7 @@ def built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
-    """Return float64 if that is what the clients' tensors are; else leave it to the module."""
+    """Return float64 if the clients' tensors are float64; None leaves it to the module."""
     given = whole(clients)
     first: Any = given[0] if isinstance(given, list | tuple) else None
     first = first.tensors if isinstance(first, TensorDataset) else first
@@ -105,7 +105,7 @@ def device_of(device: str | torch.device | None) -> torch.device | None:
 
 
 def check_collate(collate: Collate | None) -> None:
-    """Refuse a collate that is no function."""
+    """Raise ValueError unless a collate can be called."""
     if collate is not None and not callable(collate):
         raise ValueError(
             f"collate={collate!r} cannot be called; pass a function that makes a batch of a list "

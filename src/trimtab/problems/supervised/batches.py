@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core.streams import BATCH, stream
-from trimtab.problems.supervised.samples import Data
+from trimtab.problems.supervised.data import Data
 
 Sampling = Literal["reshuffle", "iid"]
 """A fresh order at each pass, or independent draws with replacement."""
@@ -29,7 +29,7 @@ def batch_size(batch: int | float | None, n: int) -> int:
 
 
 def check_batch(batch: int | float | None) -> None:
-    """Refuse a batch that is neither a size nor a fraction."""
+    """Raise ValueError unless this is a size, a fraction or None."""
     if batch is None:
         return
     whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1

@@ -1,93 +1,151 @@
-"""Trials of what is read: do these data fit the module and the loss, and is the loss a mean?"""
+"""Checks on two samples: whether data, module and loss fit together, and a sentence if not."""
 
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.streams import global_state, seeded
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
+    Tree,
     changes_inputs,
+    describe,
     first_line,
+    leaves,
+    map_rows,
+    map_tree,
+    parts,
     running_statistics,
+    version,
 )
-from trimtab.problems.supervised.loss_value import (
-    SAME,
-    changes_targets,
-    check_targets,
-    detached,
-    dtypes,
-    loss_of_batch,
-    loss_value,
-)
-from trimtab.problems.supervised.losses import Loss, recognise
-from trimtab.problems.supervised.on_batch import OnBatch
-from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, describe, join, leaves, map_tree
+from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, loss_kind
+from trimtab.problems.supervised.reading import is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+SAME = 1e-4  # numbers are the same if they differ by <= 1e-4 x their size
+_ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings
 
 
-def check_fit(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Refuse data that the module or the loss cannot take, and modules that are no functions.
+def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
+    """Raise ValueError if module or loss cannot take the data, or if training changes buffers."""
+    with torch.no_grad():
+        _run(owner, data, _few(data), model, loss, [True])
 
-    A trial on a few samples also finds out whether the module draws random numbers.
+
+def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
+    """Check the first data of a problem: also whether the loss is a mean with a gradient.
+
+    Raise ValueError if module, loss or collate give another result when they are called again, or
+    change the data.
     """
-    few = _few(data)
-    outputs: list[Any] = []
-    loss_of_all = loss if isinstance(loss, OnBatch) else None
-
-    def trial() -> None:
-        device = model.device
-        with torch.no_grad(), seeded(0, device):
-            before = global_state(device)
-            model.mode(training=True)
-            if loss_of_all is not None:
-                outputs.append(loss_of_batch(who, loss_of_all, model, few))
-            else:
-                outputs.append(model(model.start, few.X))
-            pairs = zip(before, global_state(device), strict=True)
-            model.draws |= not all(torch.equal(old, new) for old, new in pairs)
-
-    try:
-        changed = model.changed_buffers(trial)
-    except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"the module cannot take the inputs of {who}, {_kind(few.X)}{_range(data)} "
-            f"({first_line(error)}); make the two fit."
-        ) from error
-    if changed:
-        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
-    if loss_of_all is None:
-        check_targets(who, loss, outputs[0], few.y, data)
-        loss_value(who, loss, outputs[0], few.y)
-
-
-def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Refuse, once for each problem, a loss that is no mean, has no gradient or changes data."""
     few, before = _few(data), _few(data)
-    results: list[tuple[Any, Tensor]] = []
-
-    def trial() -> None:
-        for training in (False, True):
-            model.mode(training)
-            with torch.enable_grad(), seeded(0, model.device):
-                if isinstance(loss, OnBatch):
-                    results.append((None, loss_of_batch(who, loss, model, few)))
-                else:
-                    output = model(model.start, few.X)
-                    results.append((output, loss_value(who, loss, output, few.y)))
-
-    changed = model.changed_buffers(trial)
-    if changed:
-        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
+    if not _equal(few.batch, before.batch):
+        raise ValueError(
+            "collate returns another batch when it is called again with the same samples, so that "
+            "a mini-batch would differ from call to call; draw random numbers by torch in the "
+            "module, or in a loss of module and batch, OnBatch(f)."
+        )
+    with torch.enable_grad():
+        results = _run(owner, data, few, model, loss, [True, True, False])
     if not _equal(few.X, before.X):
         raise ValueError(changes_inputs("the module"))
     if not _equal(few.y, before.y):
         raise ValueError(changes_targets("the loss"))
-    output, value = results[-1]
+    _check_pure(model, *results[:2])
+    _check_gradient(owner, few, model, *results[1])
+    if loss_kind(loss) is not None:
+        return
+    with seeded(0, model.device):
+        is_sum = _is_sum(loss, model, few, *results[2])
+    if is_sum:
+        raise ValueError(
+            "the loss of a batch that holds every sample twice is twice as large, so it is a sum; "
+            "pass the mean over samples."
+        )
+
+
+def _run(
+    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss, modes: Sequence[bool]
+) -> list[tuple[Tree, Tensor]]:
+    """Return outputs and losses of a few samples, with the same random numbers in each mode.
+
+    This also finds out whether the module or the loss draws random numbers.
+    """
+    results: list[tuple[Tree, Tensor]] = []
+    device = model.device
+
+    def run() -> None:
+        for training in modes:
+            model.mode(training)
+            with seeded(0, device):
+                before = global_state(device)
+                results.append(_outputs_and_loss(owner, data, few, model, loss, not results))
+                pairs = zip(before, global_state(device), strict=True)
+                model.draws |= not all(torch.equal(old, new) for old, new in pairs)
+
+    changed = model.changed_buffers(run)
+    if changed:
+        raise ValueError(running_statistics(f"buffer '{changed[0]}'"))
+    return results
+
+
+def _outputs_and_loss(
+    owner: str, data: Data, few: Data, model: FlatModule, loss: Loss, first: bool
+) -> tuple[Tree, Tensor]:
+    if isinstance(loss, OnBatch):
+        return None, _loss_of_batch(owner, loss, model, few)
+    try:
+        output = model(model.start, few.X)
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"the module cannot take the inputs of {owner}, {_kind(few.X)}{_range(data)} "
+            f"({first_line(error)}); make the two fit."
+        ) from error
+    if first:
+        _check_targets(owner, loss, output, few.y, data)
+    return output, _loss_value(owner, loss, output, few.y)
+
+
+def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tree, Tensor]) -> None:
+    """Raise ValueError if the same inputs and seed gave two results."""
+    if not _same(first[0], second[0]):
+        raise ValueError(
+            f"{type(model.module).__name__} returns other outputs when it is called again with "
+            "the same inputs; let its forward depend on them, parameters and buffers alone, and "
+            "draw random numbers by torch's global generator, as torch.randn does."
+        )
+    if not _same(first[1], second[1]):
+        raise ValueError(
+            "the loss has another value when it is computed again for the same batch; let it, and "
+            "the module, depend on the batch, parameters and buffers alone, and draw random "
+            "numbers by torch's global generator, as torch.randn does."
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two results are equal up to rounding, numbers beside tensors as well."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.dtype == other.dtype and torch.equal(one, other):
+            return True
+        if one.shape != other.shape or one.dtype != other.dtype or not one.is_floating_point():
+            return False
+        one, other = one.detach(), other.detach()
+        # Two calls may add up in another order, on a GPU or in another place in memory.
+        near = _ROUNDINGS * torch.finfo(one.dtype).eps
+        size = float(one[one.isfinite()].abs().max()) if bool(one.isfinite().any()) else 0.0
+        return torch.allclose(one, other, rtol=near, atol=near * size, equal_nan=True)
+    if isinstance(one, int | float | str):
+        return type(one) is type(other) and (one == other or one != one)
+    inside, others = parts(one), parts(other)
+    both = zip(inside, others, strict=False)
+    return len(inside) == len(others) and all(_same(a, b) for (_, a), (_, b) in both)
+
+
+def _check_gradient(owner: str, few: Data, model: FlatModule, output: Tree, value: Tensor) -> None:
     if output is not None and not any(leaf.requires_grad for leaf in leaves(output)):
         raise ValueError(
             "the module's outputs do not depend on its trainable parameters; look for detach() or "
@@ -104,17 +162,18 @@ def check_mean(who: str, data: Data, model: FlatModule, loss: Loss) -> None:
             "forward as types.MethodType(f, module), which goes with a copy."
         )
     try:
-        model.gradient(value)
+        gradients = torch.autograd.grad(value, model.trainable, materialize_grads=True)
     except RuntimeError as error:
         raise ValueError(
-            f"the loss of {who} has no gradient ({first_line(error)}); make outputs and targets "
-            f"of one kind, here {dtypes(output)} and {dtypes(few.y)}."
+            f"the loss of {owner} has no gradient ({first_line(error)}); make outputs and targets "
+            f"of one kind, here {_dtypes(output)} and {_dtypes(few.y)}."
         ) from error
-    if recognise(loss) is None and _is_sum(loss, model, few, *results[0]):
-        raise ValueError(
-            "the loss of a batch that holds every sample twice is twice as large, so it is a sum; "
-            "pass the mean over samples."
-        )
+    for name, gradient in zip(model.names, gradients, strict=True):
+        if is_sparse(gradient):
+            raise ValueError(
+                f"parameter '{name}' of {type(model.module).__name__} has a sparse gradient, which "
+                "is no part of a vector; pass sparse=False to its embedding."
+            )
 
 
 def _leaves(value: Tensor) -> set[int]:
@@ -133,68 +192,228 @@ def _leaves(value: Tensor) -> set[int]:
 
 @torch.no_grad()
 def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tensor) -> bool:
-    """Tell whether a batch that holds every sample twice or thrice has that multiple of a loss."""
+    """Return whether the loss is t times as large if a batch holds every sample t times."""
     values, once = [], float(value)
     try:
         for t in (2, 3):
             if isinstance(loss, OnBatch):
                 model.mode(training=False)
-                batch = join([few.batch] * t)
+                batch = _repeated(few.batch, t)
                 values.append(float(loss(model.at(model.start), batch)))
             else:
-                outputs = join([map_tree(detached, output)] * t)
-                values.append(float(loss(outputs, join([few.y] * t))))
+                outputs = _repeated(map_tree(_detached, output), t)
+                values.append(float(loss(outputs, _repeated(few.y, t))))
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False  # This loss takes batches of one size only.
     near = [abs(value - t * once) <= SAME * abs(once) for t, value in enumerate(values, start=2)]
     return once != 0 and all(near)
 
 
-@torch.no_grad()
-def rowwise(model: FlatModule, data: Data) -> bool:
-    """Tell whether the module treats each sample by itself, so that its inputs may be cut up."""
-    half = len(data) // 2
-    for training in (False,) if model.draws else (False, True):
-        model.mode(training)
-        try:
-            whole = model(model.start, data.X)
-            halves = (data.cut(0, half), data.cut(half, len(data)))
-            parts = join([model(model.start, part.X) for part in halves])
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            return False
-        for one, other in zip(leaves(whole), leaves(parts), strict=True):
-            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
-                return False
-    return True
+def _repeated(tree: Tree, t: int) -> Tree:
+    return map_rows(lambda part: torch.cat([part] * t), tree)
 
 
 def _few(data: Data) -> Data:
     """Return copies of the first two samples and, of indices, those with the extreme ones."""
-    if isinstance(data, Loose):
+    if data.samples is not None:
         return data.cut(0, 2).copy()
-    rows = list(range(min(2, len(data))))
+    chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
         if X.dtype in _INDICES and X.numel():
             each = X[0].numel()
-            rows += [int(X.argmin()) // each, int(X.argmax()) // each]
-    if len(rows) <= 2:
+            chosen += [int(X.argmin()) // each, int(X.argmax()) // each]
+    if len(chosen) <= 2:
         return data.cut(0, 2).copy()
-    return data.take(torch.tensor(rows, device=data.device))
+    return data.take(torch.tensor(chosen, device=data.device))
 
 
 def _range(data: Data) -> str:
-    X = None if isinstance(data, Loose) else data.X
+    X = None if data.samples is not None else data.X
     if not isinstance(X, Tensor) or X.dtype not in _INDICES:
         return ""
     return f", numbers from {int(X.min())} to {int(X.max())}"
 
 
 def _kind(X: Tree) -> str:
-    """Say what inputs are."""
     if isinstance(X, Tensor):
         return f"of shape {tuple(X.shape)}, {X.dtype}"
     return f"{describe(X)} a sample"
 
 
 def _equal(tree: Tree, other: Tree) -> bool:
-    return all(torch.equal(*both) for both in zip(leaves(tree), leaves(other), strict=True))
+    ours, others = leaves(tree), leaves(other)
+    return len(ours) == len(others) and all(map(torch.equal, ours, others))
+
+
+def _check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -> None:
+    """Raise ValueError if a loss of PyTorch would compare targets of another kind or shape."""
+    known = loss_kind(loss)
+    if known is None:
+        return
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"the module returns a {type(output).__name__}, but {known.name} takes a single "
+            f"tensor; pass a loss of your own, such as lambda output, y: {known.name}"
+            f"(output[{_first(output)!r}], y)."
+        )
+    if not isinstance(few, Tensor):
+        raise ValueError(
+            f"{owner} has targets {describe(few)}, but {known.name} takes a single tensor; pass a "
+            "loss of your own, which takes them apart."
+        )
+    if known.elementwise and output.shape != few.shape:
+        raise ValueError(
+            f"{known.name} would compare outputs of shape {_shape(output)} with targets of {owner} "
+            f"of shape {_shape(few)}; give both the same shape, e.g. with y.view(-1, 1) or "
+            "y.flatten()."
+        )
+    if known.takes_labels and not few.is_floating_point() and output.dim() >= 2:
+        _check_labels(owner, loss, output, data.y)
+
+
+def _loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
+    shapes = f"outputs of shape {_whole(output)}, targets of {owner} of shape {_whole(y)}"
+    before = [version(leaf) for leaf in leaves(y)]
+    try:
+        known = loss_kind(loss) is not None  # The shapes of such a loss were checked before.
+        value, messages = (
+            (loss(output, y), []) if known else _captured_warnings(lambda: loss(output, y))
+        )
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the loss cannot take {shapes} and {_dtypes(y)} ({first_line(error)}); make the two "
+            "fit."
+        ) from error
+    if [version(leaf) for leaf in leaves(y)] != before:
+        raise ValueError(changes_targets("the loss"))
+    if any("target size" in text for text in messages) or _broadcasts(loss, output, y, value):
+        raise ValueError(
+            f"the loss compares {shapes}, which PyTorch broadcasts; give both the same shape, "
+            "e.g. with y.view_as(output)."
+        )
+    return _one_number(value)
+
+
+def _loss_of_batch(owner: str, loss: OnBatch, model: FlatModule, few: Data) -> Tensor:
+    before = [version(leaf) for leaf in leaves(few.batch)]
+    try:
+        value, messages = _captured_warnings(lambda: loss(model.at(model.start), few.batch))
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"the loss fails on a batch of {owner}, {describe(few.batch)} a sample "
+            f"({type(error).__name__}: {first_line(error)}); make the two fit."
+        ) from error
+    if [version(leaf) for leaf in leaves(few.batch)] != before:
+        raise ValueError(changes_batch("the loss"))
+    if any("target size" in text for text in messages):
+        raise ValueError(
+            "the loss compares outputs and targets of different shapes, which PyTorch broadcasts; "
+            "give both the same shape, e.g. with y.view_as(output)."
+        )
+    return _one_number(value)
+
+
+def changes_targets(owner: str) -> str:
+    """Return the sentence that refuses a loss or a metric that writes into the targets."""
+    return (
+        f"{owner} changes the targets in place, that is, the data themselves; write y = y - 1 "
+        "instead of y -= 1."
+    )
+
+
+def changes_batch(owner: str) -> str:
+    """Return the sentence that refuses a loss or metric that writes into its batch."""
+    return (
+        f"{owner} changes its batch in place, that is, the data themselves; write x = x / 255 "
+        "instead of x /= 255."
+    )
+
+
+def _dtypes(tree: Tree) -> str:
+    return " and ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(tree))) or "nothing"
+
+
+def _detached(part: Any) -> Any:
+    return part.detach() if isinstance(part, Tensor) else part
+
+
+def _one_number(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"the loss returns a {type(value).__name__}, which has no gradient; return a tensor, "
+            "without item() or float()."
+        )
+    if value.numel() != 1:
+        raise ValueError(
+            f"the loss returns a tensor of shape {tuple(value.shape)}; return one number, the mean "
+            "over samples."
+        )
+    return value
+
+
+def _whole(tree: Tree) -> str:
+    """Say what shapes a tensor or a tree of them has; of a tree, those of one sample."""
+    return str(tuple(tree.shape)) if isinstance(tree, Tensor) else f"{describe(tree)} a sample"
+
+
+def _broadcasts(loss: Loss, output: Tree, y: Tree, value: Any) -> bool:
+    """Return whether outputs (n, 1) meet targets (n,), so that PyTorch compares all pairs.
+
+    Then the loss is not the mean of the losses of single samples, and would be if both were (n,).
+    """
+    n = len(leaves(y)[0]) if leaves(y) else 0
+
+    def flat(t: Any) -> Any:
+        one = isinstance(t, Tensor) and t.numel() == n and t.dim() and len(t) == n
+        return t.detach().clone().reshape(n) if one else _detached(t)
+
+    shapes = {leaf.shape for tree in (output, y) for leaf in leaves(tree) if leaf.numel() == n}
+    if n < 2 or len(shapes) < 2 or loss_kind(loss) is not None:
+        return False
+
+    def alone(j: int) -> float:
+        both = (map_rows(lambda t: t.detach()[j : j + 1].clone(), tree) for tree in (output, y))
+        return float(loss(*both))
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # These shapes are not the user's.
+            other = float(loss(map_tree(flat, output), map_tree(flat, y)))
+            mean = sum(alone(j) for j in range(n)) / n
+        found = float(value.detach())
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError):
+        return False  # This loss wants the shapes as they are.
+    near = SAME * abs(mean)
+    return abs(other - mean) <= near < abs(found - mean)
+
+
+def _captured_warnings(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Return what a function returns and the warnings it gives; pass those on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = run()
+    messages = [str(w.message) for w in caught]
+    for w in caught:
+        if "target size" not in str(w.message):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    return value, messages
+
+
+def _first(output: Any) -> Any:
+    return next(iter(output), 0) if isinstance(output, Mapping) else 0
+
+
+def _check_labels(owner: str, loss: Loss, output: Tensor, y: Tensor) -> None:
+    classes = output.shape[1]
+    if y.dim() == 2 and output.dim() == 2:
+        what = "y.flatten()" if y.shape[1] == 1 else "y.argmax(1), or y.float() for probabilities"
+        raise ValueError(f"{owner} has labels of shape {_shape(y)}; pass {what}.")
+    counted = y[y != ignored_label(loss)]
+    if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        raise ValueError(
+            f"{owner} has labels from {int(counted.min())} to {int(counted.max())}, but the module "
+            f"has {classes} outputs; labels run from 0 to {classes - 1}."
+        )
+
+
+def _shape(t: Tensor) -> str:
+    return f"({', '.join(['n', *map(str, t.shape[1:])])}{',' if t.dim() == 1 else ''})"

@@ -1,8 +1,7 @@
-"""Gradients without autograd for networks of linear layers, with the losses that kernels know.
+"""When the compiled kernel may compute the gradient of a module: linear layers and known losses.
 
-The same numbers as autograd's (tested), several times faster on small mini-batches, where the time
-goes into bookkeeping. Through the compiled kernel, where there is one; without it, only classifiers
-made of Linear and ReLU with cross-entropy have a closed form.
+The kernel's numbers are autograd's up to rounding (tested), several times faster on small
+mini-batches, where the time goes into bookkeeping.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import stream
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.losses import Loss, recognise
-from trimtab.problems.supervised.untouched import nothing_global, ordinary, untouched
+from trimtab.problems.supervised.losses import (
+    Loss,
+    is_plain_parameter,
+    is_unpatched,
+    loss_kind,
+    no_global_hooks,
+)
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -30,8 +33,8 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 _KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
-_ROWS = 64  # a closed form is compared with autograd on <= 64 samples
-_NOISE = 1e-9  # a gradient of <= 1e-9 x the inputs may be rounding
+_ROWS = 64  # samples on which a closed form is compared with autograd
+_NOISE = 1e-9  # relative to the inputs; a smaller gradient may be rounding, in float64 too
 
 Layer = tuple[nn.Module, str]
 """A module and what it is: linear, flatten, flatten all, or an activation."""
@@ -39,9 +42,8 @@ Layer = tuple[nn.Module, str]
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The gradient of such a network; `layers` is what a kernel needs to know."""
+    """A module and a loss as the kernel knows them, as long as neither is changed."""
 
-    gradient: Callable[[Vector, Tensor, Tensor], Vector] | None  # at x, of the mean, on tensors
     layers: kernel.Layers
     module: nn.Module
     parts: Sequence[Layer]
@@ -49,93 +51,42 @@ class ClosedForm:
     device: torch.device
     dtype: torch.dtype
 
-    def holds(self) -> bool:
-        """Tell whether module and loss still do what this was derived from; asked every round."""
+    def is_unchanged(self) -> bool:
+        """Return whether module and loss still do what this was derived from; asked every round."""
         return (
-            nothing_global()
+            no_global_hooks()
             and _loss_for_kernel(self.loss) == (self.layers.loss, self.layers.delta)
             and _parts(self.module) == self.parts
             and not torch.is_autocast_enabled("cpu")
-            and (self.gradient is not None or self._by_kernel(self.device, self.dtype))
         )
 
-    @staticmethod
-    def _by_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-        """Tell whether kernels work for these numbers, and for those that they are checked in."""
-        return device.type == "cpu" and kernel.works(dtype) and kernel.works(torch.float64)
+    def is_applicable(self) -> bool:
+        """Return whether the kernel works for these numbers, and for those it is checked in."""
+        works = kernel.works(self.dtype) and kernel.works(torch.float64)
+        return self.device.type == "cpu" and works and self.is_unchanged()
 
     def gradients(self, x: Vector, batches: Sequence[kernel.Batch]) -> Vector:
         """Return the gradients of s mini-batches, (s, d), at x of (d,) or (s, d)."""
-        dtype = batches[0][0].dtype
-        x = x.to(dtype)
-        if self.gradient is None or self._by_kernel(x.device, dtype):
-            return kernel.gradients(self.layers, x, batches)
-        points = x.expand(len(batches), x.shape[-1])
-        rows = [(X, y) if part is None else (X[part], y[part]) for X, y, part in batches]
-        for place, (_, y) in enumerate(rows):
-            self._check_labels(place, y)
-        each = [self.gradient(point, *both) for point, both in zip(points, rows, strict=True)]
-        return torch.stack(each)
-
-    def _check_labels(self, place: int, y: Tensor) -> None:
-        """Refuse labels that were changed after they were read: -1 would be the last class."""
-        classes = self.layers.sizes[-1]
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= classes:
-            label = low if low < 0 else high
-            raise kernel.BadDataError(place, f"label {label}, of {classes} classes")
+        return kernel.gradients(self.layers, x.to(batches[0][0].dtype), batches)
 
 
 def closed_form(module: nn.Module, loss: Loss) -> ClosedForm | None:
-    """Return the gradient of such a module, or None for another."""
+    """Return the closed form of a module and a loss that the kernel knows, else None."""
     parts, known = _parts(module), _loss_for_kernel(loss)
-    if parts is None or known is None or not nothing_global():
+    if parts is None or known is None or not no_global_hooks():
         return None
     layers = _for_kernel(parts, *known)
     if layers is None:
         return None
     weight = next(layer.weight for layer, what in parts if what == "linear")
     assert isinstance(weight, Tensor)
-    gradient = _by_tensors(layers) if _is_plain_classifier(layers) else None
-    return ClosedForm(gradient, layers, module, parts, loss, weight.device, weight.dtype)
-
-
-def _by_tensors(layers: kernel.Layers) -> Callable[[Vector, Tensor, Tensor], Vector]:
-    """Return the gradient of a classifier made of Linear and ReLU, as products of tensors."""
-    last, C = len(layers.biased) - 1, layers.sizes[-1]
-
-    def gradient(x: Vector, X: Tensor, y: Tensor) -> Vector:
-        out = torch.empty_like(x)
-        weights, gradients = _views(x, layers), _views(out, layers)
-        weights[last] = _padded(*weights[last])
-        inputs, a = [], X.flatten(1)
-        for (W, b), activation in zip(weights, layers.activations, strict=True):  # forward
-            inputs.append(a)
-            a = F.linear(a, W, b)
-            a = F.relu(a) if activation == "relu" else a
-        G = torch.softmax(a, dim=1)  # the gradient with respect to the logits
-        G[torch.arange(len(y), device=y.device), y] -= 1
-        G /= len(y)
-        for j in reversed(range(len(weights))):  # backward
-            dW, db = gradients[j]
-            if j == last:
-                dW.copy_(torch.mm(G.T, inputs[j])[:C])
-            else:
-                torch.mm(G.T, inputs[j], out=dW)
-            if db is not None:
-                db.copy_(G.sum(0)[: len(db)])
-            if j:
-                G = G @ weights[j][0]
-                G = G * (inputs[j] > 0) if layers.activations[j - 1] == "relu" else G
-        return out
-
-    return gradient
+    return ClosedForm(layers, module, parts, loss, weight.device, weight.dtype)
 
 
 def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
-    """Return how far a closed form is from autograd at a random point near `start`, relatively.
+    """Return the relative difference of a closed form and autograd at a random point near `start`.
 
-    In float64, where rounding is no excuse.
+    In float64, where rounding cannot explain a difference.
     """
     model = FlatModule(deepcopy(form.module).cpu(), torch.float64)
     noise = torch.randn(model.d, generator=stream(0), dtype=torch.float64)
@@ -152,21 +103,21 @@ def _parts(module: nn.Module) -> list[Layer] | None:
     """Return the layers of a module that is made of known ones alone, each with what it is."""
     layers = [module]
     if type(module) is nn.Sequential:
-        if not untouched(module, _FORWARDS[nn.Sequential]):
+        if not is_unpatched(module, _FORWARDS[nn.Sequential]):
             return None
         layers = list(module._modules.values())
     seen = set[int]()
     parts = list[Layer]()
     for layer in layers:
         kind = type(layer)
-        if kind not in _FORWARDS or not untouched(layer, _FORWARDS[kind]):
+        if kind not in _FORWARDS or not is_unpatched(layer, _FORWARDS[kind]):
             return None
         what = "linear" if kind is nn.Linear else _ACTIVATIONS.get(kind) or _other(layer)
         parts.append((layer, "gelu_tanh" if kind is nn.GELU and _by_tanh(layer) else what))
         for parameter in layer._parameters.values():
             if parameter is None:
                 continue
-            if id(parameter) in seen or not ordinary(parameter):
+            if id(parameter) in seen or not is_plain_parameter(parameter):
                 return None
             seen.add(id(parameter))
     return parts
@@ -210,37 +161,14 @@ def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layer
     return kernel.Layers(sizes, biased, tuple(activations), loss, delta, flattens, single)
 
 
-def _is_plain_classifier(layers: kernel.Layers) -> bool:
-    """Tell whether this is a classifier made of Linear and ReLU that ends with a Linear."""
-    known = layers.loss == "cross_entropy" and layers.activations[-1] == "none"
-    return known and {"none", "relu"}.issuperset(layers.activations)
-
-
-def _padded(W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the last layer with classes added up to a multiple of 16, which products like.
-
-    A class that is added has logit -1e30 and so probability 0.
-    """
-    more = -len(W) % 16
-    bias = torch.zeros_like(W[:, 0]) if b is None else b
-    return F.pad(W, (0, 0, 0, more)), F.pad(bias, (0, more), value=-1e30)
-
-
 def _loss_for_kernel(loss: Loss) -> tuple[str, float] | None:
-    """Return the name of a loss that kernels know and where it bends, if it is a plain mean."""
-    known = recognise(loss)
-    if known is None or not known.plain or known.name not in kernel.LOSSES or not known.bend > 0:
+    """Return the name and Huber delta of a loss that kernels know, if it is a plain mean."""
+    known = loss_kind(loss)
+    if (
+        known is None
+        or not known.plain
+        or known.name not in kernel.LOSSES
+        or not known.huber_delta > 0
+    ):
         return None
-    return known.name, known.bend
-
-
-def _views(x: Vector, layers: kernel.Layers) -> list[tuple[Tensor, Tensor | None]]:
-    """Return (weight, bias) of each layer as views of a flat vector."""
-    views = list[tuple[Tensor, Tensor | None]]()
-    start = 0
-    for m, n, biased in zip(layers.sizes[1:], layers.sizes, layers.biased, strict=False):
-        end = start + m * n
-        last = end + (m if biased else 0)
-        views.append((x[start:end].view(m, n), x[end:last] if biased else None))
-        start = last
-    return views
+    return known.name, known.huber_delta

@@ -1,8 +1,9 @@
 """Hessians of several clients at once, times vectors: the same numbers as one after the other.
 
-Linear models have a closed form. For other small modules it is vmap over clients and vectors of
-what differentiates a gradient; whether that is right for this module is found out once, by
-comparison with autograd, since not every operator's batched second derivative is.
+A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and the
+derivatives of losses that are common are known. For other small modules it is vmap over clients
+and vectors of what differentiates a gradient; whether that is right for this module is found out
+once, by comparison with autograd, since not every operator's batched second derivative is.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,56 +15,116 @@ from torch.func import grad, vjp, vmap
 from trimtab.compute.captured import disable_vmap_fallback
 from trimtab.compute.kernel import Layers
 from trimtab.core import Vector
-from trimtab.problems.supervised.client_data import ClientData
+from trimtab.problems.supervised.clients import ClientData
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import FunctionOfVector
-from trimtab.problems.supervised.linear_hessian import (
-    is_linear,
-    linear_hessian,
-    linear_products,
-    linear_third,
-)
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised, distance, rounding
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.rounding import distance, rounding
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
 
-_NUMBERS = 20_000_000  # the products that are computed together hold <= 20,000,000 numbers
+_LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
+_NUMBERS = 20_000_000  # numbers in the products of one call of vmap; bounds memory
+
+
+def is_linear(layers: Layers) -> bool:
+    """Return whether a model is one layer with one of these losses."""
+    return layers.activations == ("none",) and layers.loss in _LOSSES
+
+
+def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
+    """Return the Hessian of the mean loss on X at x times each row of V.
+
+    >>> layers = Layers((1, 1), (False,), ("none",), "mse_loss")
+    >>> linear_products(layers, torch.zeros(1), torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[18.]])
+    """
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    D, e = _parts(V, C, inputs, biased)
+    Z, moved = X @ W[0].T, X @ D.mT  # of shape (n, C), and (m, n, C)
+    if b is not None and e is not None:
+        Z, moved = Z + b[0], moved + e[:, None]
+    slopes = _curved(layers.loss, Z, moved) / len(X)
+    into = (slopes.mT @ X).flatten(1)
+    return torch.cat([into, slopes.sum(1)], 1) if biased else into
+
+
+def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
+    """Return the whole Hessian of the mean loss on X at x: a block for each pair of outputs."""
+    inputs, C, biased = layers.sizes[0], layers.sizes[1], layers.biased[0]
+    X = X.flatten(1)
+    W, b = _parts(x[None], C, inputs, biased)
+    Z = X @ W[0].T if b is None else X @ W[0].T + b[0]
+    every = torch.cat([X, torch.ones_like(X[:, :1])], 1) if biased else X
+    q = every.shape[1]
+    H = x.new_zeros(C, q, C, q)
+    for c in range(C):
+        unit = torch.zeros_like(Z)
+        unit[:, c] = 1
+        curved = _curved(layers.loss, Z, unit[None])[0] / len(X)  # of each output with output c
+        rows = (curved[:, :, None] * every[:, None]).flatten(1)
+        H[c] = (every.T @ rows).view(q, C, q)
+    H = H.view(C * q, C * q)
+    order = torch.arange(C * q).view(C, q)
+    if biased:  # In x, all biases come after all weights.
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        H = H[order][:, order]
+    return H
+
+
+def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and the biases in rows of vectors."""
+    return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
+
+
+def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
+    """Return loss''(Z) times how far the outputs move, for each sample."""
+    if loss == "cross_entropy":
+        p = torch.softmax(Z, 1)
+        part = p * moved
+        return part - p * part.sum(-1, keepdim=True)
+    if loss == "mse_loss":
+        return moved * (2 / Z.shape[1])
+    p = torch.sigmoid(Z)
+    return moved * (p * (1 - p) / Z.shape[1])
 
 
 class Curvature:
-    """What computes Hess_i V for several clients; None where one after the other is as good."""
+    """Hess_i V for several clients: in closed form, by vmap, or one client after the other."""
 
     def __init__(self, mean_loss: MeanLoss, vectorised: Vectorised) -> None:
         self._mean_loss, self._vectorised = mean_loss, vectorised
         self._function: FunctionOfVector | None = None
-        self._right: bool | None = None  # whether vmap gives what autograd gives, if it was asked
+        self._right: bool | None = (
+            None  # whether vmap agrees with autograd; None before the comparison
+        )
 
-    def pays(self, clients: ClientData, batch: int | float | None) -> bool:
-        """Tell whether several clients at once are faster than one after the other."""
+    def is_faster(self, clients: ClientData, batch: int | float | None) -> bool:
+        """Return whether several clients at once are faster than one after the other."""
         linear = self._linear is not None
         return linear or (self._right is not False and not self._vectorised.why_not(clients, batch))
 
     @property
     def _linear(self) -> Layers | None:
         """The one layer of a linear model, if it holds at this moment."""
-        form = self._mean_loss.closed_form
-        return form.layers if form is not None and is_linear(form.layers) else None
+        layers = self._mean_loss.known_layers
+        return layers if layers is not None and is_linear(layers) else None
 
     def products(self, x: Vector, data: Sequence[Data], V: Tensor) -> Tensor:
         """Return the Hessian on each client's data times its rows of V, of shape (s, m, d)."""
         layers = self._linear
-        if layers is not None and all(each.suits(layers) for each in data):
+        if layers is not None and all(each.fits_kernel(layers) for each in data):
             pairs = zip(data, V, strict=True)
             return torch.stack([linear_products(layers, x, each.X, rows) for each, rows in pairs])
         found = torch.empty_like(V)
-        alike: dict[int, list[int]] = {}
+        same_size: dict[int, list[int]] = {}
         for j, each in enumerate(data):
-            alike.setdefault(len(each), []).append(j)
-        for n, rows in alike.items():
+            same_size.setdefault(len(each), []).append(j)
+        for n, rows in same_size.items():
             room = max(1, _NUMBERS // max(1, V[0].numel() + len(V[0]) * data[rows[0]].X.numel()))
             for some in torch.split(torch.tensor(rows), room):
                 chosen = some.tolist()
-                found[chosen] = self._of_alike(x, [data[j] for j in chosen], V[chosen], n)
+                found[chosen] = self._of_one_size(x, [data[j] for j in chosen], V[chosen], n)
         return found
 
     def whole(self, clients: ClientData) -> Callable[[int, Vector], Tensor] | None:
@@ -71,33 +132,28 @@ class Curvature:
         layers = self._linear_for(clients)
         return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
 
-    def third(self, clients: ClientData) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """Return (i, x, V) -> the gradient of tr(Hess_i V) at x, for linear models alone."""
-        layers = self._linear_for(clients)
-        return None if layers is None else lambda i, x, V: linear_third(layers, x, clients[i].X, V)
-
     def _linear_for(self, clients: ClientData) -> Layers | None:
         """Return the one layer of a linear model, if it holds for the data of all clients."""
         layers = self._linear
         if layers is None or not clients.in_memory:
             return None
-        suits = all(clients[i].suits(layers) for i in range(len(clients)))
-        return layers if suits else None
+        fits_kernel = all(clients[i].fits_kernel(layers) for i in range(len(clients)))
+        return layers if fits_kernel else None
 
-    def _of_alike(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
+    def _of_one_size(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
         """Return the products of clients with as many samples each."""
-        if self._right is not False and len(data) >= FEWEST and self._vectorised.takes(n):
+        if self._right is not False and len(data) >= FEWEST and self._vectorised.worth_graph(n):
             try:
                 if self._right is None:
-                    self._right = self._compared(x, data, V)
+                    self._right = self._matches_autograd(x, data, V)
                 if self._right:
                     return self._at_once(x, data, V)
             except (RuntimeError, IndexError, NotImplementedError):
-                self._right = False  # An operator has no derivative of this kind.
+                self._right = False  # Some operator has no batched second derivative.
         return self._in_turn(x, data, V)
 
-    def _compared(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
-        """Tell whether both ways agree for the first vector of each client, up to rounding."""
+    def _matches_autograd(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
+        """Return whether both ways agree for the first vector of each client, up to rounding."""
         first = V[:FEWEST, :1].contiguous()
         few = data[:FEWEST]
         apart = distance(self._at_once(x, few, first), self._in_turn(x, few, first))

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf, isfinite, sqrt
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,14 +12,13 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core import Vector
+from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
-from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ready
-from trimtab.problems.supervised.flat import first_line, version
-from trimtab.problems.supervised.losses import Loss, correct, ignored_label, recognise
+from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
+from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, loss_kind
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.on_batch import OnBatch
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, join, leaves
 
 Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
@@ -26,8 +27,9 @@ Measures = Mapping[str, Measure | str] | Sequence[str]
 """What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
 
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_AT_ONCE = 64  # <= 64 clients are evaluated at once
+_AT_ONCE = 64  # clients evaluated in one pass; bounds the memory of a lazy sequence
 _SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
+GROUPS = 20  # groups of rows that are left out in turn: the cost of an error is 20 evaluations
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Evaluation:
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
         """Return all metrics at x on some data; by the kernel, if it knows the layers."""
-        layers = layers if layers is not None and data.suits(layers) else None
+        layers = layers if layers is not None and data.fits_kernel(layers) else None
         output = self._outputs(data, x, layers)
         return self._measured(output, data, x, layers, self.metrics)
 
@@ -53,20 +55,20 @@ class Evaluation:
         Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
+        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
         rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         if layers is not None and not self.metrics:
             for group in _groups(clients):
                 rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
             return weighted_mean(rows, p)
         for data in clients:
-            fast = layers if layers is not None and data.suits(layers) else None
+            fast = layers if layers is not None and data.fits_kernel(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
-            if len(means) < len(self.metrics):
-                kept.append((output, data.y))
+            if rest:
+                kept.append((_scores_for(rest, output, data.y), data.y))
         measured = weighted_mean(rows, p)
-        if kept:
-            rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+        if rest:
             try:
                 outputs, targets = (join(part) for part in zip(*kept, strict=True))
             except RuntimeError as error:
@@ -85,8 +87,8 @@ class Evaluation:
 
         None where some data need a closer look.
         """
-        known = recognise(self.mean_loss.loss)
-        if known is None or not known.plain or not all(data.suits(layers) for data in group):
+        known = loss_kind(self.mean_loss.loss)
+        if known is None or not known.plain or not all(data.fits_kernel(layers) for data in group):
             return None
         sizes = torch.tensor([len(data) for data in group])
         with one_thread():
@@ -97,7 +99,9 @@ class Evaluation:
             try:
                 losses = _means(known.each(output, y), sizes)
             except (IndexError, RuntimeError):
-                return None  # A label is none; a closer look says whose.
+                return (
+                    None  # A label is out of range; client by client, the error names its client.
+                )
             if right is None:
                 return [{"loss": loss} for loss in losses]
             if len(right) < len(output):
@@ -150,9 +154,7 @@ class Evaluation:
         measured = dict[str, float]()
         for name, metric in metrics.items():
             if is_ready(metric):
-                found = _scores(output, y)
-                if found is None:
-                    raise ValueError(_no_scores(name, metric, output, y))
+                found = _scores_for({name: metric}, output, y)
                 scores, labels = _as_logits(self.mean_loss.loss, found, y)
                 measured[name] = _ready_number(name, metric, scores, labels)
             else:
@@ -196,7 +198,7 @@ def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
 
 
 def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
-    """Return the function of a metric, and refuse one that nobody knows or this loss has not."""
+    """Return the function of a metric; raise ValueError if it is unknown or not for this loss."""
     if callable(given) and not by_name:
         chosen: Measure = given
     else:
@@ -212,7 +214,7 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
             f"metric {given!r} is a function of outputs and targets, which a loss of module and "
             "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
         )
-    numbers = recognise(loss)
+    numbers = loss_kind(loss)
     if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
@@ -263,7 +265,7 @@ def counts_of(loss: Loss, targets: Sequence[Tensor]) -> list[Tensor] | None:
 
 def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs as logits where they are probabilities, and ignored labels as -100."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     if known is not None and known.name == "binary_cross_entropy":
         output = torch.logit(output.cpu().double(), eps=_SURE)
     ignored = ignored_label(loss)
@@ -291,6 +293,14 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
     return found if found is output or found.dim() <= 2 else None
 
 
+def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
+    """Return the outputs that ready metrics take; refuse, for the first of them, what is none."""
+    found = _scores(output, y)
+    if found is None:
+        raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
+    return found
+
+
 def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
     """Return the sentence that says which function to pass where a ready metric cannot tell."""
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
@@ -306,7 +316,7 @@ def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
 
 
 def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
-    """Return a metric of the user's as a number, and refuse one that changes the data."""
+    """Return the value of a user's metric, which must not change outputs or targets."""
     tensors = [*leaves(output), *leaves(y)]
     before = [version(t) for t in tensors]
     value = metric(output, y)
@@ -325,3 +335,37 @@ def _as_number(name: str, value: Any) -> float:
         raise ValueError(
             f"metric '{name}' returns no number ({first_line(error)}); return one."
         ) from error
+
+
+def metric_standard_error(
+    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
+) -> float | None:
+    """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
+
+    The jackknife serves every metric, also those that are not means. None where it is unknown:
+    of one row, or where the metric is undefined without some of them. Where all n rows are alike,
+    all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
+    succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.
+    """
+    n = len(data)
+    groups = min(GROUPS, n)
+    if groups < 2:
+        return None
+    order = torch.randperm(n, generator=stream(0, ERROR, n))
+    values = []
+    for group in range(groups):
+        rows = order[torch.arange(n) % groups != group].sort().values
+        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        values.append(measured.get(name, float("nan")))
+    if not all(map(isfinite, values)):
+        return None
+    if max(values) == min(values):
+        return _error_of_equals(evaluation, name, n)
+    mean = fmean(values)
+    return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
+
+
+def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
+    metric = ranges_of(evaluation.metrics, None).get(name)
+    span = inf if metric is None else metric.high - metric.low
+    return span / (n + 2) if isfinite(span) else 0.0

@@ -11,15 +11,19 @@ from torch.utils.data import TensorDataset
 
 from trimtab.problems.fingerprint import line
 from trimtab.problems.hashing import hashed_code, hashed_tensors, update
-from trimtab.problems.supervised.client_data import ClientData, whole
+from trimtab.problems.supervised.clients import ClientData, EvaluationData, HeldOutView, whole
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import Measure
-from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.holdout import Part
+from trimtab.problems.supervised.flat import FlatModule, Tree, parts
 from trimtab.problems.supervised.losses import Loss
-from trimtab.problems.supervised.reading import Collate, size
-from trimtab.problems.supervised.samples import Data, as_tensor, columns, is_columns, stacked
-from trimtab.problems.supervised.trees import Tree, parts
-from trimtab.problems.supervised.unseen import Unseen
+from trimtab.problems.supervised.reading import (
+    Collate,
+    as_tensor,
+    columns,
+    is_columns,
+    size,
+    stacked,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Identity:
     loss: Loss
     weights: Tensor
     clients: ClientData
-    unseen: Unseen
+    unseen: EvaluationData
 
     def fingerprint(self) -> str:
         """Return a line with a value for each part."""
@@ -70,7 +74,7 @@ class Identity:
 
     def _hashed(self, items: Iterable[Any]) -> str:
         reader = self.clients.reader
-        return hashed_items(items, loose=reader.collate is not None, on_batch=reader.on_batch)
+        return hashed_items(items, as_samples=reader.collate is not None, on_batch=reader.on_batch)
 
     def _is_old(self, item: Any) -> bool:
         """Tell whether version 0.1.0 could read an item: inputs and targets without names."""
@@ -85,7 +89,7 @@ class Identity:
         more = {}
         if tests is not None:
             more["tests"] = self._hashed(tests) if isinstance(tests, list | tuple) else "?"
-        if isinstance(held, Part):
+        if isinstance(held, HeldOutView):
             more["validation"] = f"{held.fraction}@{held.seed}"
         elif held is not None:
             more["validation"] = self._hashed([held])
@@ -110,7 +114,7 @@ def hashes_of_code(
     }
 
 
-def hashed_items(items: Iterable[Any], *, loose: bool = False, on_batch: bool = False) -> str:
+def hashed_items(items: Iterable[Any], *, as_samples: bool = False, on_batch: bool = False) -> str:
     """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
     digest, complete = sha256(), True
     for item in items:
@@ -119,7 +123,7 @@ def hashed_items(items: Iterable[Any], *, loose: bool = False, on_batch: bool = 
             continue
         if isinstance(item, Data):
             _update(digest, item.batch)
-        elif loose and isinstance(item, list | tuple):
+        elif as_samples and isinstance(item, list | tuple):
             code = hashed_code(item)
             digest.update(code.encode())
             complete = complete and not code.endswith("?")
@@ -132,7 +136,7 @@ def hashed_items(items: Iterable[Any], *, loose: bool = False, on_batch: bool = 
             for tree in columns("a client", found, on_batch=on_batch):
                 _update(digest, tree)
         else:
-            digest.update(repr(size(item, loose=loose, on_batch=on_batch)).encode())
+            digest.update(repr(size(item, as_samples=as_samples, on_batch=on_batch)).encode())
             complete = False
     return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 

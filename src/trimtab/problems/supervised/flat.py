@@ -1,4 +1,9 @@
-"""An nn.Module seen as a function of one flat vector of its trainable parameters."""
+"""An nn.Module seen as a function of one flat vector of its trainable parameters; trees of data.
+
+Batches and outputs are trees: a tensor, or tuples, lists and dicts of trees. Unlike the states of
+algorithms (`core.tree`) they may have names, and hold things that are no tensors, such as the
+caches that a language model returns.
+"""
 
 import inspect
 import re
@@ -9,12 +14,112 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from trimtab.core import Vector
-from trimtab.problems.supervised.trees import Tree, leaves
+
+Tree = Any
+"""A tensor, or a tuple, list or dict of trees; None where there is nothing."""
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """Return the tensors of a tree in order, without its other leaves.
+
+    >>> [t.item() for t in leaves({"a": torch.tensor(1), "b": (torch.tensor(2), None)})]
+    [1, 2]
+    """
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for _, part in parts(tree) for leaf in leaves(part)]
+
+
+def parts(tree: Tree) -> list[tuple[Any, Tree]]:
+    """Return the items of a tuple, list or dict with their keys or places; of a leaf, none."""
+    if isinstance(tree, Mapping):
+        return list(tree.items())
+    return list(enumerate(tree)) if isinstance(tree, tuple | list) else []
+
+
+def map_tree(f: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Apply f to each leaf but None; keep the structure and its classes.
+
+    >>> map_tree(len, {"a": "four", "b": ("three", None)})
+    {'a': 4, 'b': (5, None)}
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return _like(tree, {key: map_tree(f, part) for key, part in tree.items()})
+    if isinstance(tree, tuple | list):
+        return _like(tree, [map_tree(f, part) for part in tree])
+    return f(tree)
+
+
+def join(trees: Sequence[Tree]) -> Tree:
+    """Concatenate the rows of trees of one structure.
+
+    >>> join([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(1, 3)}])["a"].shape
+    torch.Size([3, 3])
+    """
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(trees))
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return _like(first, {key: join([tree[key] for tree in trees]) for key in first})
+    if isinstance(first, tuple | list):
+        return _like(first, [join(together) for together in zip(*trees, strict=True)])
+    raise TypeError(f"a {type(first).__name__} has no rows")
+
+
+def map_rows(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """Apply f to tensors that have rows; keep leaves of the whole batch, such as one number.
+
+    >>> map_rows(lambda t: t[:1], {"scores": torch.zeros(5), "penalty": 0.1})
+    {'scores': tensor([0.]), 'penalty': 0.1}
+    """
+    return map_tree(lambda part: f(part) if isinstance(part, Tensor) and part.dim() else part, tree)
+
+
+def describe(tree: Tree) -> str:
+    """Return the structure of a tree as text, with the shapes of one sample.
+
+    >>> describe({"a": torch.zeros(5, 3), "b": torch.zeros(5)})
+    "{'a': (3,), 'b': ()}"
+    """
+    if isinstance(tree, Tensor):
+        return str(tuple(tree.shape[1:]))
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(describe(part) for part in tree) + ("," * (len(tree) == 1)) + ")"
+    return "nothing" if tree is None else type(tree).__name__
+
+
+def form(tree: Tree) -> Any:
+    """Return the structure of a tree, equal for trees that differ in shapes alone.
+
+    >>> form({"a": torch.zeros(5, 3)}) == form({"a": torch.zeros(2, 7)})
+    True
+    """
+    if isinstance(tree, Tensor):
+        return "tensor"
+    if isinstance(tree, Mapping):
+        return frozenset((key, form(part)) for key, part in tree.items())
+    return tuple(form(part) for _, part in parts(tree))
+
+
+def _like(tree: Tree, contents: Any) -> Tree:
+    """Return contents in the class of a tree, also a named tuple or an output of transformers."""
+    if isinstance(tree, Mapping):
+        return contents if type(tree) is dict else type(tree)(**contents)
+    return type(tree)(*contents) if hasattr(tree, "_fields") else type(tree)(contents)
+
 
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
-_ROWS = 64  # <= 64 Hessian-vector products are computed at once
+_ROWS = 64  # Hessian-vector products per call of autograd; bounds memory
 
 
 class FlatModule:
@@ -31,8 +136,11 @@ class FlatModule:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _refuse_running_statistics(module)
-        self.module = _copy(module).to(device=device, dtype=dtype)
+        _refuse_changing_buffers(module)
+        self.module = _copy(module).to(device=device)
+        if dtype is not None:
+            # Module.to(dtype) would drop the imaginary parts of complex buffers.
+            self.module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
         self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -44,7 +152,7 @@ class FlatModule:
             )
         self.start = self.vector_of(self.module)
         self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
-        self.draws = False  # whether its forward draws random numbers; a trial finds out
+        self.draws = False  # whether forward or loss draws random numbers; `checks` finds out
         self._as_given = [(m, m.training) for m in self.module.modules()]
         self._training: bool | None = None  # the mode it was last put in
         self._vector = self.start.clone()  # what the parameters are views of
@@ -52,13 +160,13 @@ class FlatModule:
         for parameter, part in zip(self.trainable, parts, strict=True):
             parameter.data = part.view(parameter.shape)
 
-    def twin(self) -> "FlatModule":
+    def copy_for_thread(self) -> "FlatModule":
         """Return a copy with parameters of its own, for another thread."""
-        twin = FlatModule(self.module)
-        twin.start, twin.draws = self.start, self.draws
+        copy_for_thread = FlatModule(self.module)
+        copy_for_thread.start, copy_for_thread.draws = self.start, self.draws
         flags = [flag for _, flag in self._as_given]
-        twin._as_given = list(zip(twin.module.modules(), flags, strict=True))
-        return twin
+        copy_for_thread._as_given = list(zip(copy_for_thread.module.modules(), flags, strict=True))
+        return copy_for_thread
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return the trainable parameters of a module of the same build as a vector."""
@@ -97,7 +205,7 @@ class FlatModule:
         names = X if isinstance(X, Mapping) else {}
         places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = _takes(self.module.forward, places, names)
+            self._spread = _accepts(self.module.forward, places, names)
         before = [version(leaf) for leaf in leaves(X)]
         output = self.module(*places, **names) if self._spread else self.module(X)
         if [version(leaf) for leaf in leaves(X)] != before:
@@ -125,12 +233,12 @@ class FlatModule:
                 is_grads_batched=several,
                 materialize_grads=True,
             )
-            # Of the zeros that torch fills in there is one row only.
+            # materialize_grads fills in zeros without the dimension of the batch.
             rows = v.shape[:-1]
             whole = [p.expand(*rows, *q.shape) for p, q in zip(parts, self.trainable, strict=True)]
             return torch.cat([part.reshape(*rows, -1) for part in whole], -1)
 
-        # For other layers torch's batched second derivatives are not reliable.
+        # PyTorch's batched second derivatives of other layers are not reliable.
         if self._simple:
             return torch.cat([second(rows, True) for rows in torch.split(V, _ROWS)])
         return torch.stack([second(v, False) for v in V])
@@ -175,7 +283,7 @@ class FunctionOfVector:
     """
 
     def __init__(self, model: FlatModule) -> None:
-        self._model = model.twin()
+        self._model = model.copy_for_thread()
         places = {id(p): j for j, p in enumerate(self._model.trainable)}
         self._places = [
             (layer._parameters, name, places[id(parameter)])
@@ -215,7 +323,8 @@ def _copy(module: nn.Module) -> nn.Module:
     except Exception as error:
         raise ValueError(
             f"{_name(module)} cannot be copied ({first_line(error)}); pass a module that "
-            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove."
+            "copy.deepcopy can copy, e.g. after torch.nn.utils.prune.remove, or with "
+            "torch.nn.utils.parametrizations.weight_norm."
         ) from error
     for new, old in zip(copy.parameters(), module.parameters(), strict=True):
         for hook in (old._backward_hooks or {}).values():
@@ -224,7 +333,13 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
-    """Refuse a module whose parameters are no finite numbers of float32 or float64."""
+    """Raise ValueError for TorchScript, or parameters that are not finite float32 or float64."""
+    for name, m in module.named_modules():
+        if isinstance(m, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{_layer(name, m)} is TorchScript, whose parameters cannot become parts of a "
+                "vector; pass the nn.Module that torch.jit.script or torch.jit.trace was given."
+            )
     for name, p in module.named_parameters():
         where = f"parameter '{name}' of {_name(module)}"
         if isinstance(p, UninitializedParameter):
@@ -233,6 +348,11 @@ def check_module(module: nn.Module) -> None:
             )
         if p.is_meta:
             raise ValueError(f"{where} is on the meta device; pass a module that has numbers.")
+        if p.requires_grad and p.is_complex():
+            raise ValueError(
+                f"{where} is complex ({p.dtype}); make its real and imaginary parts one real "
+                "parameter, of which forward makes torch.view_as_complex(parameter)."
+            )
         if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{where} is {p.dtype}; pass module.float(), and autocast=torch.bfloat16 for speed."
@@ -241,8 +361,7 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def _takes(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
-    """Tell whether a function can be called with these arguments."""
+def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
     try:
         inspect.signature(forward).bind(*places, **names)
     except TypeError:
@@ -251,34 +370,52 @@ def _takes(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[st
 
 
 def version(t: Tensor) -> int:
-    """Return a number that grows whenever a tensor, or what it is a view of, is written to."""
+    """Return a number that changes when a tensor, or the tensor it is a view of, is written to."""
     return -1 if t.is_inference() else t._version
 
 
-def changes_inputs(who: str) -> str:
-    """Return the sentence that refuses a module that writes into its inputs."""
+def changes_inputs(owner: str) -> str:
+    """Return the message for a module that writes into its inputs."""
     return (
-        f"{who} changes its inputs in place, that is, the data themselves; write x = x / 255 "
+        f"{owner} changes its inputs in place, that is, the data themselves; write x = x / 255 "
         "instead of x /= 255, and inplace=False in a first layer."
     )
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, as part of a sentence."""
+    """Return the first line of an error as part of a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def _refuse_changing_buffers(module: nn.Module) -> None:
     for name, m in module.named_modules():
         if m.training and getattr(m, "running_mean", None) is not None:
+            raise ValueError(running_statistics(_layer(name, m)))
+        if m.training and _has_spectral_norm(m):
             raise ValueError(
-                running_statistics(f"layer '{name}' ({_name(m)})" if name else _name(m))
+                f"{_layer(name, m)} has a spectral_norm, whose power iteration changes buffers in "
+                "every forward pass, which have no gradient and cannot be averaged as parameters; "
+                "freeze them with .eval() of that layer before you pass the module, or use "
+                "weight_norm instead."
             )
 
 
+def _has_spectral_norm(m: nn.Module) -> bool:
+    """Return whether a layer's weights are normed by either of PyTorch's two spectral_norms."""
+    parametrized = getattr(m, "parametrizations", None)
+    new = isinstance(parametrized, nn.ModuleDict) and any(
+        isinstance(each, _SpectralNorm) for each in parametrized.modules()
+    )
+    return new or any(isinstance(hook, SpectralNorm) for hook in m._forward_pre_hooks.values())
+
+
+def _layer(name: str, m: nn.Module) -> str:
+    return f"layer '{name}' ({_name(m)})" if name else _name(m)
+
+
 def running_statistics(where: str) -> str:
-    """Return the sentence that refuses a module whose buffers change while it trains."""
+    """Return the message for a module whose buffers change while it trains."""
     return (
         f"{where} keeps running statistics, which have no gradient and cannot be averaged as "
         "parameters; use GroupNorm instead, or freeze it with .eval() before you pass the module."

@@ -1,15 +1,134 @@
-"""What is known of PyTorch's own losses: what each is a mean over, and which shapes it takes."""
+"""What is known of PyTorch's own losses and layers: what each computes, and whether it was changed.
+
+Whether PyTorch was patched is asked at every round, so it takes a microsecond a module and looks
+only where Python looks too.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as _module
 
-from trimtab.problems.supervised.untouched import nothing_global, untouched
+_OWNERS: tuple[tuple[Any, str], ...] = (
+    *((nn.Module, name) for name in ("__call__", "_call_impl", "_wrapped_call_impl")),
+    *((layer, "forward") for layer in (nn.Linear, nn.Flatten, nn.Sequential)),
+    *((layer, "forward") for layer in (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU)),
+    *((F, name) for name in ("linear", "relu", "silu", "gelu")),
+    *((torch, name) for name in ("tanh", "sigmoid")),
+)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_ORIGINALS = tuple((owner, name, getattr(owner, name)) for owner, name in _OWNERS)
+
+
+def no_global_hooks() -> bool:
+    """Return whether no global hook is set and none of PyTorch's own functions is replaced.
+
+    >>> no_global_hooks()
+    True
+    """
+    hooks = (
+        _module._global_forward_hooks
+        or _module._global_forward_pre_hooks
+        or _module._global_backward_hooks
+        or _module._global_backward_pre_hooks
+    )
+    if hooks:
+        return False
+    for owner, name, original in _ORIGINALS:  # noqa: SIM110 (a loop takes half the time of all())
+        if getattr(owner, name) is not original:
+            return False
+    return True
+
+
+def is_unpatched(module: nn.Module, forward: Callable[..., Any]) -> bool:
+    """Return whether a module has no hooks, and the `forward` of its class.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> is_unpatched(layer, nn.Linear.forward)
+    True
+    >>> layer.forward = lambda X: X
+    >>> is_unpatched(layer, nn.Linear.forward)
+    False
+    """
+    own = vars(module)
+    cls: Any = type(module)
+    hooks = (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+    )
+    return not hooks and cls.forward is forward and own.keys().isdisjoint(_attributes(cls))
+
+
+def hooked(module: nn.Module) -> str:
+    """Return where in a module a hook is set, on a layer or a parameter; empty if nowhere.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1))
+    >>> handle = net[0].register_forward_hook(print)
+    >>> hooked(net)
+    "layer '0'"
+    """
+    if not no_global_hooks():
+        return "all modules"
+    for name, layer in module.named_modules():
+        own = vars(layer)
+        if any(own[hooks] for hooks in _HOOKS):
+            return f"layer '{name}'"
+        for inner, parameter in layer._parameters.items():
+            if parameter is not None and parameter._backward_hooks:
+                return f"parameter '{f'{name}.{inner}' if name else inner}'"
+    return ""
+
+
+def is_plain_parameter(parameter: Tensor) -> bool:
+    """Return whether a parameter is trained, no subclass, and without hooks on its gradient."""
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.requires_grad
+        and not parameter._backward_hooks
+    )
+
+
+@cache
+def _attributes(cls: Any) -> frozenset[str]:
+    return frozenset(dir(cls))
+
+
+@dataclass(frozen=True)
+class OnBatch:
+    """A function of (module, batch), for `Supervised(loss=…)` and for its metrics.
+
+    batch is what the clients' samples make up: (X, y) where they are pairs; a dict of tensors
+    where they are dicts; whatever `collate` returns. As a loss it returns the mean over samples, a
+    tensor; it may call the module as often and as it likes.
+
+    >>> import torch
+    >>> from trimtab import Supervised
+    >>> rows = {"a": torch.ones(4, 2), "b": torch.zeros(4, 1)}
+    >>> loss = OnBatch(lambda module, batch: (module(batch["a"]) - batch["b"]).square().mean())
+    >>> sorted(Supervised(nn.Linear(2, 1), loss, [rows]).evaluate(torch.zeros(3)).items())
+    [('loss', 0.0)]
+    """
+
+    function: Callable[[nn.Module, Any], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) or isinstance(self.function, type):
+            raise ValueError(
+                f"OnBatch({self.function!r}) has no function; pass one of (module, batch)."
+            )
+
+    def __call__(self, module: nn.Module, batch: Any) -> Any:
+        """Return the function's value."""
+        return self.function(module, batch)
+
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -43,7 +162,7 @@ _ARGUMENTS = (
     *("weight", "pos_weight", "ignore_index", "reduction", "label_smoothing"),
     *("delta", "beta"),
 )
-_BENDS = {"huber_loss": "delta", "smooth_l1_loss": "beta"}  # beyond which they are linear
+_HUBER_DELTAS = {"huber_loss": "delta", "smooth_l1_loss": "beta"}  # beyond which they are linear
 
 
 @dataclass(frozen=True)
@@ -79,7 +198,7 @@ class TorchLoss:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether this is a mean of all alike: no weights, no smoothing, no ignored label."""
+        """Whether this is an unweighted mean: no weights, no smoothing, no ignored label."""
         a = self.arguments
         return (
             a.get("weight") is None
@@ -90,21 +209,23 @@ class TorchLoss:
         )
 
     @cached_property
-    def bend(self) -> float:
+    def huber_delta(self) -> float:
         """How far an output is from its target where a Huber or smooth L1 loss becomes linear."""
-        bend = self.arguments.get(_BENDS.get(self.name, ""), 1.0)
-        return float(bend) if isinstance(bend, int | float) else 0.0
+        huber_delta = self.arguments.get(_HUBER_DELTAS.get(self.name, ""), 1.0)
+        return float(huber_delta) if isinstance(huber_delta, int | float) else 0.0
 
     def each(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the losses of samples, or of their numbers, of which a `plain` one is the mean."""
-        bend = {_BENDS[self.name]: self.bend} if self.name in _BENDS else {}
-        losses: Tensor = getattr(F, self.name)(output, y, reduction="none", **bend)
+        huber_delta = (
+            {_HUBER_DELTAS[self.name]: self.huber_delta} if self.name in _HUBER_DELTAS else {}
+        )
+        losses: Tensor = getattr(F, self.name)(output, y, reduction="none", **huber_delta)
         return losses
 
     def count(self, y: Tensor) -> float | None:
         """Return how much these targets count in a mean over them and others; None: not known.
 
-        >>> weighted = recognise(nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0])))
+        >>> weighted = loss_kind(nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0])))
         >>> weighted.count(Tensor([0, 1, 1, -100]).long())
         7.0
         """
@@ -125,33 +246,33 @@ class TorchLoss:
 _WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCTIONS.items()}
 
 
-def recognise(loss: object) -> TorchLoss | None:
+def loss_kind(loss: object) -> TorchLoss | None:
     """Return what is known of a loss; None for one that is not PyTorch's, or has been changed.
 
-    >>> recognise(partial(F.cross_entropy, reduction="sum")).reduction
+    >>> loss_kind(partial(F.cross_entropy, reduction="sum")).reduction
     'sum'
-    >>> recognise(lambda output, y: F.cross_entropy(output, y)) is None
+    >>> loss_kind(lambda output, y: F.cross_entropy(output, y)) is None
     True
     """
     if isinstance(loss, partial):
-        known = None if loss.args else recognise(loss.func)
+        known = None if loss.args else loss_kind(loss.func)
         return None if known is None else TorchLoss(known.name, loss.keywords)
     if not isinstance(loss, nn.Module):
         return _WITHOUT_ARGUMENTS.get(loss) if isinstance(loss, FunctionType) else None
     name = _NAMES.get(type(loss))
     if name is None or _FUNCTIONS.get(getattr(F, name)) != name:
         return None
-    if not (nothing_global() and untouched(loss, _FORWARDS[type(loss)])):
+    if not (no_global_hooks() and is_unpatched(loss, _FORWARDS[type(loss)])):
         return None
     return TorchLoss(name, {a: getattr(loss, a) for a in _ARGUMENTS if hasattr(loss, a)})
 
 
 def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
-    """Return by what to weigh the losses of pieces so that they add up to the loss of the whole.
+    """Return the weights with which the losses of pieces add up to the loss of all samples.
 
     None where that is not known.
     """
-    known = recognise(loss)
+    known = loss_kind(loss)
     counts = [None if known is None else known.count(y) for y in targets]
     total = sum(count or 0.0 for count in counts)
     if None in counts or not total:
@@ -160,7 +281,7 @@ def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss that is no function of outputs and targets, or no mean over samples."""
+    """Raise ValueError unless a loss is callable and, if known, a mean over samples."""
     if isinstance(loss, type):
         raise ValueError(f"loss={loss.__name__} is a class; pass an instance, {loss.__name__}().")
     if not callable(loss):
@@ -168,7 +289,7 @@ def check_loss(loss: Any) -> None:
             f"loss={loss!r} cannot be called; pass a function of outputs and targets, such as "
             "torch.nn.functional.cross_entropy."
         )
-    known = recognise(loss)
+    known = loss_kind(loss)
     if known is not None and known.reduction in ("sum", "none"):
         raise ValueError(
             f"loss: {known.name} has reduction='{known.reduction}', but f_i is a mean over "
@@ -178,7 +299,7 @@ def check_loss(loss: Any) -> None:
 
 def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
     """Return which predictions are right, or None where that means nothing."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     binary = known is not None and known.name == "binary_cross_entropy_with_logits"
     if binary or isinstance(loss, nn.BCEWithLogitsLoss):
         return (output > 0) == (y > 0.5)
@@ -192,6 +313,6 @@ def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
 
 def ignored_label(loss: object) -> int:
     """Return the label that a loss ignores, -100 unless it says otherwise."""
-    known = recognise(loss)
+    known = loss_kind(loss)
     label = getattr(loss, "ignore_index", -100) if known is None else known.ignore_index
     return label if isinstance(label, int) else -100

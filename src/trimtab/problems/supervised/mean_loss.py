@@ -9,39 +9,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab._importing import told
-from trimtab.compute.kernel import library
+from trimtab._importing import describe_error
+from trimtab.compute.kernel import Layers, library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
-from trimtab.problems.supervised.checks import check_fit, check_mean, rowwise
+from trimtab.problems.supervised.checks import (
+    SAME,
+    changes_batch,
+    changes_targets,
+    check_first,
+    check_on_two_samples,
+)
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
-from trimtab.problems.supervised.compiled import Compiled
-from trimtab.problems.supervised.flat import FlatModule, version
-from trimtab.problems.supervised.loss_value import changes_batch, changes_targets
-from trimtab.problems.supervised.losses import Loss, shares
-from trimtab.problems.supervised.on_batch import OnBatch
-from trimtab.problems.supervised.reading import Loose
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.trees import Tree, join, leaves
+from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
+from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
-GENERATORS = RLock()  # torch's global generators serve one thread at a time
-_CHUNK = 1 << 22  # a piece of a full gradient or an evaluation has inputs of <= 2^22 bytes
-_TOLERANCE = 1e-4  # a closed form is right if it differs by <= 1e-4 x the gradient
+GENERATORS = RLock()  # held while torch's global generators are seeded for one client
+_CHUNK = 1 << 22  # bytes of inputs per piece of a full gradient or an evaluation; bounds memory
+_TOLERANCE = 1e-4  # largest relative difference of two ways to compute the same numbers
 
 
 class MeanLoss:
-    """What is differentiated: the closed form where it holds, else autograd."""
+    """What is differentiated: by the kernel where it knows module and loss, else by autograd."""
 
     def __init__(
         self,
         model: FlatModule,
         loss: Loss,
         autocast: torch.dtype | None,
-        compile: bool = False,
     ) -> None:
         self.model, self.loss, self.autocast = model, loss, autocast
-        self.compiled = Compiled(model, loss, autocast, self.autograd) if compile else None
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
         self._cuttable: bool | None = None  # whether large data may be computed in pieces
@@ -49,24 +48,31 @@ class MeanLoss:
 
     @property
     def closed_form(self) -> ClosedForm | None:
-        """The closed form, if it holds at this moment: the only way to it and to the kernel."""
+        """The closed form, if module and loss are unchanged and the kernel works."""
         form = self._closed_form
-        return form if form is not None and form.loss is self.loss and form.holds() else None
+        applicable = form is not None and form.loss is self.loss and form.is_applicable()
+        return form if applicable else None
 
-    def check(self, who: str, data: Data) -> None:
-        """Refuse data that do not fit the module or the loss; once, a loss that is no mean."""
+    @property
+    def known_layers(self) -> Layers | None:
+        """The layers, if the module consists of known, unchanged ones; the kernel need not work."""
+        form = self._closed_form
+        known = form is not None and form.loss is self.loss and form.is_unchanged()
+        return form.layers if form is not None and known else None
+
+    def check(self, owner: str, data: Data) -> None:
+        """Raise ValueError if data, module and loss do not fit; the first data get all checks."""
         with GENERATORS:
-            check_fit(who, data, self.model, self.loss)
-            if not self._loss_checked:
-                check_mean(who, data, self.model, self.loss)
-                self._loss_checked = True
+            check = check_on_two_samples if self._loss_checked else check_first
+            check(owner, data, self.model, self.loss)
+            self._loss_checked = True
             form = self._closed_form
-            if form is not None and not self._closed_form_checked and data.suits(form.layers):
+            if form is not None and not self._closed_form_checked and data.fits_kernel(form.layers):
                 self._check_closed_form(form, data)
 
     def _check_closed_form(self, form: ClosedForm, data: Data) -> None:
-        """Compare the closed form with autograd, once; do without it if they differ."""
-        if not form.holds():
+        """Compare the closed form with autograd once, and drop it if they differ."""
+        if not form.is_applicable():
             return
         self._closed_form_checked = True
         apart = difference(form, self.model.start, data.X, data.y)
@@ -88,8 +94,12 @@ class MeanLoss:
         """Return the module's outputs for all samples."""
         model = self.thread_model
         model.mode(training)
-        with _Naming(data.who):
-            return join([model(x, piece.X) for piece in self.output_pieces(data)])
+        with _Naming(data.owner):
+            pieces = self.output_pieces(data)
+            # Outputs without a row per sample, such as one number, cannot be concatenated.
+            if len(pieces) == 1:
+                return model(x, data.X)
+            return join([model(x, piece.X) for piece in pieces])
 
     def outputs_on_threads(self, x: Vector, data: Data) -> Tree:
         """Return the outputs without dropout, piece by piece on all cores: the same bits on any."""
@@ -100,13 +110,13 @@ class MeanLoss:
                 model.mode(training=False)
                 return model(x, piece.X)
 
-        with _Naming(data.who):
+        with _Naming(data.owner):
             pieces = self.output_pieces(data)
             return join(list(pool(library.cores()).map(of_piece, pieces)))
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
-        """Return the loss of outputs, and refuse one that changes the targets."""
-        with _Naming(data.who):
+        """Return the loss of outputs; raise ValueError if it changes the targets."""
+        with _Naming(data.owner):
             return self._of_outputs(output, data.y)
 
     def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
@@ -118,7 +128,7 @@ class MeanLoss:
         return loss
 
     def _on_batch(self, function: OnBatch, what: str, x: Vector, data: Data) -> Any:
-        """Return a function of module and batch, and refuse one that changes the batch."""
+        """Return the value of a function of module and batch, which must not change the batch."""
         model, batch = self.thread_model, data.batch
         before = [version(leaf) for leaf in leaves(batch)]
         value = function(model.at(x), batch)
@@ -142,7 +152,7 @@ class MeanLoss:
         """Return a metric of module and batch, without dropout, on all samples at once."""
         model = self.thread_model
         model.mode(training=False)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             return self._on_batch(function, f"metric '{name}'", x, data)
 
     # -- derivatives
@@ -150,10 +160,9 @@ class MeanLoss:
     def gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the gradient on all these samples at once."""
         form = self.closed_form
-        if form is not None and data.suits(form.layers):
+        if form is not None and data.fits_kernel(form.layers):
             return form.gradients(x, [(data.X, data.y, None)])[0]
-        found = self.compiled.gradient(x, data) if self.compiled and training else None
-        return self.autograd(x, data, training) if found is None else found
+        return self.autograd(x, data, training)
 
     def autograd(self, x: Vector, data: Data, training: bool = True) -> Vector:
         """Return the gradient by autograd, on the calling thread's own module."""
@@ -162,12 +171,12 @@ class MeanLoss:
             return model.gradient(self._recorded(model, x, data, training))
 
     def full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
-        """Return the same, for large inputs piece by piece."""
+        """Return the gradient on all data, for large inputs in pieces."""
         pieces = self.pieces(data)
         if len(pieces) == 1:
             return self.gradient(x, data, training)
         parts = self._shares(pieces)
-        # A second pass would draw other random numbers.
+        # The second forward pass of _through_outputs would draw other random numbers.
         if parts is None and training and self.model.draws:
             return self.gradient(x, data, training)
         if parts is None:
@@ -195,14 +204,14 @@ class MeanLoss:
     def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
         """Return the loss as autograd records it."""
         model.mode(training)
-        with self.precision(x), _Naming(data.who):
+        with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
                 return loss
             return self._of_outputs(model(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
-        """Return the gradient of a loss that is not known to be a mean: that of all outputs first.
+        """Return the gradient of a loss that may be no mean: first with respect to all outputs.
 
         Memory is needed for one piece only; the price is a second forward pass.
         """
@@ -234,7 +243,7 @@ class MeanLoss:
         if self._cuttable is None:
             few = data.cut(0, 64)
             with GENERATORS, seeded(0, self.model.device):
-                by_losses = isinstance(self.loss, OnBatch) or isinstance(data, Loose)
+                by_losses = isinstance(self.loss, OnBatch) or data.samples is not None
                 model = self.thread_model
                 self._cuttable = self._adds_up(few) if by_losses else rowwise(model, few)
         if not self._cuttable:
@@ -243,18 +252,18 @@ class MeanLoss:
 
     def output_pieces(self, data: Data) -> list[Data]:
         """Cut large inputs, if outputs of the pieces have one shape and may be joined."""
-        return [data] if isinstance(data, Loose) else self.pieces(data)
+        return [data] if data.samples is not None else self.pieces(data)
 
     def _shares(self, pieces: list[Data]) -> list[float] | None:
-        """Return by what the losses of pieces are weighed to make up the loss of the whole."""
-        by_losses = isinstance(self.loss, OnBatch) or isinstance(pieces[0], Loose)
+        """Return the weights with which the losses of pieces add up to the loss of all samples."""
+        by_losses = isinstance(self.loss, OnBatch) or pieces[0].samples is not None
         known = shares(self.loss, [piece.y for piece in pieces])
         n = sum(len(piece) for piece in pieces)
         return [len(piece) / n for piece in pieces] if by_losses and known is None else known
 
     @torch.no_grad()
     def _adds_up(self, data: Data) -> bool:
-        """Tell whether the loss of samples is the mean of the losses of two parts of them."""
+        """Return whether the loss of samples is the weighted mean of the losses of two parts."""
         third = max(1, len(data) // 3)
         pieces = [data.cut(0, third), data.cut(third, len(data))]
         parts, model = self._shares(pieces) or [], self.thread_model
@@ -274,18 +283,36 @@ class MeanLoss:
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):
-            self._threads.model = self.model.twin()
+            self._threads.model = self.model.copy_for_thread()
         model: FlatModule = self._threads.model
         return model
 
 
+@torch.no_grad()
+def rowwise(model: FlatModule, data: Data) -> bool:
+    """Return whether the module computes each sample by itself, so that inputs can be cut."""
+    half = len(data) // 2
+    for training in (False,) if model.draws else (False, True):
+        model.mode(training)
+        try:
+            whole = model(model.start, data.X)
+            halves = (data.cut(0, half), data.cut(half, len(data)))
+            joined = join([model(model.start, part.X) for part in halves])
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        for one, other in zip(leaves(whole), leaves(joined), strict=True):
+            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
+                return False
+    return True
+
+
 class _Naming:
-    """Say whose data it is that a module or a loss fails on."""
+    """A context that adds the owner of the data to errors of a module or a loss."""
 
-    __slots__ = ("who",)
+    __slots__ = ("owner",)
 
-    def __init__(self, who: str) -> None:
-        self.who = who
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
 
     def __enter__(self) -> None:
         pass
@@ -299,6 +326,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.who} ({told(error)}); look for a "
-                "sample unlike the others there."
+                f"the module or the loss fails on {self.owner} ({describe_error(error)}); look for "
+                "a sample unlike the others there."
             ) from error

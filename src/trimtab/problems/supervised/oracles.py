@@ -6,20 +6,21 @@ from math import ceil
 from typing import Any
 
 import torch
+from torch import nn
 
 from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import Batches, Sampling, drawn
-from trimtab.problems.supervised.client_data import ClientData
-from trimtab.problems.supervised.closed_form import ClosedForm
+from trimtab.problems.supervised.clients import ClientData
+from trimtab.problems.supervised.closed_form import ClosedForm, closed_form
+from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.graphs import FEWEST, Vectorised
+from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.vectorised import FEWEST, Vectorised
-from trimtab.problems.supervised.why_no_kernel import why_no_kernel
 
-_BLOCKS = 24  # threads share out a cohort in <= 24 blocks
+_BLOCKS = 24  # largest number of blocks of clients that threads share
 
 
 @dataclass
@@ -40,11 +41,11 @@ class Oracles:
         return gradient + self.l2 * x if self.l2 else gradient
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
-        """Return g_i, by the closed form where there is one."""
+        """Return g_i, by the kernel where it can, else by autograd."""
         data = self.clients[i]
         form = self.mean_loss.closed_form
-        if form is not None and data.suits(form.layers):
-            chunk = self._by_closed_form(form, [i], [data], seed, r)
+        if form is not None and data.fits_kernel(form.layers):
+            chunk = self._by_kernel(form, [i], [data], seed, r)
             return lambda y, k=None: chunk(y, k)[0]
         batches = Batches(data, self.batch, self.sampling, (seed, i, r))
         model = self.mean_loss.model
@@ -62,17 +63,15 @@ class Oracles:
         return g
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient | None:
-        """Return the oracle of several clients at once; None where there is none.
+        """Return the oracle of several clients at once: by the kernel, or else by a graph.
 
-        By the kernel where it can, else by a graph, else by a closed form in PyTorch.
+        None where neither can compute it.
         """
         data = [self.clients[i] for i in clients]
         form = self.mean_loss.closed_form
-        if form is not None and not all(each.suits(form.layers) for each in data):
-            form = None
-        if (form is None or self.layers() is None) and not self.why_not_vectorised():
-            return self._by_graph(clients, data, seed, r)
-        return None if form is None else self._by_closed_form(form, clients, data, seed, r)
+        if form is not None and all(each.fits_kernel(form.layers) for each in data):
+            return self._by_kernel(form, clients, data, seed, r)
+        return None if self.why_not_vectorised() else self._by_graph(clients, data, seed, r)
 
     def why_not_vectorised(self) -> str:
         """Return why gradients are not computed for several clients at once; empty if they are."""
@@ -84,36 +83,36 @@ class Oracles:
 
         def g(y: Vector, k: int | None = None) -> Vector:
             parts = [each if k is None else batches[k] for each, batches in pairs]
-            alike: dict[int, list[int]] = {}
+            same_size: dict[int, list[int]] = {}
             for j, part in enumerate(parts):
-                alike.setdefault(len(part), []).append(j)
+                same_size.setdefault(len(part), []).append(j)
             points = y.expand(len(parts), y.shape[-1])
-            if len(alike) == 1:
-                return self._of_alike(points, parts, data, all_of_them=True)
+            if len(same_size) == 1:
+                return self._of_one_size(points, parts, data, all_of_them=True)
             gradients = torch.empty_like(points)
-            for rows in alike.values():
+            for rows in same_size.values():
                 some = [parts[j] for j in rows]
                 whole = [data[j] for j in rows]
-                gradients[rows] = self._of_alike(points[rows], some, whole, all_of_them=False)
+                gradients[rows] = self._of_one_size(points[rows], some, whole, all_of_them=False)
             return gradients
 
         return g
 
-    def _of_alike(
+    def _of_one_size(
         self, points: Vector, parts: list[Data], data: list[Data], all_of_them: bool
     ) -> Vector:
         """Return the gradients on mini-batches of one size; one by one where a graph cannot."""
-        if len(parts) >= FEWEST and self.vectorised.takes(len(parts[0])):
+        if len(parts) >= FEWEST and self.vectorised.worth_graph(len(parts[0])):
             try:
                 gradients = self.vectorised.gradients(points, parts, all_of_them)
                 return gradients + self.l2 * points if self.l2 else gradients
             except (RuntimeError, IndexError):
-                pass  # Autograd says whose data it cannot take.
+                pass  # Autograd raises the same error with the name of the client.
         whole = [part is each for part, each in zip(parts, data, strict=True)]
         each = zip(points, parts, whole, strict=True)
         return torch.stack([self.gradient(x, part, whole=all_of_it) for x, part, all_of_it in each])
 
-    def _by_closed_form(
+    def _by_kernel(
         self, form: ClosedForm, clients: Sequence[int], data: list[Data], seed: int, r: int
     ) -> Gradient:
         cut = self._cut(clients, data, seed, r)
@@ -128,9 +127,8 @@ class Oracles:
 
     def layers(self) -> kernel.Layers | None:
         """Return what a compiled kernel needs to know of the module; None if it cannot run it."""
-        form, model = self.mean_loss.closed_form, self.mean_loss.model
-        fits = model.device.type == "cpu" and kernel.works(model.dtype)
-        return form.layers if fits and form is not None else None
+        form = self.mean_loss.closed_form
+        return None if form is None else form.layers
 
     def why_no_kernel(self) -> str:
         """Return why the compiled kernel does not run this module; empty if it does."""
@@ -180,8 +178,42 @@ class Oracles:
 
 
 def _readable(vectors: Sequence[Sequence[Vector]], dtype: torch.dtype) -> bool:
-    """Tell whether a kernel can read the vectors of clients as they lie in memory."""
+    """Return whether the kernel can read the vectors of clients from where they are in memory."""
     if isinstance(vectors, kernel.ClientVectors):
         return vectors.dtype == dtype
     each = {id(vector): vector for row in vectors for vector in row}.values()
     return all(kernel.readable(vector, dtype) for vector in each)
+
+
+def why_no_kernel(mean_loss: MeanLoss) -> str:
+    """Return which setting, loss or layer the kernel does not know."""
+    model, loss = mean_loss.model, mean_loss.loss
+    if mean_loss.autocast:
+        return f"autocast={mean_loss.autocast} is on"
+    if model.device.type != "cpu" or not kernel.works(model.dtype):
+        where = f"{model.dtype} on {model.device.type}".replace("torch.", "")
+        return f"it does not run {where} here; trimtab is built with it where there is a C compiler"
+    if closed_form(nn.Linear(2, 2), loss) is None:
+        return f"{_shown(loss)}, as it is passed, is not among its losses"
+    return _of_module(model.module, loss)
+
+
+def _of_module(module: nn.Module, loss: Loss) -> str:
+    """Return the first layer that the kernel takes in no position among plain layers."""
+    if type(module) is not nn.Sequential:
+        return f"{_shown(module)} is no nn.Sequential of layers that it knows"
+    for name, layer in module.named_children():
+        places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, 2), layer, nn.Linear(2, 2)])
+        if all(closed_form(nn.Sequential(*place), loss) is None for place in places):
+            touched = hooked(layer) or any(not p.requires_grad for p in layer.parameters())
+            what = "frozen, hooked or changed" if touched else "not among its layers"
+            return f"layer '{name}', {_shown(layer)}, is {what}"
+    return "its layers do not follow each other as it needs, or the data are not of its kind"
+
+
+def _shown(thing: object) -> str:
+    kind = type(thing)
+    if isinstance(thing, nn.Module):
+        own = kind.__module__.startswith("torch.nn.")
+        return f"nn.{kind.__name__}" if own else kind.__name__
+    return str(getattr(thing, "__name__", kind.__name__))

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from trimtab.compute.kernel import KernelResult, Layers
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
-from trimtab.problems.metric import Metric
+from trimtab.problems.metrics import Metric
 from trimtab.problems.origin import derived
 from trimtab.problems.paths import path_of
 from trimtab.problems.problem import normalised, side_by_side
-from trimtab.problems.supervised.alike import Alike
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -28,52 +27,60 @@ from trimtab.problems.supervised.arguments import (
     numbers_of,
 )
 from trimtab.problems.supervised.batches import Sampling, batch_size
-from trimtab.problems.supervised.client_data import ClientData, check_clients, no_samples
+from trimtab.problems.supervised.clients import (
+    ClientData,
+    EvaluationData,
+    FirstBatch,
+    HeldOutView,
+    check_clients,
+    check_fraction,
+    no_samples,
+    with_own_tests,
+)
 from trimtab.problems.supervised.curvature import Curvature
+from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
     counts_of,
     functions,
+    metric_standard_error,
     shares_of,
 )
 from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
-from trimtab.problems.supervised.from_tables import FromTables
-from trimtab.problems.supervised.holdout import Part, check_fraction
-from trimtab.problems.supervised.losses import Loss, check_loss
+from trimtab.problems.supervised.graphs import Vectorised
+from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.objective import Objective
-from trimtab.problems.supervised.on_batch import OnBatch
+from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.pooled import Pooled
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.row_error import row_error
-from trimtab.problems.supervised.samples import Data
-from trimtab.problems.supervised.unseen import Unseen, with_own_tests
-from trimtab.problems.supervised.vectorised import Vectorised
+from trimtab.problems.supervised.tables import TableConstructors
 
 
-class Supervised(FromTables):
+class Supervised(TableConstructors):
     """Supervised learning over clients.
 
-    module: an nn.Module (x0 is its own parameters) or a function that builds one (called under the
-    seed). loss(output, target) is a mean over samples, or OnBatch(f) with f(module, batch).
-    clients: a sequence of (X, y) or map-style Datasets of such samples, possibly lazy: a client is
-    read, and checked, when it is first sampled. X and y are tensors or arrays, or tuples or dicts
-    of them, which the module's forward gets as its arguments if it has such, else as one. collate
-    makes a batch of a list of samples, where those have no common shape.
-    batch: None is all local data, a whole number a size, a fraction a part of the local data.
-    sampling: "reshuffle" (a fresh order at each pass; the last mini-batch may be short) or "iid".
-    weights: positive numbers, None for uniform ones, or "samples". With unequal weights and
-    S < N only SCAFFOLD aims exactly at the weighted optimum: the mean over those that replied is a
-    ratio. l2 adds l2/2 |x|^2 to every client's loss. metrics: functions of (outputs, targets) by
-    name, or names of ready ones, ["auc", "f1"] (`trimtab.problems.metrics`). autocast: a dtype for
-    torch.autocast, e.g. torch.bfloat16. validation: data to tune and stop on, as `test`; without
-    it `split` holds some out. tests: a test part, or None, for each client; in a list of clients
-    also as (X, y, (X_test, y_test)), with tensors or arrays X and y. groups: a label a client.
-    compile: whether torch.compile compiles the gradient, where no kernel of ours computes it.
-    device: where the module, the data and all that is computed of them live, e.g. "cuda".
+    module: an nn.Module, whose parameters are x0, or a function that builds one under the seed; it
+        and the loss must return the same for the same inputs and random numbers of torch.
+    loss: loss(output, target), a mean over samples, or OnBatch(f) with f(module, batch).
+    clients: a sequence, possibly lazy, of pairs (X, y) or map-style Datasets of such samples; read
+        and checked when first sampled. X and y are tensors or arrays, or tuples or dicts of them,
+        which the module's forward gets as its arguments if it has such, else as one.
+    test: data in the form of a client, for `evaluate`.
+    batch: the size of a mini-batch, or a fraction of the local data; None for all of it.
+    weights: positive numbers, "samples", or None for uniform ones. With unequal weights and S < N
+        only SCAFFOLD aims exactly at the weighted optimum: the mean over replies is a ratio.
+    sampling: "reshuffle" (a new order at each pass; the last mini-batch may be short) or "iid".
+    l2: adds l2/2 |x|^2 to every client's loss, default 0.
+    metrics: functions of (outputs, targets) by name, or built-in names, e.g. ["auc", "f1"].
+    autocast: a dtype for torch.autocast, e.g. torch.bfloat16.
+    validation: data to tune and stop on, as `test`; without them, `split` holds some out.
+    tests: a test part, or None, for each client; in a list of clients also as
+        (X, y, (X_test, y_test)), with tensors or arrays X and y.
+    groups: a label for each client.
+    collate: makes a batch of a list of samples that have no common shape.
+    device: where the module, the data and all results are, e.g. "cuda".
 
     >>> X, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     >>> clients = [(X[:4], y[:4]), (X[4:], y[4:])]
@@ -100,7 +107,6 @@ class Supervised(FromTables):
         groups: Sequence[Any] | None = None,
         collate: Collate | None = None,
         device: str | torch.device | None = None,
-        compile: bool = False,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k != "self"}
         check_settings(batch, sampling, l2)
@@ -119,16 +125,16 @@ class Supervised(FromTables):
         on_batch = isinstance(loss, OnBatch)
         reader = Reader(self.model.dtype, self.model.device, collate, on_batch)
         self.clients = ClientData(clients, reader, self._check)
-        self._unseen = Unseen(test, tests, validation, reader, self._check)
+        self._evaluation_data = EvaluationData(test, tests, validation, reader, self._check)
         self.N, self.d = len(clients), self.model.d
-        self._alike = Alike()
-        self._mean_loss = MeanLoss(self.model, loss, autocast, compile)
+        self._first_batch = FirstBatch()
+        self._mean_loss = MeanLoss(self.model, loss, autocast)
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
         self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
-        # These are hashed now: what a function captured may be the record of its own calls.
+        # Hashed before any call: a function may record its calls in what it captured.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
 
     threads = True  # oracles of several clients may be called at once
@@ -154,7 +160,7 @@ class Supervised(FromTables):
         perplexity: of all their samples together).
         """
         if client is not None:
-            own = self._unseen.own(client)
+            own = self._evaluation_data.own(client)
             data = self.clients[client] if own is None else own
             return self._evaluation.on(data, x, self.kernel)
         if self.has_test:
@@ -177,11 +183,11 @@ class Supervised(FromTables):
         (18, True)
         """
         check_fraction(fraction)
-        if self._unseen.held_out is not None:
+        if self._evaluation_data.held_out is not None:
             return self
         given, reader = self.clients.clients, self.clients.reader
         how = (reader.collate is not None, reader.on_batch)
-        kept, held = (Part(given, fraction, seed, held, *how) for held in (False, True))
+        kept, held = (HeldOutView(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         made = parted if not self.clients.in_memory or parted.has_validation else self
         return derived(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
@@ -189,7 +195,7 @@ class Supervised(FromTables):
     @property
     def has_validation(self) -> bool:
         """Whether there are validation data."""
-        return self._unseen.has_validation
+        return self._evaluation_data.has_validation
 
     def validate(self, x: Vector) -> dict[str, float]:
         """Return what `evaluate` returns, on the validation data of all clients together."""
@@ -197,17 +203,19 @@ class Supervised(FromTables):
             raise ValueError(
                 "Supervised has no validation data; pass validation=…, or call problem.split(0.1)."
             )
-        return self._evaluation.on(self._unseen.validation, x, self.kernel)
+        return self._evaluation.on(self._evaluation_data.validation, x, self.kernel)
 
     def validation_error(self, x: Vector, metric: str) -> float | None:
         """Return the standard error of a metric of `validate` that comes from its few rows."""
-        return row_error(self._evaluation, self._unseen.validation, x, self.kernel, metric)
+        return metric_standard_error(
+            self._evaluation, self._evaluation_data.validation, x, self.kernel, metric
+        )
 
     def has_own_test(self, i: int) -> bool:
-        """Tell whether client i has a test part of its own, on which it is evaluated."""
-        return self._unseen.has_own(i)
+        """Return whether client i has a test part of its own, on which it is evaluated."""
+        return self._evaluation_data.has_own(i)
 
-    # -- what it can do besides
+    # -- gradients and Hessians
 
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
@@ -265,8 +273,8 @@ class Supervised(FromTables):
     @property
     def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
         """(clients, x, V) -> their Hessians times the rows of V; None where in turn is as fast."""
-        pays = self._curvature.pays(self.clients, self.batch)
-        return self._objective.products if pays else None
+        is_faster = self._curvature.is_faster(self.clients, self.batch)
+        return self._objective.products if is_faster else None
 
     def loss(self, x: Vector) -> float:
         """Return f(x), over all clients."""
@@ -276,7 +284,7 @@ class Supervised(FromTables):
         """Return the gradient of f at x, over all clients."""
         return self._objective.gradient(x)
 
-    def in_one_pass(self) -> Pooled | None:
+    def in_one_pass(self) -> PooledObjective | None:
         """Return f and its gradient on all samples together; None where clients must be apart."""
         return self._objective.in_one_pass()
 
@@ -284,11 +292,6 @@ class Supervised(FromTables):
     def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
         """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
         return self._objective.client_hessian()
-
-    @property
-    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """(i, x, V) -> the gradient of tr(Hess_i V) at x; None where it has no closed form."""
-        return self._curvature.third(self.clients)
 
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
@@ -301,7 +304,7 @@ class Supervised(FromTables):
     @property
     def test(self) -> Data:
         """The test data, read and checked when first used."""
-        return self._unseen.test
+        return self._evaluation_data.test
 
     def class_shares(self) -> tuple[str, Tensor] | None:
         """Return which labels accuracy is measured on, and the share of each class among them.
@@ -335,7 +338,7 @@ class Supervised(FromTables):
     @property
     def has_test(self) -> bool:
         """Whether there are test data."""
-        return self._unseen.has_test
+        return self._evaluation_data.has_test
 
     def unflatten(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict at x, frozen parts and buffers included."""
@@ -393,32 +396,31 @@ class Supervised(FromTables):
 
     @property
     def _oracles(self) -> Oracles:
-        """Its gradients, with the settings that it has now."""
+        """The gradients, with the current settings."""
         return Oracles(
             self._mean_loss, self.clients, self.batch, self.sampling, self.l2, self._vectorised
         )
 
     @property
     def _objective(self) -> Objective:
-        """The f that is minimised, with the settings that it has now."""
+        """The f that is minimised, with the current settings."""
         return Objective(self._oracles, self._curvature, self.weights)
 
     @property
     def _evaluation(self) -> Evaluation:
-        """What it measures, with the metrics that it has now."""
+        """The evaluation, with the current metrics."""
         return Evaluation(self._mean_loss, self.metrics)
 
     def _identity(self) -> Identity:
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
-            **({"compile": True} if self._mean_loss.compiled else {}),
         }
         what = (self.model, self.loss_function, self.weights)
-        return Identity(settings, self._code, *what, self.clients, self._unseen)
+        return Identity(settings, self._code, *what, self.clients, self._evaluation_data)
 
-    def _check(self, who: str, data: Data) -> None:
-        """Refuse data that do not fit the module, the loss, or the clients read before."""
-        self._alike.check(who, data)
-        self._mean_loss.check(who, data)
-        self._alike.keep(data)
+    def _check(self, owner: str, data: Data) -> None:
+        """Raise ValueError if data do not fit the module, the loss, or the first data."""
+        self._first_batch.check(owner, data)
+        self._mean_loss.check(owner, data)
+        self._first_batch.keep(data)

@@ -1,58 +1,84 @@
-"""How the data of clients are read: as columns with a row for each sample, or sample by sample."""
+"""How the data of clients are read: pairs (X, y), dicts, arrays, lists and Datasets, as tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from trimtab._importing import told
-from trimtab.problems.supervised.samples import (
-    Data,
-    columns,
-    is_columns,
-    rows_of,
-    samples_of,
-    stacked,
-)
-from trimtab.problems.supervised.trees import Tree, form, leaves, map_tree
+from trimtab._importing import describe_error
+from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.flat import Tree, describe, first_line, form, leaves, map_tree
 
 Collate = Callable[[list[Any]], Any]
-"""What makes a batch of a list of samples: (X, y), or for OnBatch anything."""
+"""A function that makes a batch of a list of samples: (X, y), or for OnBatch any tree."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What data become: floating-point numbers of one dtype, on one device."""
+    """Reads data as tensors, floating-point numbers as `dtype`, on `device`."""
 
     dtype: torch.dtype
     device: torch.device
     collate: Collate | None = None
-    on_batch: bool = False  # whether the loss takes module and batch, so that samples may be any
+    on_batch: bool = (
+        False  # whether the loss takes module and batch; then samples need not be pairs
+    )
 
-    def read(self, who: str, item: Any) -> Data:
+    def read(self, owner: str, item: Any) -> Data:
         """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors."""
         if isinstance(item, Data):
             return item
         if self.collate is not None:
-            return Loose(tuple(samples_of(who, item)), self, who)
+            return Data(owner=owner, samples=tuple(samples_of(owner, item)), collate=self.collated)
         if not is_columns(item, on_batch=self.on_batch):
-            item = stacked(who, item, on_batch=self.on_batch)
-        return self.data(who, item)
+            item = stacked(owner, item, on_batch=self.on_batch)
+        return self.data(owner, item)
 
-    def data(self, who: str, item: Any) -> Data:
+    def data(self, owner: str, item: Any) -> Data:
         """Return columns as tensors of this dtype, on this device."""
-        X, y = columns(who, item, on_batch=self.on_batch)
+        X, y = columns(owner, item, on_batch=self.on_batch)
         if y is None:
-            return Data(map_tree(self._whole_numbers, X), None, who)
-        return Data(map_tree(self._input, X), map_tree(self._target, y), who)
+            return Data(map_tree(self._whole_numbers, X), None, owner)
+        return Data(map_tree(self._input, X), map_tree(self._target, y), owner)
+
+    def collated(self, owner: str, samples: Sequence[Any]) -> Data:
+        """Return the batch that the user's `collate` makes of samples, after checks."""
+        assert self.collate is not None
+        state = torch.get_rng_state()
+        try:
+            batch = self.collate(list(samples))
+        except Exception as error:
+            raise ValueError(
+                f"collate fails on samples of {owner} ({describe_error(error)}); fix it."
+            ) from error
+        if not torch.equal(state, torch.get_rng_state()):
+            raise ValueError(
+                "collate draws random numbers, so that a mini-batch would differ from call to "
+                "call; draw them in the module, or in a loss of module and batch, OnBatch(f)."
+            )
+        if not self.on_batch and not (isinstance(batch, tuple | list) and len(batch) == 2):
+            raise ValueError(
+                f"collate returns a {type(batch).__name__}; return a pair (X, y), or pass a loss "
+                "of module and batch, OnBatch(f)."
+            )
+        data = self.data(owner, tuple(batch) if isinstance(batch, list) else batch)
+        counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
+        n = len(samples)
+        if not counts or (n not in counts if self.on_batch else any(c != n for c in counts)):
+            made = next((count for count in counts if count != n), 0)
+            raise ValueError(
+                f"collate made {made} rows of {n} samples of {owner}; return a row for each "
+                "sample, and leave samples out before you pass the data."
+            )
+        return data
 
     def size(self, item: Any) -> int:
         """Return how many samples there are, without reading them."""
-        return size(item, loose=self.collate is not None, on_batch=self.on_batch)
+        return size(item, as_samples=self.collate is not None, on_batch=self.on_batch)
 
     def _input(self, t: Tensor) -> Tensor:
         t = t.to(self.dtype) if t.is_floating_point() else t
@@ -66,100 +92,220 @@ class Reader:
         return self._input(t.long() if t.dtype in (torch.int32, torch.int16, torch.int8) else t)
 
 
-class Loose(Data):
-    """Samples that a `collate` makes a batch of each time, such as sentences of any length."""
-
-    def __init__(self, samples: Sequence[Any], reader: Reader, who: str) -> None:
-        self.samples, self.reader = samples, reader
-        object.__setattr__(self, "who", who)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @cached_property
-    def _collated(self) -> Data:
-        return collated(self.who, self.samples, self.reader)
-
-    @property
-    def X(self) -> Tree:
-        """The inputs of all these samples in one batch."""
-        return self._collated.X
-
-    @property
-    def y(self) -> Tree:
-        """The targets of all these samples in one batch."""
-        return self._collated.y
-
-    @property
-    def plain(self) -> bool:
-        """Whether inputs and targets are one tensor each: not before there is a batch."""
-        return False
-
-    @property
-    def device(self) -> torch.device:
-        """Where the rows that `take` is given should be."""
-        return torch.device("cpu")
-
-    @property
-    def row_bytes(self) -> int:
-        """How many bytes the inputs of one sample take, by the first of them."""
-        return Data(self.cut(0, 1).X, None).row_bytes
-
-    @property
-    def form(self) -> Any:
-        """What all clients must have in common: the structure of a batch."""
-        return form(self.cut(0, 1).batch)
-
-    def take(self, rows: Tensor) -> "Loose":
-        """Return some samples, by their numbers."""
-        return Loose([self.samples[j] for j in rows.tolist()], self.reader, self.who)
-
-    def cut(self, start: int, end: int) -> "Loose":
-        """Return the samples from one number up to another."""
-        return Loose(self.samples[start:end], self.reader, self.who)
-
-    def joined(self, others: Sequence[Data], who: str) -> "Loose":
-        """Return these samples and others after them."""
-        more = [sample for data in others if isinstance(data, Loose) for sample in data.samples]
-        return Loose([*self.samples, *more], self.reader, who)
-
-    def copy(self) -> Data:
-        """Return the batch of these samples in tensors of its own."""
-        return collated(self.who, self.samples, self.reader)
-
-
-def collated(who: str, samples: Sequence[Any], reader: Reader) -> Data:
-    """Return the batch that a user's `collate` makes of samples; refuse one that is none."""
-    assert reader.collate is not None
-    state = torch.get_rng_state()
-    try:
-        batch = reader.collate(list(samples))
-    except Exception as error:
-        raise ValueError(f"collate fails on samples of {who} ({told(error)}); mend it.") from error
-    if not torch.equal(state, torch.get_rng_state()):
-        raise ValueError(
-            "collate draws random numbers, so that a mini-batch would differ from call to call; "
-            "draw them in the module, or in a loss of module and batch, OnBatch(f)."
-        )
-    if not reader.on_batch and not (isinstance(batch, tuple | list) and len(batch) == 2):
-        raise ValueError(
-            f"collate returns a {type(batch).__name__}; return a pair (X, y), or pass a loss of "
-            "module and batch, OnBatch(f)."
-        )
-    data = reader.data(who, tuple(batch) if isinstance(batch, list) else batch)
-    counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
-    n = len(samples)
-    if not counts or (n not in counts if reader.on_batch else any(c != n for c in counts)):
-        made = next((count for count in counts if count != n), 0)
-        raise ValueError(
-            f"collate made {made} rows of {n} samples of {who}; return a row for each sample, and "
-            "leave samples out before you pass the data."
-        )
-    return data
-
-
-def size(item: Any, *, loose: bool = False, on_batch: bool = False) -> int:
+def size(item: Any, *, as_samples: bool = False, on_batch: bool = False) -> int:
     """Return how many samples a pair or a Dataset has, without reading them."""
-    if isinstance(item, TensorDataset | Data) or loose:
+    if isinstance(item, TensorDataset | Data) or as_samples:
         return len(item)
     return rows_of(item) if is_columns(item, on_batch=on_batch) else len(item)
+
+
+def columns(owner: str, item: Any, *, on_batch: bool) -> tuple[Tree, Tree]:
+    """Return inputs and targets as trees of tensors, which have a row for each sample."""
+    n = rows_of(item)
+    if on_batch and not is_pair(item):
+        what = f"the data of {owner}"
+        several = isinstance(item, tuple)
+        return tuple(as_tree(what, p, n) for p in item) if several else as_tree(what, item, n), None
+    return as_tree(f"the inputs of {owner}", item[0], n), as_tree(
+        f"the targets of {owner}", item[1], n
+    )
+
+
+def as_tree(what: str, part: Any, n: int) -> Tree:
+    """Return n samples as a tensor; a dict, or a tuple of tensors of n rows, part by part."""
+    if isinstance(part, Mapping):
+        if not part:
+            raise ValueError(f"{what} are an empty dict; pass tensors by name.")
+        return {key: as_tree(f"{what}, {key!r},", each, n) for key, each in part.items()}
+    if _is_side_by_side(part, n):
+        return tuple(as_tree(what, each, n) for each in part)
+    return as_tensor(what, part)
+
+
+def rows_of(item: Any) -> int:
+    """Return how many samples there are in a pair, or in a dict or tuple of columns."""
+    if hasattr(item, "shape"):
+        return _length(item)
+    inside = list(item.values()) if isinstance(item, Mapping) else list(item)
+    for part in inside:
+        if hasattr(part, "shape"):
+            return _length(part)
+        if isinstance(part, Mapping) and part:
+            return rows_of(part)
+    last = inside[-1] if inside else ()
+    arrays = isinstance(last, tuple) and all(_is_array(each) for each in last)
+    return _length(last[0]) if arrays and last else len(last)
+
+
+def _is_side_by_side(part: Any, n: int) -> bool:
+    """Return whether a tuple holds tensors of n rows each, and is not itself n rows."""
+    if not isinstance(part, tuple) or len(part) in (0, n):
+        return False
+    return all(
+        isinstance(each, Mapping) or (_is_array(each) and _length(each) == n) for each in part
+    )
+
+
+def _is_array(part: Any) -> bool:
+    return bool(getattr(part, "shape", ()))
+
+
+def is_sparse(part: Any) -> bool:
+    """Return whether this is a sparse tensor, or a sparse matrix of SciPy, which has no length."""
+    if isinstance(part, Tensor):
+        return part.layout is not torch.strided
+    return type(part).__module__.startswith("scipy.sparse")
+
+
+def _refuse_sparse(what: str, part: Any) -> None:
+    if is_sparse(part):
+        how = "to_dense" if isinstance(part, Tensor) else "toarray"
+        raise ValueError(
+            f"{what} are sparse, a {type(part).__name__}; pass them dense, as .{how}() returns "
+            "them."
+        )
+
+
+def _length(part: Any) -> int:
+    return int(part.shape[0]) if len(part.shape) else 0
+
+
+def as_tensor(what: str, part: Any) -> Tensor:
+    """Return a tensor, array, table or list of numbers as a plain tensor."""
+    _refuse_sparse(what, part)
+    if "complex" in str(getattr(part, "dtype", "")):
+        raise ValueError(
+            f"{what} are complex; pass real numbers, e.g. real and imaginary parts as columns."
+        )
+    if isinstance(part, Tensor):
+        as_is = type(part) is Tensor and not part.requires_grad
+        plain: Tensor = part if as_is else part.detach().as_subclass(Tensor)
+        return plain.clone() if plain.is_inference() else plain
+    try:
+        if isinstance(part, list | tuple) and part and isinstance(part[0], Tensor):
+            return torch.stack([as_tensor(what, row) for row in part])
+        array = numpy.asarray(part)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"a {type(part).__name__} of {array.dtype}")
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        usable = array.flags.writeable and min(array.strides, default=0) >= 0
+        return torch.as_tensor(array if usable else array.copy())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{what} are no numbers ({first_line(error)}); pass a tensor or an array of them."
+        ) from error
+
+
+def stacked(owner: str, dataset: Any, *, on_batch: bool = False) -> Any:
+    """Return all samples of a map-style Dataset as (X, y); on_batch: with their own structure."""
+    given = samples_of(owner, dataset)
+    if not given:
+        return torch.empty(0), torch.empty(0)
+    samples = [_parts(owner, j, sample, on_batch) for j, sample in enumerate(given)]
+    for j, sample in enumerate(samples):
+        if form(sample) != form(samples[0]):
+            raise ValueError(
+                f"sample {j} of {owner} is made of {_made_of(sample)}, sample 0 of "
+                f"{_made_of(samples[0])}; give all samples the same parts."
+            )
+    try:
+        return _tuples(default_collate(samples), samples[0])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"the samples of {owner} do not fit together ({first_line(error)}); make them tensors "
+            "of one shape, or pass collate=…, which makes a batch of them."
+        ) from error
+
+
+def samples_of(owner: str, dataset: Any) -> list[Any]:
+    """Return all samples of a map-style Dataset as they are."""
+    check_dataset(owner, dataset)
+    return [_sample(owner, dataset, j) for j in range(len(dataset))]
+
+
+def _tuples(batch: Tree, sample: Tree) -> Tree:
+    """Return a batch with the tuples of a sample, which default_collate turns into lists."""
+    if isinstance(sample, Mapping):
+        return {key: _tuples(batch[key], part) for key, part in sample.items()}
+    if isinstance(sample, tuple | list):
+        return tuple(_tuples(*both) for both in zip(batch, sample, strict=True))
+    return batch
+
+
+def _made_of(sample: Any) -> str:
+    if isinstance(sample, Mapping | tuple | list):
+        return describe(map_tree(lambda part: torch.as_tensor(part)[None], sample))
+    return f"a {type(sample).__name__}"
+
+
+def check_dataset(owner: str, dataset: Any) -> None:
+    """Raise ValueError unless this is a map-style Dataset."""
+    if isinstance(dataset, DataLoader):
+        raise ValueError(
+            f"{owner} is a DataLoader; pass its dataset, and the size of mini-batches as batch=…."
+        )
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not sized or isinstance(dataset, IterableDataset):
+        raise ValueError(
+            f"{owner} is a {type(dataset).__name__}; pass a pair (X, y), or a Dataset with a "
+            "length whose samples are such pairs."
+        )
+    if isinstance(dataset, Mapping | str | Tensor | numpy.ndarray) or is_sparse(dataset):
+        raise ValueError(
+            f"{owner} is a {type(dataset).__name__}; pass a pair (X, y) of inputs and targets."
+        )
+
+
+def _sample(owner: str, dataset: Any, j: int) -> Any:
+    try:
+        return dataset[j]
+    except (KeyError, NotImplementedError) as error:
+        raise ValueError(
+            f"sample {j} of {owner} cannot be read ({type(error).__name__}); pass a pair (X, y), "
+            "or a Dataset whose samples are numbered from 0."
+        ) from error
+
+
+def _parts(owner: str, j: int, sample: Any, on_batch: bool) -> Any:
+    """Return a sample with numbers as tensors; raise ValueError if it should be a pair."""
+    several = isinstance(sample, tuple | list)
+    if not on_batch and not (several and len(sample) == 2):
+        count = f" of {len(sample)} parts" if several else ""
+        raise ValueError(
+            f"sample {j} of {owner} is a {type(sample).__name__}{count}; make it a pair (x, y), or "
+            "pass a loss of module and batch, OnBatch(f)."
+        )
+    what = f"parts of sample {j} of {owner}"
+    return tuple(_numbers(what, part) for part in sample) if several else _numbers(what, sample)
+
+
+def _numbers(what: str, part: Any) -> Any:
+    """Return lists and tuples of numbers as tensors; dicts, and tuples of tensors, as they are."""
+    _refuse_sparse(what, part)
+    if isinstance(part, Mapping):
+        return {key: _numbers(what, each) for key, each in part.items()}
+    if isinstance(part, tuple) and any(isinstance(p, Mapping) or _is_array(p) for p in part):
+        return tuple(_numbers(what, each) for each in part)
+    return as_tensor(what, part) if isinstance(part, list | tuple) else part
+
+
+def is_columns(item: Any, *, on_batch: bool) -> bool:
+    """Return whether data have a row for each sample: a pair (X, y), for OnBatch also a dict."""
+    if on_batch and isinstance(item, tuple) and len(item) > 2:
+        return all(_is_array(each) and _length(each) == _length(item[0]) for each in item)
+    return is_pair(item) or (on_batch and isinstance(item, Mapping))
+
+
+def is_pair(item: Any) -> bool:
+    """Return whether this is (X, y); two tuples of two are two samples (x, y).
+
+    Unless all four are tensors or arrays of as many rows: those are inputs in two parts, and
+    targets in two.
+    """
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    if not all(isinstance(part, tuple) and len(part) == 2 for part in item):
+        return not all(isinstance(part, Mapping) for part in item) or isinstance(item, tuple)
+    inner = [each for part in item for each in part]
+    rows = isinstance(item, tuple) and all(_is_array(each) for each in inner)
+    return rows and len({_length(each) for each in inner}) == 1

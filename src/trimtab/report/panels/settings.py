@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from trimtab.core.human import human
+from trimtab.core.display import format_number
 from trimtab.problems.population import Population
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import html_table, section
@@ -33,8 +33,8 @@ def _notes(source: Source) -> list[str]:
         facts.append(f"Seeds {seeds}; the search had one of its own.")
     if about.budget is not None:
         facts.append(
-            f"Each algorithm's search had {human(about.budget).strip()} sample gradients; with the "
-            f"budget {about.budget:g} it can be repeated anywhere."
+            f"Each algorithm's search had {format_number(about.budget).strip()} sample gradients; "
+            f"with the budget {about.budget:g} it can be repeated anywhere."
         )
     facts += [f"{note[:1].upper()}{note[1:]}" for note in about.notes]
     for entry in source.result.entries:

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from trimtab.core.human import human_bytes, human_time
+from trimtab.core.display import format_bytes, format_seconds
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import html_table, section
 
@@ -21,7 +21,7 @@ def _of(source: Source, several: bool) -> str:
     rows = [
         [
             *(escape(site.name), f"{site.weight:.4g}", str(site.rounds), str(site.absent)),
-            *(human_bytes(site.bytes_up), human_time(site.seconds)),
+            *(format_bytes(site.bytes_up), format_seconds(site.seconds)),
             *(_number(site.last.get(name)) for name in metrics),
             escape(site.why) or "-",
         ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
-from trimtab._files import write_whole
+from trimtab._files import write_file
 from trimtab.report.sources import Source
 from trimtab.report.tools.runs import file_name, runs_of, scalars
 
@@ -24,9 +24,9 @@ def write_csv(sources: Sequence[Source], folder: Path) -> list[Path]:
     writer.writeheader()
     writer.writerows(rows)
     paths = [folder / "rounds.csv"]
-    write_whole(paths[0], text.getvalue())
+    write_file(paths[0], text.getvalue())
     for source in sources:
         alone = len(sources) == 1
         paths.append(folder / ("table.csv" if alone else f"table-{file_name(source)}.csv"))
-        write_whole(paths[-1], source.result.to_csv())
+        write_file(paths[-1], source.result.to_csv())
     return paths

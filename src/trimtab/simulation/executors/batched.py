@@ -1,4 +1,4 @@
-"""Chunks of a cohort as one computation: a kernel's, or on vectors of shape (s, d)."""
+"""Run chunks of a cohort as one computation: by the kernel, or on tensors of shape (s, d)."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -19,48 +19,53 @@ from trimtab.core.replies import Tally
 from trimtab.problems.capabilities import Capabilities
 from trimtab.problems.problem import side_by_side
 from trimtab.simulation.executors.executor import Exchange, Executor
-from trimtab.simulation.executors.fused import run_block
+from trimtab.simulation.executors.threads import run_block
 
-WAVE = 128  # a kernel runs <= 128 clients at once
-CHUNK = 20  # a chunk of large vectors has <= 20 clients
-NEAR = 250_000  # a chunk of small ones has more, while they have <= 250,000 numbers in the cache
-ROOM = 4_000_000  # a chunk of very large ones has fewer: its vectors have <= 4,000,000 numbers
+# One call of the kernel runs at most 128 clients: enough to keep all cores busy, and the new states
+# of a large cohort do not all wait in memory.
+WAVE = 128
+# A chunk of (s, d) tensors has at most 20 clients; more of them, while a tensor has at most 250,000
+# numbers (1 MB in float32) and stays in the cache; fewer, if it would have more than 4 million.
+CHUNK = 20
+CACHED_NUMBERS = 250_000
+CHUNK_NUMBERS = 4_000_000
 
 
 class Batched(Executor):
-    """Chunks of clients as one computation: a kernel's, or on vectors of shape (s, d)."""
+    """Chunks of clients as one computation: by the kernel, or on tensors of shape (s, d)."""
 
     name = "batched"
 
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
-        """Let the kernel play the program's tape where it can; else run chunk by chunk.
+        """Run the program's tape in the kernel if possible, otherwise chunk by chunk.
 
         Clients that make the same number of local steps are run together.
         """
         can, d = exchange.can, exchange.problem.d
         play, tally = can.play, Tally()
+        most = max(1, min(max(CHUNK, CACHED_NUMBERS // d), CHUNK_NUMBERS // d))
         for alike, traced in _by_steps(exchange, clients):
-            for wave in _slices(alike, max(8, min(WAVE, 4 * ROOM // d))):
-                if play is not None and _played(exchange, play, traced.tape, wave, tally):
+            for wave in _slices(alike, max(8, min(WAVE, 4 * CHUNK_NUMBERS // d))):
+                if play is not None and _ran_in_kernel(exchange, play, traced.tape, wave, tally):
                     continue
-                for chunk in _slices(wave, max(1, min(max(CHUNK, NEAR // d), ROOM // d))):
+                for chunk in _slices(wave, most):
                     tally.merge(_chunk(exchange, can, chunk))
         return tally
 
 
 def _by_steps(e: Exchange, clients: Sequence[int]) -> list[tuple[Sequence[int], Traced]]:
-    """Return clients in groups that make the same numbers of local steps, with what they do."""
+    """Group clients that make the same numbers of local steps, each group with its trace."""
     first = _traced(e, clients[0])
     if not e.slow and not first.in_epochs:
         return [(clients, first)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in clients:
-        groups.setdefault(tuple(map(e.pace(i), first.requested)), []).append(i)
+        groups.setdefault(tuple(map(e.local_steps(i), first.requested)), []).append(i)
     return [(alike, _traced(e, alike[0])) for alike in groups.values()]
 
 
 def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Go through slices of about the same size: a small one at the end leaves cores idle."""
+    """Return slices of about the same size: a small one at the end would leave cores idle."""
     if len(clients) <= most:
         return iter((clients,))
     size = ceil(len(clients) / ceil(len(clients) / most))
@@ -68,32 +73,32 @@ def _slices(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 
 def _traced(e: Exchange, client: int) -> Traced:
-    """Return what the program does for the numbers of steps that a client makes."""
-    pace, unequal = e.pace(client), bool(e.slow)
-    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, pace, unequal)
+    """Trace the program for the numbers of local steps that a client makes."""
+    local_steps, unequal = e.local_steps(client), bool(e.slow)
+    return e.tapes.trace(e.program, e.state(client), e.broadcast, e.problem.d, local_steps, unequal)
 
 
-def _played(
+def _ran_in_kernel(
     e: Exchange, play: Callable[..., Any], tape: Tape | None, clients: Sequence[int], tally: Tally
 ) -> bool:
-    """Let the problem's kernel run the tape, and count it; False if it cannot for these clients."""
+    """Run the tape in the kernel and add its sums to `tally`; False if the kernel cannot."""
     if tape is None:
         return False
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
-    new = e.fresh()
+    new = e.new_state()
     vectors = [*leaves(new), *sent]
     if not vectors:
         return False
     given = _given(e, clients, new, sent, vectors)
-    places, keep = _rooms(e, tape, vectors[0], clients)
+    places, stage_states = _allocate_outputs(e, tape, vectors[0], clients)
     weights = e.weights(clients)
     try:
-        played = play(tape, clients, weights, e.seed, e.r, given, places)
+        result = play(tape, clients, weights, e.seed, e.r, given, places)
     except BadDataError as error:
         raise error.for_client(clients[error.position]) from None
-    if played is None:
+    if result is None:
         return False
-    sums, squares, work = played
+    sums, squares, work = result
     of_output = sums.unbind(0)
     e.work.add(work)
     tally.add_sums(
@@ -103,16 +108,17 @@ def _played(
         _squares_of(tape.dx_outputs, squares),
         _squares_of(tape.state_outputs, squares),
     )
-    keep()
+    stage_states()
     return True
 
 
 def _given(
     e: Exchange, clients: Sequence[int], new: State, sent: list[Vector], vectors: list[Vector]
 ) -> Sequence[Sequence[Vector | None]]:
-    """Return the vectors from which clients start: of their states, then of the broadcast.
+    """Return the input vectors of each client: those of its state, then those of the broadcast.
 
-    Known by where they lie, if the store knows where states do. `vectors` are those of a new one.
+    They are passed as addresses if the store has those of the states. `vectors` are the inputs of
+    a new client.
     """
     store, d, dtype = e.store, e.problem.d, vectors[0].dtype
     readable = all(leaf.shape == (d,) and kernel.readable(leaf, dtype) for leaf in vectors)
@@ -129,12 +135,12 @@ def _given(
     return kernel.ClientVectors(at, len(clients), d, dtype, row)
 
 
-def _rooms(
+def _allocate_outputs(
     e: Exchange, tape: Tape, vector: Vector, clients: Sequence[int]
 ) -> tuple[Sequence[Sequence[Vector | None]], Callable[[], None]]:
-    """Return where outputs are written, and what lets the store keep the new states.
+    """Return where outputs are written, and a function that stages the new states.
 
-    These are written where the store says; beyond its limit in new memory, which it copies.
+    New states are written to memory of the store; beyond its limit to new memory, which it copies.
     """
     s, d, dtype, store = len(clients), e.problem.d, vector.dtype, e.store
     nowhere: list[Vector | None] = [None for _ in tape.upload_outputs]
@@ -144,23 +150,26 @@ def _rooms(
             array("Q", zeros * s), s, d, dtype, lambda j: nowhere
         ), lambda: None
     like = fill(tape.state, [vector for _ in tape.code.outputs])
-    own = None if store is None else store.lend(like, s)
+    own = None if store is None else store.allocate_rows(like, s)
     if store is not None and own is not None:
         at = array("Q", [place for row in own for place in (*zeros, *row)])
-        lent = kernel.ClientVectors(at, s, d, dtype, lambda j: [*nowhere, *leaves(store.lent(j))])
-        return lent, partial(store.stage_lent, clients)
-    rooms = e.rooms(like, s)
-    states = rooms + [map_leaves(torch.empty_like, like) for _ in range(s - len(rooms))]
 
-    def keep() -> None:
+        def row(j: int) -> list[Vector | None]:
+            return [*nowhere, *leaves(store.allocated_row(j))]
+
+        return kernel.ClientVectors(at, s, d, dtype, row), partial(store.stage_allocated, clients)
+    allocated = e.allocate_states(like, s)
+    states = allocated + [map_leaves(torch.empty_like, like) for _ in range(s - len(allocated))]
+
+    def stage_states() -> None:
         for i, state in zip(clients, states, strict=True):
-            e.keep(i, state)
+            e.store_state(i, state)
 
-    return [[*nowhere, *leaves(state)] for state in states], keep
+    return [[*nowhere, *leaves(state)] for state in states], stage_states
 
 
 def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Sequence[float]:
-    """Return the squared norm of some outputs together, of each client."""
+    """Return for each client the squared norm of some outputs together."""
     if not outputs:
         return []
     if len(outputs) == 1:
@@ -170,7 +179,7 @@ def _squares_of(outputs: list[int], squares: Sequence[Sequence[float]]) -> Seque
 
 @torch.no_grad()
 def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tally:
-    """Run one chunk: its vectors have a first dimension for the clients."""
+    """Run one chunk on tensors with a row per client, or client by client if that is impossible."""
     e, tally = exchange, Tally()
     try:
         uploads, new = _rows(e, can, clients)
@@ -182,12 +191,15 @@ def _chunk(exchange: Exchange, can: Capabilities, clients: Sequence[int]) -> Tal
         tally.add_rows([e.weight(i) for i in clients], uploads, new)
         own = {i: map_leaves(lambda leaf, j=j: leaf[j], new) for j, i in enumerate(clients)}
     for i, state in own.items():
-        e.keep(i, state)
+        e.store_state(i, state)
     return tally
 
 
 def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, State]:
-    """Return uploads and new states with a row for each client, if all of it is vectors."""
+    """Return uploads and new states with a row per client.
+
+    Raises NotBatchableError if a tensor is not a vector of length d: it has no row per client.
+    """
     s, d = len(clients), e.problem.d
     states = [e.state(i) for i in clients]
     given = [*leaves(states[0]), *(leaf for leaf in leaves(e.broadcast) if leaf.dim())]
@@ -203,7 +215,7 @@ def _rows(e: Exchange, can: Capabilities, clients: Sequence[int]) -> tuple[Any, 
 
 
 def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOracle:
-    """Return the oracle of a chunk: gradients and random numbers with a row for each client."""
+    """Return the oracle of a chunk: gradients and random numbers with a row per client."""
     each, d = [e.draws(i) for i in clients], e.problem.d
 
     def draw(what: Any, like: Any) -> Any:
@@ -213,7 +225,7 @@ def _oracle(e: Exchange, can: Capabilities, clients: Sequence[int]) -> ClientOra
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 
     def count(K: int | Epochs) -> int:
-        steps = {e.pace(i)(K) for i in clients}
+        steps = {e.local_steps(i)(K) for i in clients}
         if len(steps) > 1:
             raise NotBatchableError("clients that make different numbers of steps")
         return steps.pop()

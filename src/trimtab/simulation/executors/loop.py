@@ -17,5 +17,5 @@ class Loop(Executor):
         for i in clients:
             upload, state = e.run(i, e.oracle(i), e.state(i), e.broadcast)
             tally.add(e.weight(i), upload, state)
-            e.keep(i, state)
+            e.store_state(i, state)
         return tally

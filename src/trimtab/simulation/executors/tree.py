@@ -1,8 +1,8 @@
-"""Clients in virtual shards, whose sums are added in a fixed binary tree.
+"""Run clients in virtual shards, whose sums are added in a fixed binary tree.
 
-A client belongs by its number to one of V virtual shards. Each shard adds its clients in order, and
-the shards are added pairwise: 0 with 1, 2 with 3, then these two, and so on. So bits depend on V,
-and not on how many machines share the shards out; `Tree` is what a cluster is compared with.
+The number of a client decides to which of V virtual shards it belongs. Each shard adds its clients
+in order, and the shards are added pairwise: 0 with 1, 2 with 3, then these two, and so on. The bits
+depend on V and not on the number of machines, so a cluster must give those of `Tree`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +14,17 @@ from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors.executor import Exchange, Executor
 
-SHARDS = 16
+SHARDS = 16  # the default V, and the largest number of machines that share the work
 Node = tuple[int, int]
-"""A subtree: its first shard, and how many it has room for, which is a power of two."""
+"""A subtree: its first shard, and the number of its leaves, which is a power of two."""
 
 
 @dataclass(frozen=True)
 class Tree(Executor):
     """Shard by shard in this process: the reference for executors on several machines.
 
-    inner: what runs the clients of a shard; auto chooses it by the problem and S.
+    shards: the number V of virtual shards.
+    inner: the executor of the clients of a shard; "auto" chooses it by the problem and S.
     """
 
     shards: int = SHARDS
@@ -35,7 +36,7 @@ class Tree(Executor):
         object.__setattr__(self, "name", f"tree-{self.shards}")
 
     def begin(self, problem: Problem, S: int) -> Executor:
-        """Choose what runs the clients of a shard."""
+        """Return a copy whose inner executor is chosen for the problem and S."""
         from trimtab.simulation.executors import executor_of
 
         return replace(self, inner=executor_of(self.inner, problem, S))
@@ -53,20 +54,21 @@ class Tree(Executor):
 
 
 def check_shards(shards: Any) -> None:
-    """Refuse what is no number of shards."""
+    """Raise BadArgument unless `shards` is a whole number >= 1."""
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
         raise BadArgument("shards", "{shards:{_given}}; pass a whole number >= 1.", _given=shards)
 
 
 def shard_of(client: int, V: int) -> int:
-    """Return the shard of a client; neighbours are in different ones, so that all have work."""
+    """Return the shard of a client."""
+    # Neighbours are in different shards, so that all shards have work.
     return client % V
 
 
-def by_shard(clients: Sequence[int], V: int) -> dict[int, list[int]]:
-    """Return the clients of each shard that has any, in order.
+def clients_by_shard(clients: Sequence[int], V: int) -> dict[int, list[int]]:
+    """Return the clients by shard, without empty shards.
 
-    >>> by_shard([0, 1, 5, 8], 4)
+    >>> clients_by_shard([0, 1, 5, 8], 4)
     {0: [0, 8], 1: [1, 5]}
     """
     groups: dict[int, list[int]] = {}
@@ -78,8 +80,8 @@ def by_shard(clients: Sequence[int], V: int) -> dict[int, list[int]]:
 def shard_sums(
     inner: Executor, exchange: Exchange, clients: Sequence[int], V: int
 ) -> dict[Node, Tally]:
-    """Run the program on clients; return the sum of each shard that has any of them."""
-    return {(v, 1): inner.run(exchange, own) for v, own in by_shard(clients, V).items()}
+    """Run the program on clients and return the sum of each shard that is not empty."""
+    return {(v, 1): inner.run(exchange, own) for v, own in clients_by_shard(clients, V).items()}
 
 
 def subtrees(begin: int, end: int) -> Iterator[Node]:
@@ -97,7 +99,7 @@ def subtrees(begin: int, end: int) -> Iterator[Node]:
 
 
 def added(sums: Mapping[Node, Tally], V: int) -> Tally | None:
-    """Return the sum of all shards, of which some subtrees are added already; None if empty."""
+    """Return the sum of all shards, given the sums of some subtrees; None if there are none."""
     return _added(sums, (0, 1 << (V - 1).bit_length()))
 
 

@@ -2,8 +2,8 @@
 
 As it comes, it goes on living when its client has given up, looks for requests every three seconds,
 and takes its way out from variables that are meant for browsers. What is replaced here are names of
-two of its modules, so the version is checked first. What it shows of itself (`sign.show`): that the
-server has answered, and how far the clocks are apart.
+two of its modules, so the version is checked first. By `report_status` it reports that the server
+has answered, and how far the clocks are apart.
 """
 
 import os
@@ -20,7 +20,7 @@ from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from trimtab.federation import sign
+from trimtab._processes import report_status
 from trimtab.federation.transport.flower.patience import check_version, patient
 from trimtab.federation.transport.flower.straight import Straight
 
@@ -49,7 +49,7 @@ def _answered(response: httpx.Response) -> None:
     if "date" in response.headers:
         theirs = parsedate_to_datetime(response.headers["date"]).timestamp()
         facts["ahead"] = time.time() - theirs  # a date has whole seconds
-    sign.show(**facts)
+    report_status(**facts)
 
 
 class _Pace:

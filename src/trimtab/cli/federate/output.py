@@ -1,0 +1,155 @@
+"""What the commands of `trimtab federate` share: arguments, output, pages, interrupts."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trimtab.errors import BadArgument
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trimtab.federation.log import LogStyle
+    from trimtab.federation.processes.observed import OperatorView, SiteView
+    from trimtab.federation.setup.job import Job
+    from trimtab.federation.setup.operator_folder import Federation
+
+PAGE = "report.html"
+path_type = click.Path(path_type=Path)
+folder_argument = click.argument("folder", type=path_type, metavar="DIR")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def watching_options(command: Any) -> Any:
+    """Add the options of logs and metrics."""
+    options = (
+        click.option(
+            "--log-json", is_flag=True, help="Write the log as JSON, one object per line."
+        ),
+        click.option(
+            "--log-size",
+            type=click.FloatRange(min=0.001),
+            help="Megabytes per log file; 5 files are kept.",
+        ),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Serve /healthz and /metrics on 127.0.0.1 at this port.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def log_style(log_json: bool, log_size: float | None) -> "LogStyle":
+    """Return the format and the size of the log."""
+    from trimtab.federation.log import LogStyle
+
+    return LogStyle(log_json, None if log_size is None else int(log_size * 1e6))
+
+
+def print_line(console: "Console", line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_instructions(federation: "Federation", names: list[str]) -> None:
+    """Print which archive goes to which site, and the command to run there."""
+    from trimtab.federation.storage.keys import fingerprint
+
+    click.echo(
+        "The private keys of these sites were made here: anyone who reads this folder, or an "
+        "archive, can impersonate them. Real sites make their own keys: trimtab federate enroll."
+    )
+    for name in names:
+        click.echo(
+            f"Send {federation.archive(name)} to {name} over a private channel, then delete "
+            f"it; key {fingerprint(federation.sites[name])}."
+        )
+    click.echo("There: tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH")
+
+
+@contextmanager
+def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None]:
+    """Serve /healthz and /metrics, and log where."""
+    from trimtab.federation.log import LOGGER
+
+    try:
+        from trimtab.federation.processes.metrics_page import MetricsPage
+    except ModuleNotFoundError:
+        raise BadArgument(
+            "metrics_port",
+            "{metrics_port} needs prometheus_client; run `pip install 'trimtab[federation]'`.",
+        ) from None
+    page = MetricsPage(port, view.samples, view.troubles)
+    LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+    try:
+        yield
+    finally:
+        page.close()
+
+
+@contextmanager
+def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[None]:
+    """Set `stop` on Ctrl-C or SIGTERM, and always call `close` at the end."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("stopping", file=sys.stderr)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        try:
+            close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+# -- the page, in the operator's folder
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page, and return its path."""
+    from trimtab.report.federation import write_federation
+
+    return write_federation(folder)
+
+
+def page_so_far(folder: Path, job: "Job") -> str:
+    """Return the page of the rounds that are committed."""
+    from trimtab.federation.storage.summary import read_summary
+    from trimtab.report.federation import read_federation
+    from trimtab.report.page import nothing_yet, page_of
+
+    begun = read_summary(folder / job.state)
+    if begun is None or not begun.r:
+        return nothing_yet(folder.name)
+    return page_of([read_federation(folder, job.state, underway=True)])
+
+
+def write_demo_page(folder: Path) -> Path:
+    """Write the page of both runs of a demonstration side by side, and return its path."""
+    from trimtab.report.federation import read_federation
+    from trimtab.report.page import write_pages
+
+    states = {"SCAFFOLD": "state", "FedAvg": "state-fedavg"}
+    runs = []
+    for name, state in states.items():
+        run = read_federation(folder / "operator", state)
+        run.result.problem = "four sites on this machine"
+        runs.append(replace(run, name=name))
+    return write_pages(runs, folder / PAGE)

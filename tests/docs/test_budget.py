@@ -1,0 +1,102 @@
+"""How large the code may be: lines and files per folder, and modules without import cycles.
+
+A number here may fall at any time. It rises only in a commit whose message says why.
+"""
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import trimtab
+
+SRC = Path(trimtab.__file__).parent
+LONGEST = 430  # lines of a module; the usual size is 100 to 350
+
+# Lines and files of each folder, its subfolders included; "." is the top folder without them.
+BUDGET = {
+    ".": (521, 7),
+    "algorithms": (1889, 25),
+    "bench": (857, 9),
+    "cli": (2876, 28),
+    "cluster": (1626, 13),
+    "compute": (2127, 15),
+    "core": (1256, 11),
+    "diagnosis": (6033, 35),
+    "federation": (8890, 74),
+    "problems": (8658, 66),
+    "report": (3547, 38),
+    "reproduce": (8776, 71),
+    "simulation": (2163, 17),
+    "studies": (4783, 33),
+    "testing": (794, 5),
+}
+
+
+def files_of(folder):
+    return sorted(SRC.glob("*.py") if folder == "." else (SRC / folder).rglob("*.py"))
+
+
+def lines_of(path):
+    return len(path.read_text().splitlines())
+
+
+def test_every_folder_has_a_budget():
+    assert {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()} == {*BUDGET} - {
+        "."
+    }
+
+
+@pytest.mark.parametrize("folder", BUDGET)
+def test_a_folder_stays_within_its_budget(folder):
+    lines, files = BUDGET[folder]
+    found = files_of(folder)
+    assert len(found) <= files
+    assert sum(map(lines_of, found)) <= lines
+
+
+@pytest.mark.parametrize("folder", BUDGET)
+def test_no_module_is_too_long(folder):
+    assert [path.name for path in files_of(folder) if lines_of(path) > LONGEST] == []
+
+
+# -- cycles
+
+MODULES = {
+    ".".join(("trimtab", *path.relative_to(SRC).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in SRC.rglob("*.py")
+}
+
+
+@cache
+def imported_when_loaded(module):
+    """Return our modules that a module imports at its top level, outside of TYPE_CHECKING."""
+    found = set()
+    pending = list(ast.parse(MODULES[module].read_text()).body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            pending += [
+                child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)
+            ]
+    return found & MODULES.keys()
+
+
+def test_no_modules_import_each_other_in_a_cycle():
+    order = TopologicalSorter({module: imported_when_loaded(module) for module in MODULES})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
