@@ -174,7 +174,7 @@ def test_a_shard_that_was_given_up_answers_nobody(ray, digits):
     old.alive = True  # It was cut off, and is back.
     slot = sim.runs_on.slots()[0]
     answer = ray.get(old.invoke.remote(slot.incarnation, "discard"))
-    assert "number 1, and number 2 was asked; another has taken its place" in answer.sentence
+    assert "incarnation 1, and the request is for incarnation 2; another" in answer.sentence
     assert slot.handle is not old
 
 

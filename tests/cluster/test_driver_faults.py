@@ -88,7 +88,7 @@ def test_an_actor_that_dies_whenever_it_is_asked_ends_the_run(ray, digits, tmp_p
         handle.alive = handle.alive and not (name == "invoke" and arguments[1] == "clients")
 
     ray.before = kill
-    with refused("5 actors in a row died while shards 0 to 3 were asked for 'clients'"):
+    with refused("5 actors in a row died while shards 0 to 3 ran 'clients'"):
         list(sim.states)
 
 
@@ -207,6 +207,6 @@ class Full:
 def test_a_log_that_cannot_be_written_says_what_to_do():
     log = RoundLog()
     log._file = Full()
-    with pytest.raises(OSError, match=r"cannot take more of what was sent \(No space .*TMPDIR"):
+    with pytest.raises(OSError, match=r"cannot take more of the log of rounds \(No space .*TMPDIR"):
         log.append(LoggedRound(1, (SentExchange(b"abc", [0]),), [0]))
     assert len(log) == 0

@@ -1,5 +1,6 @@
-"""A cohort over the machines of a Ray cluster; its clients' states stay where the clients run.
+"""Run cohorts on the machines of a Ray cluster; client states stay where their clients run.
 
-The driver (executor, driver, actor_pool, recovery) decides; a shard (actor, shard) owns clients
-and does as it is told. Imports simulation and what stands below; Ray is imported when it is used.
+The driver process (executor, driver, actor_pool, recovery) decides, and actors (actor, shard) own
+clients and run what the driver requests. Imports simulation and the levels below it. Ray is an
+extra: it is imported on first use.
 """

@@ -1,6 +1,7 @@
-"""The process that holds a shard: it checks who asks, and says where it is if something fails.
+"""The Ray actor that holds a shard: it rejects outdated callers and reports failures.
 
-Nothing here imports torch, so that an actor can choose instruction sets before torch is loaded.
+Nothing here imports torch at module level: an actor sets the environment variables that choose
+instruction sets, and torch reads them when it is loaded.
 """
 
 import os
@@ -15,16 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong at a shard, in a sentence that names its machine."""
+    """An error at a shard, as a sentence that names the machine.
+
+    Ray would wrap an exception in its own class, with a traceback of another machine, so errors
+    travel as values; `unwrap` raises them at the driver.
+    """
 
     sentence: str
-    is_os_error: bool = False  # it was an OSError
+    is_os_error: bool = False  # raised as OSError at the driver, else as ValueError
 
 
 class ShardActor:
-    """A shard behind its fence: it answers only those who know its number.
+    """A shard that runs requests of one incarnation only.
 
-    environment: variables to be set before torch is loaded.
+    An actor on a machine that Ray took for lost may still be running. The driver has replaced it by
+    an actor with a higher incarnation number, so it refuses requests that carry another number.
+
+    incarnation: the number that every request has to carry.
+    environment: variables to set before torch is loaded.
     """
 
     def __init__(self, incarnation: int, environment: dict[str, str]) -> None:
@@ -34,18 +43,18 @@ class ShardActor:
         self.node = node_name()
 
     def machine_info(self) -> Any:
-        """Return what there is on this machine."""
+        """Return the MachineInfo of this machine, or a Failure."""
         try:
             return this_machine(self.node)
         except Exception as error:
             return self._failure(error)
 
     def pid(self) -> int:
-        """Return the number of this process."""
+        """Return the id of this process."""
         return os.getpid()
 
     def create_shard(self, incarnation: int, setup: "ShardSetup") -> Any:
-        """Make the problem, and the shard; None if all is well."""
+        """Load the problem and create the shard; return None or a Failure."""
         try:
             from trimtab.cluster.shard import Shard
 
@@ -56,7 +65,7 @@ class ShardActor:
         return None
 
     def invoke(self, incarnation: int, method: str, *arguments: Any) -> Any:
-        """Return what a method of the shard returns, or how it failed."""
+        """Return the result of a method of the shard, or a Failure."""
         try:
             self._check_incarnation(incarnation)
             return getattr(self.shard, method)(*arguments)
@@ -66,13 +75,14 @@ class ShardActor:
     def _check_incarnation(self, incarnation: int) -> None:
         if incarnation != self.incarnation:
             raise ValueError(
-                f"this shard is number {self.incarnation}, and number {incarnation} was asked; "
-                "another has taken its place, so it does nothing more."
+                f"this actor has incarnation {self.incarnation}, and the request is for "
+                f"incarnation {incarnation}; another actor has replaced it, so it does nothing."
             )
 
     def _failure(self, error: Exception) -> Failure:
         from trimtab._importing import describe_error
 
+        # Errors of trimtab are one sentence; those of user code also need their place in a file.
         ours = isinstance(error, ValueError | OSError)
         sentence = (
             (str(error).strip().splitlines() or [""])[0] if ours else f"{describe_error(error)}."
@@ -81,7 +91,7 @@ class ShardActor:
 
 
 def node_name() -> str:
-    """Return this machine's name in a sentence."""
+    """Return the address and Ray's short id of this machine, for sentences."""
     import ray
 
     short = ray.get_runtime_context().get_node_id()[:6]

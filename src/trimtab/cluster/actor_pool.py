@@ -1,6 +1,6 @@
-"""The actors of one simulation: made on the machines of a cluster, asked, and ended.
+"""Start the actors of one simulation, send them requests, replace lost ones, and end them.
 
-It knows nothing of rounds: what an actor that is made anew has to learn is the driver's affair.
+The pool does not know rounds: the driver brings the shard of a replaced actor up to date.
 """
 
 import time
@@ -19,65 +19,72 @@ from trimtab.cluster.shard import ShardSetup
 from trimtab.compute.kernel.library import CORES_VARIABLE
 from trimtab.errors import BadArgument
 
-PATIENCE = 10.0  # an actor that cannot be reached for <= 10 s may come back
 _LOG = getLogger("trimtab")
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """What `Ray` was told, checked."""
+    """The checked arguments of `Ray`, and limits that users do not set."""
 
     address: str | None
-    V: int
+    V: int  # the number of virtual shards
     actors: int | None
-    folder: Path | None
-    resources: dict[str, float]
-    every: int
-    wait: float
+    folder: Path | None  # for snapshots
+    resources: dict[str, float]  # per actor, by Ray's names
+    every: int  # rounds between two snapshots
+    wait: float  # seconds to wait for a free machine
     ship: bool
+    # Ray may not reach an actor during a short network fault, so it is lost only after this many
+    # seconds.
+    unreachable: float = 10.0
+    # The run ends when this many actors in a row died in one slot: then their work kills them.
+    max_deaths: int = 5
+    # This many logged rounds are submitted to a rebuilt shard before the driver waits for the
+    # first: enough to keep the actor busy, few enough for the memory of their messages.
+    replays_ahead: int = 16
 
 
 @dataclass
 class ActorSlot:
-    """One actor, and the virtual shards that it owns."""
+    """A range of virtual shards, and the actor that owns them at present."""
 
     begin: int
-    end: int
+    end: int  # exclusive
     incarnation: int = 0
     handle: Any = None
     node: str = ""
-    commits: list[Any] = field(default_factory=list)  # that nobody has waited for
+    commits: list[Any] = field(default_factory=list)  # submitted; their results are unread
 
 
 SetupFactory = Callable[[ActorSlot], ShardSetup]
-"""What the shard of an actor is made of."""
+"""Returns the arguments of the shard in a slot."""
 
 
 class ActorLostError(Exception):
-    """An actor is gone."""
+    """An actor died or cannot be reached."""
 
 
 class ActorPool:
-    """The actors, of which all that were ever made end with this."""
+    """The actors of one simulation; all that were ever started end with the pool."""
 
     def __init__(self, settings: RaySettings) -> None:
         self.settings = settings
-        self.run_id = uuid4().hex[:8]  # tells what is of this driver from what is of another
+        self.run_id = uuid4().hex[:8]  # distinguishes actors and files of several drivers
         self.slots: list[ActorSlot] = []
-        self.count = 0  # how many there are, or are to be
+        self.count = 0  # the number of slots, known before they are filled
         self.ray: Any = None
-        self.machine: MachineInfo | None = None  # what all machines have in common
+        self.machine: MachineInfo | None = None  # what all machines share
         self._handles: list[Any] = []
         self._closed = False
 
-    # -- they come and go
+    # -- start, replace, end
 
     def start(self, make_setup: SetupFactory) -> None:
-        """Make all actors, on what their machines have in common."""
+        """Start all actors, with the widest instruction sets that all machines have."""
         if self._closed:
             raise ValueError(
                 "the actors of this simulation were ended, and the states of its clients with "
-                "them; load it from what sim.save wrote."
+                "them; load it from a checkpoint that sim.save wrote."
             )
         self.ray = engine.connect(self.settings.address)
         finalize(self, _kill_all, self.ray, self._handles)
@@ -96,7 +103,7 @@ class ActorPool:
         try:
             self._start_all(slots, make_setup)
         except BaseException:
-            # They would keep the places of those of the next start.
+            # The next start needs the resources that these actors hold.
             _kill_all(self.ray, self._handles)
             raise
         self.slots = slots
@@ -106,10 +113,11 @@ class ActorPool:
             self._start_actor(slot, self.settings.resources)
         machines = [self._wait_for_start(slot) for slot in slots]
         self.machine = common = common_machine(machines)
+        # The driver adds the sums and steps the server, so its versions have to be equal too.
         common_machine([this_machine("the driver"), *machines])
         for slot, machine in zip(slots, machines, strict=True):
             if machine.instruction_sets != common.instruction_sets:
-                # It has to begin again with narrower instructions.
+                # Instruction sets are chosen before torch loads, so this needs a new process.
                 self.kill(slot)
                 self._start_actor(slot, self.settings.resources)
                 self._wait_for_start(slot).check_instruction_sets(common)
@@ -120,10 +128,10 @@ class ActorPool:
                 raise ValueError(_died_message(error)) from None
 
     def replace(self, slot: ActorSlot, make_setup: SetupFactory) -> None:
-        """Make a new actor in place of one that is gone; ActorLostError if that one goes too.
+        """Start a new actor in a slot; raise ActorLostError if that one is lost too.
 
-        It takes what it needs on a machine that is free, or becomes free in time; else it shares
-        the machine of others.
+        It starts on a machine with free resources, if there is one within `wait` seconds, else
+        beside another actor.
         """
         until = time.monotonic() + self.settings.wait
         while not self._has_free_node() and time.monotonic() < until:
@@ -142,15 +150,15 @@ class ActorPool:
         return engine.has_free_node(self.ray, self.settings.resources)
 
     def _start_on_free_node(self, slot: ActorSlot) -> MachineInfo | None:
-        """Make an actor where there is room; None if there is none after all.
+        """Start an actor on a free machine; return None if it does not start there.
 
-        For some seconds a machine that is lost looks as if it were free.
+        For some seconds Ray counts a lost machine as free.
         """
         if not self._has_free_node():
             return None
         self._start_actor(slot, self.settings.resources)
         call = slot.handle.machine_info.remote()
-        ready, _ = self.ray.wait([call], timeout=max(self.settings.wait, PATIENCE))
+        ready, _ = self.ray.wait([call], timeout=max(self.settings.wait, self.settings.unreachable))
         if not ready:
             self.kill(slot)
             return None
@@ -158,6 +166,7 @@ class ActorPool:
         return machine
 
     def _start_on_shared_node(self, slot: ActorSlot) -> MachineInfo:
+        # All cores are reserved, so this actor reserves none and shares those of another.
         self._start_actor(slot, {**self.settings.resources, "CPU": 0.0})
         machine: MachineInfo = unwrap(self.ray.get(slot.handle.machine_info.remote()))
         return machine
@@ -170,8 +179,8 @@ class ActorPool:
         kind = self.ray.remote(ShardActor).options(
             num_cpus=resources["CPU"],
             num_gpus=resources["GPU"],
-            max_restarts=0,
-            max_task_retries=0,
+            max_restarts=0,  # the driver replaces actors: Ray's restarts would lose their states
+            max_task_retries=0,  # a retry by Ray could run a round twice
             scheduling_strategy="SPREAD",
             name=f"trimtab-{self.run_id}-{slot.begin}-{slot.incarnation}",
         )
@@ -180,11 +189,11 @@ class ActorPool:
         self._handles.append(slot.handle)
 
     def _wait_for_start(self, slot: ActorSlot) -> MachineInfo:
-        """Wait for an actor as long as it takes, and say so."""
+        """Wait for an actor without a limit, and log a warning after `wait` seconds."""
         call = slot.handle.machine_info.remote()
         ready, _ = self.ray.wait([call], timeout=self.settings.wait)
         if not ready:
-            message = "the cluster has no room yet for an actor with %s; waiting for it"
+            message = "the cluster has no free machine for an actor with %s; waiting for one"
             _LOG.warning(message, self._resource_text)
         try:
             machine: MachineInfo = unwrap(self.ray.get(call))
@@ -202,34 +211,38 @@ class ActorPool:
         return " and ".join(f"{amount:g} {name}" for name, amount in needs if amount)
 
     def kill(self, slot: ActorSlot) -> None:
-        """End an actor for certain, if it can be reached at all."""
+        """Kill the actor in a slot, if Ray can reach it."""
         try:
             self.ray.kill(slot.handle)
-        except Exception as error:  # It may be gone already, in many ways.
-            _LOG.debug("an actor that was given up: %s", error)
+        except Exception as error:  # Ray raises several classes for actors that are gone.
+            _LOG.debug("an actor could not be killed: %s", error)
 
     def close(self) -> None:
-        """End all actors."""
+        """Kill all actors."""
         if self.slots:
             self._closed = True
         if self.ray is not None:
             _kill_all(self.ray, self._handles)
         self.slots = []
 
-    # -- they are asked
+    # -- requests
 
     def submit(self, slot: ActorSlot, *request: Any) -> Any:
-        """Ask an actor, and do not wait."""
+        """Send a request (a method of Shard and its arguments); return Ray's reference."""
         return slot.handle.invoke.remote(slot.incarnation, *request)
 
     def call(self, slot: ActorSlot, *request: Any) -> Any:
-        """Ask an actor, and wait: ActorLostError if it is gone."""
+        """Send a request and return its result; raise ActorLostError if the actor is lost."""
         return self.result(slot, self.submit(slot, *request), request)
 
     def result(self, slot: ActorSlot, call: Any, request: tuple[Any, ...]) -> Any:
-        """Return an answer; ActorLostError if its actor is gone, or cannot be reached for long."""
+        """Return the result of a submitted request; raise ActorLostError if the actor is lost.
+
+        The results of earlier commits are read first, so that their errors are not missed. If the
+        actor cannot be reached, the request is sent again: a shard runs an exchange only once.
+        """
         errors = self.ray.exceptions
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self.settings.unreachable
         while True:
             try:
                 for commit in slot.commits:
@@ -245,16 +258,16 @@ class ActorPool:
                 raise ActorLostError from None
 
 
-def unwrap(answer: Any) -> Any:
-    """Return an answer; raise what went wrong at the other end."""
-    if isinstance(answer, Failure):
-        raise OSError(answer.sentence) if answer.is_os_error else ValueError(answer.sentence)
-    return answer
+def unwrap(result: Any) -> Any:
+    """Return an actor's result; raise the error of a Failure."""
+    if isinstance(result, Failure):
+        raise OSError(result.sentence) if result.is_os_error else ValueError(result.sentence)
+    return result
 
 
 def _died_message(error: Exception) -> str:
     why = (str(error).strip().splitlines() or ["no reason was given"])[0].rstrip(".")
-    return f"an actor died before its first round ({why}); look at `ray status`, then start again."
+    return f"an actor died before its first round ({why}); check `ray status`, then start again."
 
 
 def _kill_all(ray: Any, handles: list[Any]) -> None:
@@ -262,5 +275,5 @@ def _kill_all(ray: Any, handles: list[Any]) -> None:
         handle = handles.pop()
         try:
             ray.kill(handle)
-        except Exception as error:  # Ray may have ended before.
-            _LOG.debug("an actor at the end: %s", error)
+        except Exception as error:  # Ray may have shut down before.
+            _LOG.debug("an actor could not be killed at the end: %s", error)

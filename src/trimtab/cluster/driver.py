@@ -1,15 +1,16 @@
-"""The driver's side: the actors of one simulation, asked, watched, and replaced when they die.
+"""The driver of one simulation: it sends exchanges to actors and rebuilds the shards of lost ones.
 
 The rules, in order.
-1. An exchange goes to the actors whose clients take part; each adds its own, and the driver adds
-   what they return in the tree of virtual shards.
-2. When the server has stepped, the round is written to the log, then committed at each actor.
-   Nobody waits for that: an actor does in order what it is asked.
-3. An actor that dies is replaced by one with the next incarnation. It takes up its last snapshot,
-   runs the rounds since then once more on its own clients, and then what it was asked last.
-4. An actor answers only who knows its incarnation, and a snapshot counts only if the driver was
-   told of it. So one that was given up, but lives, can do no harm.
-5. What an actor is asked a second time it answers as before: nothing is computed twice.
+1. An exchange goes to the actors whose clients take part. Each actor adds the replies of its own
+   clients, and the driver adds the actors' sums in the binary tree of virtual shards.
+2. After the server's step the driver appends the round to the log, then sends a commit to each
+   actor. It does not wait for them, because an actor runs requests in the order they arrive.
+3. The driver replaces a lost actor by one with the next incarnation number. The new actor loads the
+   last snapshot, repeats the logged rounds since then for its own clients, and then the request
+   that failed.
+4. An actor runs only requests with its own incarnation number, and a snapshot counts only once the
+   driver has its file names. So an actor that was replaced but still runs does no harm.
+5. An actor that receives a request a second time returns the same result without computing again.
 """
 
 import time
@@ -29,24 +30,22 @@ from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Exchange, Executor
 from trimtab.simulation.executors.tree import Node, added, shard_of
 
-TRIES = 5  # a shard is given up when 5 actors in a row have died on it
-AHEAD = 16  # <= 16 rounds are on their way to an actor that is rebuilt
 _LOG = getLogger("trimtab")
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a shard was rebuilt."""
+    """How the shards of a lost actor were rebuilt, as in the record of a run."""
 
-    r: int  # the round that was under way
-    shards: tuple[int, int]
-    node: str
-    rounds: int  # that were run once more
+    r: int  # the round in progress
+    shards: tuple[int, int]  # begin, end
+    node: str  # the lost actor's machine
+    rounds: int  # repeated for these shards
     seconds: float
 
 
 class Driver(Executor):
-    """The actors of one simulation, as what runs its rounds."""
+    """The executor of one simulation on a cluster."""
 
     def __init__(self, name: str, settings: RaySettings, problem: Problem, S: int) -> None:
         self.name, self.settings, self.problem, self.S = name, settings, problem, S
@@ -56,38 +55,38 @@ class Driver(Executor):
         self.snapshots = Snapshots(settings.folder, settings.V)
         self.recoveries: list[Recovery] = []
         self.memory: int | None = None
-        self.r = 0  # the round that is under way, or was last
-        self._exchanges: list[SentExchange] = []  # the exchanges of the round that is under way
+        self.r = 0  # the round in progress, or the last one
+        self._exchanges: list[SentExchange] = []  # of the round in progress
         self._stateful = False
-        self._state_form: Any = None  # a state of a new client, packed
-        self._snapshot_count = 0  # how many snapshots
-        self._store: ref[RemoteStates] | None = None  # what may hold states that were not sent yet
+        self._state_form: Any = None  # the state of a new client, packed
+        self._snapshot_count = 0
+        self._store: ref[RemoteStates] | None = None  # may hold states that were not sent yet
 
     @property
     def run_id(self) -> str:
-        """What tells the files of this driver from those of another."""
+        """The part of file names that distinguishes several drivers."""
         return self.pool.run_id
 
-    # -- as an executor
+    # -- exchanges
 
     def states(self, memory: int | None) -> RemoteStates:
-        """Return the states of the clients, which are where the clients are."""
+        """Return the store of client states; memory: bytes for all actors together."""
         self.memory = memory
         store = RemoteStates(self)
         self._store = ref(store)
         return store
 
     def facts(self) -> dict[str, Any]:
-        """Return the shards, who held them, and what was rebuilt."""
+        """Return numbers of shards, actors and machines, and all recoveries."""
         slots = self.pool.slots
-        told: dict[str, Any] = {"shards": self.V, "actors": len(slots)}
-        told["nodes"] = len({slot.node for slot in slots})
+        facts: dict[str, Any] = {"shards": self.V, "actors": len(slots)}
+        facts["nodes"] = len({slot.node for slot in slots})
         if self.recoveries:
-            told["recoveries"] = [asdict(recovery) for recovery in self.recoveries]
-        return told
+            facts["recoveries"] = [asdict(recovery) for recovery in self.recoveries]
+        return facts
 
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
-        """Have the actors run the program on their clients; add what they return in the tree."""
+        """Run the program on the actors' clients, and add the sums in the tree of shards."""
         slots = self.slots()
         new_state = exchange.new_state()
         if exchange.number == 1:
@@ -96,13 +95,13 @@ class Driver(Executor):
         sent = SentExchange(self._encode(exchange), list(clients))
         reference = self.pool.ray.put(sent.message)
         self._exchanges.append(sent)
-        asked = [
+        requests = [
             (slot, ("run", exchange.r, exchange.number, reference, own))
             for slot in slots
             if (own := self.clients_of(slot, clients))
         ]
         sums: dict[Node, Tally] = {}
-        for reply in self.call_all(asked):
+        for reply in self.call_all(requests):
             exchange.work.add(reply.work)
             sums |= {node: tally.map_sums(unpack) for node, tally in reply.sums.items()}
         tally = added(sums, self.V)
@@ -110,7 +109,7 @@ class Driver(Executor):
         return tally
 
     def _begin_round(self, r: int, stateful: bool) -> None:
-        """Begin a round; a snapshot is due from time to time, before anything is under way."""
+        """Begin a round; if a snapshot is due, take it first, while nothing is staged."""
         self._exchanges.clear()
         store = None if self._store is None else self._store()
         if store is not None:
@@ -121,7 +120,8 @@ class Driver(Executor):
             try:
                 self.take_snapshot(r - 1)
             except OSError as error:
-                _LOG.warning("%s The run goes on with its last snapshot.", error)
+                # The log still covers these rounds, so a full disk costs time, not results.
+                _LOG.warning("%s The run continues with its last snapshot.", error)
 
     def _encode(self, e: Exchange) -> bytes:
         parts = (e.program, pack(e.broadcast), pack_compact(e.new_state()), e.seed, e.slow)
@@ -129,13 +129,13 @@ class Driver(Executor):
         return message
 
     def clients_of(self, slot: ActorSlot, clients: Sequence[int]) -> list[int]:
-        """Return those of some clients that an actor owns."""
+        """Return the clients that the actor in a slot owns."""
         return [i for i in clients if slot.begin <= shard_of(i, self.V) < slot.end]
 
     # -- the end of a round
 
     def commit(self, answered: Sequence[int]) -> None:
-        """Let what the clients have learnt in this round count."""
+        """Log the round, and commit the staged states of the clients that answered."""
         if not self._stateful or not self._exchanges:
             self._exchanges.clear()
             return
@@ -148,17 +148,18 @@ class Driver(Executor):
                 slot.commits.append(self.pool.submit(slot, "commit", self.r, own))
 
     def discard(self) -> None:
-        """Forget the round that is under way, if one is."""
+        """Discard the round in progress, if there is one."""
         if self._exchanges:
             self._exchanges.clear()
             for slot in self.pool.slots:
                 slot.commits.append(self.pool.submit(slot, "discard"))
 
     def assign_states(self, states: Sequence[tuple[int, Any]]) -> None:
-        """Hand states to the actors that own them, before the next round."""
+        """Send states to the actors that own their clients, before the next round."""
         slots, clients = self.slots(), [i for i, _ in states]
         message: bytes = self.pool.ray.cloudpickle.dumps(states)
-        # A snapshot of the last round may be older than these, one of the next round is not.
+        # A snapshot of round r may have been taken before this assignment, so the log files it
+        # under round r + 1.
         self.log.append(
             LoggedRound(self.r + 1, (SentExchange(message, clients),), clients, is_assignment=True)
         )
@@ -168,7 +169,7 @@ class Driver(Executor):
     # -- snapshots
 
     def take_snapshot(self, r: int) -> None:
-        """Have all actors write what no snapshot has, as it is after round r."""
+        """Write the states that changed since the last snapshot, as they are after round r."""
         whole, slots = self.snapshots.due_for_full_snapshot(), self.slots()
         self._snapshot_count += 1
         for slot in slots:
@@ -181,7 +182,7 @@ class Driver(Executor):
         self.snapshots.delete_old_snapshots()
 
     def load_snapshots(self, kept: dict[str, Any], like: Any) -> None:
-        """Have all actors take up their clients' states, after the last round, from files."""
+        """Load the states after the last round from the files that a checkpoint names."""
         self._state_form = pack_compact(like)
         self.snapshots.resume_from(kept, self.r)
         for slot in self.slots():
@@ -199,25 +200,25 @@ class Driver(Executor):
     # -- requests
 
     def slots(self) -> list[ActorSlot]:
-        """Return the actors, which are started if they are not there yet."""
+        """Return the slots; the first call starts the actors."""
         if not self.pool.slots:
             self.pool.start(self._setup)
         return self.pool.slots
 
     def call_all(self, requests: Sequence[tuple[ActorSlot, tuple[Any, ...]]]) -> list[Any]:
-        """Ask several actors at once; return their answers, after as many recoveries as needed."""
-        asked = [self.pool.submit(slot, *request) for slot, request in requests]
-        pairs = zip(requests, asked, strict=True)
+        """Send several requests at once; return their results, after recoveries if needed."""
+        calls = [self.pool.submit(slot, *request) for slot, request in requests]
+        pairs = zip(requests, calls, strict=True)
         return [self._result(slot, call, request) for (slot, request), call in pairs]
 
     def _result(self, slot: ActorSlot, call: Any, request: tuple[Any, ...]) -> Any:
-        for _ in range(TRIES):
+        for _ in range(self.settings.max_deaths):
             try:
                 return self.pool.result(slot, call, request)
             except ActorLostError:
                 self._recover(slot)
                 call = self.pool.submit(slot, *request)
-        raise _unrecoverable_error(slot, f"were asked for {request[0]!r}")
+        raise self._unrecoverable_error(slot, f"ran {request[0]!r}")
 
     def _setup(self, slot: ActorSlot) -> ShardSetup:
         return ShardSetup(
@@ -234,9 +235,9 @@ class Driver(Executor):
     # -- recoveries
 
     def _recover(self, slot: ActorSlot) -> None:
-        """Replace an actor that is gone, and rebuild what it knew."""
-        started, was = time.perf_counter(), slot.node
-        for _ in range(TRIES):
+        """Replace a lost actor and rebuild its shards."""
+        started, lost_node = time.perf_counter(), slot.node
+        for _ in range(self.settings.max_deaths):
             self.pool.kill(slot)
             try:
                 self.pool.replace(slot, self._setup)
@@ -245,13 +246,13 @@ class Driver(Executor):
                 continue
             seconds = time.perf_counter() - started
             shards = (slot.begin, slot.end)
-            self.recoveries.append(Recovery(self.r, shards, was, rounds, round(seconds, 3)))
+            self.recoveries.append(Recovery(self.r, shards, lost_node, rounds, round(seconds, 3)))
             _LOG.info("%s", self.recoveries[-1])
             return
-        raise _unrecoverable_error(slot, "were rebuilt")
+        raise self._unrecoverable_error(slot, "were rebuilt")
 
     def _rebuild(self, slot: ActorSlot) -> int:
-        """Bring a new shard to where the old one was; return how many rounds that took."""
+        """Bring a new shard up to date; return the number of rounds it repeated."""
         self._load(slot)
 
         def own(i: int) -> bool:
@@ -266,7 +267,7 @@ class Driver(Executor):
                 request = ("replay", logged.r, exchanges, logged.answered)
                 rounds += 1
             waiting.append((self.pool.submit(slot, *request), request))
-            if len(waiting) >= AHEAD:
+            if len(waiting) >= self.settings.replays_ahead:
                 self.pool.result(slot, *waiting.pop(0))
         for call, request in waiting:
             self.pool.result(slot, call, request)
@@ -276,12 +277,11 @@ class Driver(Executor):
         return rounds
 
     def close(self) -> None:
-        """End the actors."""
+        """End all actors."""
         self.pool.close()
 
-
-def _unrecoverable_error(slot: ActorSlot, when: str) -> ValueError:
-    return ValueError(
-        f"{TRIES} actors in a row died while shards {slot.begin} to {slot.end - 1} {when}; "
-        "look at `ray status` and at the machines' memory, then resume."
-    )
+    def _unrecoverable_error(self, slot: ActorSlot, when: str) -> ValueError:
+        return ValueError(
+            f"{self.settings.max_deaths} actors in a row died while shards {slot.begin} to "
+            f"{slot.end - 1} {when}; check `ray status` and the machines' memory, then resume."
+        )

@@ -1,6 +1,6 @@
-"""Ray itself: imported where it is used, connected to, and asked for its machines.
+"""Import Ray, connect to a cluster, and compare its machines.
 
-Nothing imports torch before a function is called: an actor chooses instruction sets before that.
+Nothing here imports torch at module level: an actor chooses instruction sets before torch loads.
 """
 
 import os
@@ -12,14 +12,16 @@ from typing import Any
 
 from trimtab.errors import BadArgument
 
-_INSTRUCTIONS = ("DEFAULT", "AVX2", "AVX512")  # of PyTorch, from narrow to wide
+_INSTRUCTIONS = ("DEFAULT", "AVX2", "AVX512")  # PyTorch's names, from narrow to wide
 MISSING = "a cluster needs Ray, which is not installed; run `pip install 'trimtab[cluster]'`."
 
 
 def import_ray() -> Any:
-    """Return the module of Ray; say what to install where there is none."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do
+    """Return the module ray; raise ValueError if it is not installed."""
+    # Ray would send usage statistics to its makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Actors without GPUs keep CUDA_VISIBLE_DEVICES, as in later versions of Ray.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
@@ -28,9 +30,10 @@ def import_ray() -> Any:
 
 
 def connect(address: str | None) -> Any:
-    """Return Ray, connected: to a cluster, or with no address to one on this machine alone.
+    """Return the module ray, connected to a cluster.
 
-    Where the process is connected already, that connection is used.
+    address: of the cluster; None for the one in RAY_ADDRESS, else Ray starts on this machine only.
+        An existing connection of this process is used, whatever the address.
     """
     ray = import_ray()
     if not ray.is_initialized():
@@ -56,14 +59,14 @@ def connect(address: str | None) -> Any:
 
 
 def _pickle_user_modules_by_value(ray: Any) -> None:
-    """Let algorithms from users' own files travel as code: shards cannot import those files."""
+    """Send classes of user files as code: shards cannot import those files by name."""
     for name, module in list(sys.modules.items()):
         if name.startswith("users_"):
             ray.cloudpickle.register_pickle_by_value(module)
 
 
 def capacity(ray: Any, resources: dict[str, float]) -> int:
-    """Return for how many shards with such needs the machines have room, were they empty."""
+    """Return how many actors with these resources fit the cluster when it is idle."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {name: amount for name, amount in resources.items() if amount}
     if not wanted:
@@ -74,7 +77,7 @@ def capacity(ray: Any, resources: dict[str, float]) -> int:
 
 
 def has_free_node(ray: Any, resources: dict[str, float]) -> bool:
-    """Tell whether a shard with such needs could start somewhere at once."""
+    """Return whether an actor with these resources could start now."""
     free = ray._private.state.available_resources_per_node()
     return any(
         all(node.get(name, 0.0) >= amount for name, amount in resources.items())
@@ -83,7 +86,7 @@ def has_free_node(ray: Any, resources: dict[str, float]) -> bool:
 
 
 def shard_ranges(shards: int, actors: int) -> Sequence[tuple[int, int]]:
-    """Return the ranges of virtual shards that so many actors own.
+    """Return the range of virtual shards that each actor owns.
 
     >>> shard_ranges(16, 3)
     [(0, 5), (5, 10), (10, 16)]
@@ -91,49 +94,49 @@ def shard_ranges(shards: int, actors: int) -> Sequence[tuple[int, int]]:
     return [(a * shards // actors, (a + 1) * shards // actors) for a in range(actors)]
 
 
-# -- what machines have in common
+# -- machines
 
 
 @dataclass(frozen=True)
 class MachineInfo:
-    """What must be alike on all machines for their bits to be: versions; and instruction sets."""
+    """The versions and instruction sets of a machine, which decide the bits it computes."""
 
     node: str
     python: str
     torch: str
     trimtab: str
     results: int
-    kernel: str  # "none" where there is no kernel
-    instructions: str  # of PyTorch
+    kernel: str  # the kernel's instruction set; "none" without a kernel
+    instructions: str  # PyTorch's instruction set
 
     def versions(self) -> dict[str, Any]:
-        """Return what cannot be chosen, and so must be the same everywhere."""
+        """Return the facts that a run cannot choose, so they have to be equal."""
         names = ("python", "torch", "trimtab", "results")
         return {name: getattr(self, name) for name in names}
 
     @property
     def instruction_sets(self) -> tuple[str, str]:
-        """The instruction sets of our kernels and of PyTorch."""
+        """The instruction sets of trimtab's kernel and of PyTorch."""
         return self.kernel, self.instructions
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which another machine computes as this one does."""
+        """The environment variables that select these instruction sets on another machine."""
         kernel = "0" if self.kernel == "none" else self.kernel
         return {"TRIMTAB_NATIVE": kernel, "ATEN_CPU_CAPABILITY": self.instructions.lower()}
 
     def check_instruction_sets(self, common: "MachineInfo") -> None:
-        """Refuse this machine if it cannot compute as the others do."""
+        """Raise ValueError if this machine does not use the run's instruction sets."""
         if self.instruction_sets != common.instruction_sets:
             raise ValueError(
                 f"{self.node} computes with {' and '.join(self.instruction_sets)}, this run with "
                 f"{' and '.join(common.instruction_sets)}; save it, and resume it on machines "
-                "that are alike."
+                "that have the same instruction sets."
             )
 
 
 def this_machine(node: str) -> MachineInfo:
-    """Return what there is on this machine."""
+    """Return the facts of this machine; node: its name in sentences."""
     import torch
 
     from trimtab._version import RESULTS, __version__
@@ -153,7 +156,10 @@ def this_machine(node: str) -> MachineInfo:
 
 
 def common_machine(machines: Sequence[MachineInfo]) -> MachineInfo:
-    """Return what all machines have: equal versions, or a refusal, and the narrowest kernel."""
+    """Return the widest instruction sets that all machines have.
+
+    Raise ValueError if their versions differ.
+    """
     from trimtab.compute.kernel import SIMD_LEVELS
 
     first, *others = machines

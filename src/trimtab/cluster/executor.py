@@ -1,4 +1,4 @@
-"""`executor=Ray(…)`: what is asked of a cluster."""
+"""`executor=Ray(…)`: the public settings of a run on a cluster."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -18,15 +18,19 @@ from trimtab.simulation.executors.tree import SHARDS, check_shards
 
 @dataclass(frozen=True)
 class Ray(Executor):
-    """A cohort over the machines of a Ray cluster; the bits are those of `Tree(shards)`.
+    """Run cohorts on a Ray cluster; results have the bits of `Tree(shards)`.
 
-    address: of the cluster, such as 10.0.0.1:6379 or auto; None for one on this machine alone.
-    shards: virtual shards, on which bits depend, and at most as many actors run. actors: by default
-    as many as there is room for. snapshots: a folder that all machines see; what a lost shard has
-    done since the last one is run once more, and without a folder all of it. cpus and gpus: what an
-    actor takes. every: a snapshot is taken after so many rounds. wait: seconds for which the place
-    of a lost actor is kept free for a machine that returns, before it has to share another's. ship:
-    send a problem that was made in this process, as code and data, to all actors.
+    address: of the cluster, e.g. 10.0.0.1:6379 or auto; None starts Ray on this machine only.
+    shards: number of virtual shards (16); it decides the bits and limits the number of actors.
+    actors: number of actors; None for as many as fit the cluster.
+    snapshots: a folder that all machines can write to. A lost shard recomputes the rounds since its
+        last snapshot; without a folder, all rounds.
+    cpus: cores per actor (1).
+    gpus: GPUs per actor (0).
+    every: rounds between two snapshots (100).
+    wait: seconds to wait for a free machine when an actor is lost (60), before its replacement
+        shares a machine with another actor.
+    ship: send a problem that was created in this process to all actors, as code and data (False).
     """
 
     address: str | None = None
@@ -55,14 +59,14 @@ class Ray(Executor):
         object.__setattr__(self, "name", f"ray-{self.shards}")
 
     def begin(self, problem: Problem, S: int) -> Executor:
-        """Return what runs one simulation; it takes nothing of the cluster before its first round.
+        """Return the driver of one simulation; actors start with its first round.
 
-        A problem that other machines cannot make is refused.
+        Raise ValueError if other machines cannot load the problem.
         """
         import_ray()
         if origin_of(problem) is None and not self.ship:
             raise ValueError(
-                f"a cluster makes the problem anew on each machine, and this {_kind(problem)} was "
+                f"a cluster loads the problem on each machine, and this {_kind(problem)} was "
                 "made here; load it with trimtab.load_problem('file.py:function'), or pass "
                 "Ray(ship=True) to send it with its data."
             )
@@ -79,11 +83,11 @@ class Ray(Executor):
         return Driver(self.name, settings, problem, S)
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of shards."""
+        """Return the number of shards, on which the bits depend."""
         return {"shards": self.shards}
 
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
-        """Refuse: what `begin` returns does it."""
+        """Raise ValueError: the driver that `begin` returns runs exchanges."""
         raise ValueError("a cluster runs simulations; pass it as simulate(…, executor=Ray(…)).")
 
 

@@ -1,7 +1,7 @@
-"""The driver's side of the clients' states: the store, its snapshots, and the log of rounds.
+"""The driver's side of client states: a store that fetches them, snapshots, and a log of rounds.
 
-Mini-batches depend on (seed, client, round, k) alone, so that running a round once more on the same
-broadcasts leaves the same states. The log lies in a temporary file of the driver.
+Mini-batches depend on (seed, client, round, k) alone, so repeating a round with the same broadcasts
+gives the same states. A lost shard is therefore rebuilt from its last snapshot and the log.
 """
 
 import json
@@ -11,10 +11,11 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from trimtab._files import write_json
+from trimtab.cluster.actor_pool import ActorSlot
 from trimtab.cluster.shard import SnapshotFile
 from trimtab.cluster.wire import pack, unpack
 from trimtab.core import State, leaves, nbytes
@@ -24,27 +25,29 @@ from trimtab.simulation.client_states import files_of
 if TYPE_CHECKING:
     from trimtab.cluster.driver import Driver
 
-WHOLE = 3  # a chain of files with > 3 x as many rows as clients is written anew
-BLOCK = 1 << 24  # the states that travel at once have <= 16 MB
-MOST = 1024  # they are those of <= 1,024 clients
-
 
 # -- the store of client states
 
 
 class RemoteStates:
-    """States that are where their clients run; asked for by number, they travel here."""
+    """The client states of a simulation, which are stored by the actors.
 
-    def __init__(self, driver: "Driver") -> None:
-        self._driver = driver
-        self._unsent: dict[int, State] = {}  # by `states[i] = …`, and not yet sent
+    It has the methods of the local store, `ClientStates`.
+
+    max_bytes, max_clients: limits of one message, 16 MiB and 1,024 states: large enough that the
+        cost of a call does not count, small against the memory of driver and actors.
+    """
+
+    def __init__(self, driver: "Driver", max_bytes: int = 1 << 24, max_clients: int = 1024) -> None:
+        self._driver, self._max_bytes, self._max_clients = driver, max_bytes, max_clients
+        self._unsent: dict[int, State] = {}  # set by `states[i] = …`
         self._bytes = 0
 
     def __setitem__(self, client: int, state: State) -> None:
         if leaves(state):
             self._unsent[client] = pack(state)
             self._bytes += nbytes(state)
-            if self._bytes > BLOCK or len(self._unsent) >= MOST:
+            if self._bytes > self._max_bytes or len(self._unsent) >= self._max_clients:
                 self.flush()
 
     def __getitem__(self, client: int) -> State:
@@ -67,12 +70,12 @@ class RemoteStates:
 
     @property
     def in_memory(self) -> int:
-        """How many bytes they take in memory, on all machines."""
+        """The bytes of states in memory, on all machines."""
         return self._sizes()[0]
 
     @property
     def on_disk(self) -> int:
-        """How many bytes they take in temporary files, on all machines."""
+        """The bytes of states in temporary files, on all machines."""
         return self._sizes()[1]
 
     def _sizes(self) -> tuple[int, int]:
@@ -82,36 +85,37 @@ class RemoteStates:
         return sum(m for m, _ in sizes), sum(d for _, d in sizes)
 
     def items(self) -> Iterator[tuple[int, State]]:
-        """Go through the clients seen and their states, some at a time."""
+        """Iterate over clients and their states; blocks of them are fetched at once."""
+        # The first block has one state, whose size decides how many fit the next ones.
         rest, block = iter(self), 1
         while clients := list(islice(rest, block)):
             states = self._fetch(clients, staged=False)
             yield from zip(clients, states, strict=True)
-            block = max(1, min(MOST, BLOCK // max(1, nbytes(states[-1]))))
+            block = max(1, min(self._max_clients, self._max_bytes // max(1, nbytes(states[-1]))))
 
     def stage(self, client: int, state: State) -> None:
-        """Refuse: the states of a round never come here."""
+        """Raise AssertionError: actors stage the states of a round."""
         raise AssertionError("clients of a cluster stage their states themselves")
 
     def allocate_states(self, like: State, count: int) -> list[State]:
-        """Return no memory: states are written where they stay."""
+        """Return no memory: actors write states where they stay."""
         return []
 
     def latest(self, client: int) -> State | None:
-        """Return the staged state, else the one that counts, else None."""
+        """Return the staged state, else the committed one, else None."""
         (state,) = self._fetch([client], staged=True)
         return state
 
     def commit(self, clients: Iterable[int]) -> None:
-        """Let the staged states of these clients count."""
+        """Commit the staged states of these clients."""
         self._driver.commit(list(clients))
 
     def discard(self) -> None:
-        """Forget the staged states."""
+        """Discard the staged states."""
         self._driver.discard()
 
     def save_states(self, checkpoint: Path, r: int) -> dict[str, Any]:
-        """Have the shards write what no snapshot has, if there is a folder for snapshots."""
+        """Take a snapshot for a checkpoint; return {} if there is no folder for snapshots."""
         self.flush()
         driver = self._driver
         if driver.snapshots.folder is None:
@@ -120,7 +124,11 @@ class RemoteStates:
         return driver.snapshots.pin(checkpoint)
 
     def restore(self, kept: dict[str, Any], like: State, r: int) -> None:
-        """Take up the states that were kept."""
+        """Load the states that a checkpoint names.
+
+        Actors read the files themselves if they are in this run's folder; else the driver reads
+        them and sends the states.
+        """
         self._driver.r = r
         self.flush()
         if not kept:
@@ -135,18 +143,18 @@ class RemoteStates:
         self.flush()
 
     def flush(self) -> None:
-        """Hand the states that were given to the shards that own them."""
-        given, self._unsent, self._bytes = self._unsent, {}, 0
-        if given:
-            self._driver.assign_states(list(given.items()))
+        """Send the states that were set to the actors that own their clients."""
+        unsent, self._unsent, self._bytes = self._unsent, {}, 0
+        if unsent:
+            self._driver.assign_states(list(unsent.items()))
 
     def _fetch(self, clients: Sequence[int], staged: bool) -> list[Any]:
         self.flush()
         driver, found = self._driver, dict[int, Any]()
         slots = [(slot, driver.clients_of(slot, clients)) for slot in driver.slots()]
-        asked = [(slot, own) for slot, own in slots if own]
-        answers = driver.call_all([(slot, ("get", own, staged)) for slot, own in asked])
-        for (_, own), states in zip(asked, answers, strict=True):
+        involved = [(slot, own) for slot, own in slots if own]
+        results = driver.call_all([(slot, ("get", own, staged)) for slot, own in involved])
+        for (_, own), states in zip(involved, results, strict=True):
             found |= dict(zip(own, states, strict=True))
         return [None if found[i] is None else unpack(found[i]) for i in clients]
 
@@ -154,40 +162,36 @@ class RemoteStates:
 # -- snapshots
 
 
-class Owner(Protocol):
-    """Whoever owns a range of virtual shards."""
-
-    begin: int
-    end: int
-
-
 @dataclass
 class SnapshotChain:
-    """The files of one virtual shard, the oldest first, and the round they go up to."""
+    """The snapshot files of one virtual shard, oldest first; each has the states that changed."""
 
     files: list[SnapshotFile] = field(default_factory=list)
-    r: int = -1
+    r: int = -1  # the round of the newest file
 
     @property
     def rows(self) -> int:
-        """How many states there are in all files."""
+        """The number of states in all files."""
         return sum(file.rows for file in self.files)
 
 
 class Snapshots:
-    """The chains of all virtual shards in a folder that all machines see.
+    """The snapshot chains of all virtual shards, in a folder that all machines can write to.
 
-    A file is removed once neither the chains nor any checkpoint that is still there names it. What
-    checkpoints name is written beside the files.
+    A file is deleted once no chain and no existing checkpoint names it. A note beside the files
+    lists the ones that a checkpoint needs.
+
+    rewrite_ratio: a chain is written as one new file when it has more than this many times the
+        states of its largest file; at 3, old versions take about twice the space of the states.
     """
 
-    def __init__(self, folder: Path | None, V: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, V: int, rewrite_ratio: int = 3) -> None:
+        self.folder, self._rewrite_ratio = folder, rewrite_ratio
         self.chains = [SnapshotChain() for _ in range(V)]
-        self._known_files = set[str]()  # files that this driver was told of
+        self._known_files = set[str]()  # the files this driver may delete
 
     def due_for_full_snapshot(self) -> list[int]:
-        """Return the virtual shards whose chains are to be written anew."""
+        """Return the virtual shards whose chains should be written as one file."""
         return [
             v
             for v, chain in enumerate(self.chains)
@@ -195,12 +199,12 @@ class Snapshots:
         ]
 
     def _max_rows(self, v: int) -> int:
-        return WHOLE * max(file.rows for file in self.chains[v].files)
+        return self._rewrite_ratio * max(file.rows for file in self.chains[v].files)
 
     def add(
         self, begin: int, end: int, r: int, files: dict[int, SnapshotFile], whole: Sequence[int]
     ) -> None:
-        """Note what an actor has written."""
+        """Add the files that an actor wrote after round r; whole: shards with all states."""
         for v in range(begin, end):
             chain, file = self.chains[v], files.get(v)
             if file is not None:
@@ -208,16 +212,16 @@ class Snapshots:
                 self._known_files.add(file.name)
             chain.r = r
 
-    def oldest_round(self, owners: Sequence[Owner]) -> int:
-        """Return the round that all shards have a snapshot of."""
-        return min(self.round_of(owner) for owner in owners)
+    def oldest_round(self, slots: Sequence[ActorSlot]) -> int:
+        """Return the last round of which all shards have a snapshot."""
+        return min(self.round_of(slot) for slot in slots)
 
-    def round_of(self, owner: Owner) -> int:
-        """Return the round that an actor would go on from."""
-        return min(self.chains[v].r for v in range(owner.begin, owner.end))
+    def round_of(self, slot: ActorSlot) -> int:
+        """Return the round from which a new actor in a slot would continue."""
+        return min(self.chains[v].r for v in range(slot.begin, slot.end))
 
     def paths(self, begin: int, end: int) -> list[str]:
-        """Return the files of some virtual shards, the older ones first."""
+        """Return the files of a range of virtual shards, oldest first in each shard."""
         if self.folder is None:
             return []
         chains = self.chains[begin:end]
@@ -226,25 +230,24 @@ class Snapshots:
     # -- checkpoints
 
     def pin(self, checkpoint: Path) -> dict[str, Any]:
-        """Return what a checkpoint is to name, and keep these files as long as it is there."""
+        """Return the files for a checkpoint to name; they are kept as long as it exists."""
         assert self.folder is not None
         files = {str(v): [p.name for p in chain.files] for v, chain in enumerate(self.chains)}
         rows = {str(v): [p.rows for p in chain.files] for v, chain in enumerate(self.chains)}
         path = checkpoint.resolve()
         note = f"kept-{sha256(str(path).encode()).hexdigest()[:12]}.json"
         now = sorted(name for names in files.values() for name in names)
-        # Until the new checkpoint is whole, the one before it may be the one that is read.
+        # Until the new checkpoint is complete, a resume reads the one before it.
         before = _read_note(self.folder / note).get("files", [])
-        said = {"checkpoint": str(path), "files": now, "before": before}
-        write_json(self.folder / note, said)
+        write_json(self.folder / note, {"checkpoint": str(path), "files": now, "before": before})
         return {"folder": str(self.folder), "files": files, "rows": rows}
 
     def resume_from(self, kept: dict[str, Any], r: int) -> None:
-        """Go on from what a checkpoint names."""
+        """Continue the chains that a checkpoint names, which end with round r."""
         if len(kept["files"]) != len(self.chains):
             raise ValueError(
                 f"the snapshots in {kept['folder']} are of {len(kept['files'])} shards, not "
-                f"{len(self.chains)}; pass the number of shards that they were made with."
+                f"{len(self.chains)}; pass the number of shards of the run that wrote them."
             )
         for v, chain in enumerate(self.chains):
             named = zip(kept["files"][str(v)], kept["rows"][str(v)], strict=True)
@@ -252,7 +255,7 @@ class Snapshots:
             self._known_files.update(file.name for file in chain.files)
 
     def delete_old_snapshots(self) -> None:
-        """Remove files that nobody names any more, of those that this driver knows."""
+        """Delete the files of this driver that no chain and no checkpoint names."""
         assert self.folder is not None
         named = {file.name for chain in self.chains for file in chain.files}
         for note in self.folder.glob("kept-*.json"):
@@ -263,18 +266,18 @@ class Snapshots:
 
 
 def _pinned_files(note: Path) -> set[str]:
-    """Return the files that a checkpoint names, if it is still there."""
-    said = _read_note(note)
-    there = bool(said) and Path(said["checkpoint"]).exists()
-    return {*said["files"], *said["before"]} if there else set()
+    """Return the files that a checkpoint names; none if it does not exist any more."""
+    content = _read_note(note)
+    exists = bool(content) and Path(content["checkpoint"]).exists()
+    return {*content["files"], *content["before"]} if exists else set()
 
 
 def _read_note(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return said
+    return content
 
 
 # -- the log of rounds
@@ -282,7 +285,7 @@ def _read_note(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SentExchange:
-    """One exchange: what was sent, and to whom of those that answered."""
+    """The message of an exchange, and the clients it was sent to."""
 
     message: bytes
     clients: Sequence[int]
@@ -290,11 +293,11 @@ class SentExchange:
 
 @dataclass(frozen=True)
 class LoggedRound:
-    """A round that was committed, or states that were given after it."""
+    """A committed round, or an assignment of states between two rounds."""
 
     r: int
     exchanges: tuple[SentExchange, ...]
-    answered: Sequence[int]
+    answered: Sequence[int]  # the clients whose states were committed
     is_assignment: bool = False
 
 
@@ -306,13 +309,13 @@ class _StoredRound:
     is_assignment: bool
 
     def of(self, own: Callable[[int], bool]) -> "_StoredRound":
-        """Return the same for some of the clients alone."""
+        """Return the round restricted to the clients for which own(i) holds."""
         places = tuple((at, n, [*filter(own, clients)]) for at, n, clients in self.places)
         return replace(self, places=places, answered=[*filter(own, self.answered)])
 
 
 class RoundLog:
-    """The rounds since the oldest snapshot."""
+    """The rounds since the oldest snapshot; their messages are in a temporary file."""
 
     def __init__(self) -> None:
         self._file: Any = TemporaryFile(prefix="trimtab-log-", buffering=0)  # noqa: SIM115
@@ -324,7 +327,7 @@ class RoundLog:
         return len(self._rounds)
 
     def append(self, logged: LoggedRound) -> None:
-        """Add a round; if the disk is full, nothing is added."""
+        """Add a round; if the disk is full, raise OSError and add nothing."""
         places, at = [], self._end
         for sent in logged.exchanges:
             self._write(at, sent.message)
@@ -343,19 +346,23 @@ class RoundLog:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise OSError(
-                f"{gettempdir()} cannot take more of what was sent ({error.strerror}); free space "
-                "there, set TMPDIR to a folder on another disk, or pass a folder for snapshots."
+                f"{gettempdir()} cannot take more of the log of rounds ({error.strerror}); free "
+                "space there, set TMPDIR to a folder on another disk, or pass a folder for "
+                "snapshots."
             ) from error
 
     def since(self, r: int, own: Callable[[int], bool]) -> Iterator[LoggedRound]:
-        """Go through the rounds after round r in which some clients took part, for those alone."""
+        """Iterate over the rounds after r that involved own clients, restricted to them."""
         for place in (place.of(own) for place in list(self._rounds) if place.r > r):
             if any(clients for *_, clients in place.places):
                 sent = [SentExchange(self._read(at, n), clients) for at, n, clients in place.places]
                 yield LoggedRound(place.r, tuple(sent), place.answered, place.is_assignment)
 
     def drop_until(self, r: int) -> None:
-        """Drop the rounds up to round r."""
+        """Drop the rounds up to round r.
+
+        The file shrinks only when it is empty: messages of later rounds stay in place.
+        """
         self._rounds = [place for place in self._rounds if place.r > r]
         if not self._rounds:
             self._file.truncate(0)
@@ -367,6 +374,9 @@ class RoundLog:
         while left:
             parts.append(self._file.read(left))
             if not parts[-1]:
-                raise OSError("the temporary file of what was sent has been cut off.")
+                raise OSError(
+                    f"the temporary file of the log in {gettempdir()} was truncated; resume from "
+                    "a checkpoint."
+                )
             left -= len(parts[-1])
         return b"".join(parts)

@@ -1,4 +1,4 @@
-"""A range of virtual shards: their clients, their states, and the sums of their replies."""
+"""A range of virtual shards: it runs their clients, stores their states and adds their replies."""
 
 import pickle
 from collections.abc import Sequence
@@ -25,36 +25,36 @@ from trimtab.simulation.executors.tree import Node, parts, shard_of, shard_sums
 
 @dataclass(frozen=True)
 class ShardSetup:
-    """What a shard is made of."""
+    """The arguments of a shard."""
 
-    origin: Origin | None  # None: the problem itself is sent
+    origin: Origin | None  # where to load the problem; None if the problem itself is sent
     problem: Any
     fingerprint: str  # of the driver's problem
     S: int
-    V: int
+    V: int  # the number of virtual shards of the run
     begin: int  # the first virtual shard
-    end: int  # the one after the last
-    memory: int | None
+    end: int  # exclusive
+    memory: int | None  # bytes of states in memory
 
 
 @dataclass(frozen=True)
 class ShardReply:
-    """What the clients of an exchange sent, added up subtree by subtree, and what it took."""
+    """The replies of a shard's clients, added in maximal subtrees of the tree of shards."""
 
     sums: dict[Node, Tally]
-    work: int
+    work: int  # sample gradients
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A file of a snapshot: states of one virtual shard."""
+    """A file with states of one virtual shard."""
 
     name: str
-    rows: int
+    rows: int  # the number of states
 
 
 class Shard:
-    """Runs programs on its own clients, and keeps their states. It knows nothing of Ray."""
+    """Runs programs on its own clients and stores their states; it does not know Ray."""
 
     def __init__(self, setup: ShardSetup) -> None:
         self.setup = setup
@@ -63,14 +63,15 @@ class Shard:
         self.inner = choose(self.problem, setup.S)
         self.states = ClientStates(setup.memory)
         self.tapes = Tapes()
-        self.committed = -1  # the last round whose states count
-        self.unsaved = set[int]()  # clients with states that no snapshot has
-        self._replies: dict[tuple[int, int], ShardReply] = {}  # of this round
-        self._snapshot: tuple[str, dict[int, SnapshotFile]] = "", {}  # the last one
+        self.committed = -1  # the last committed round
+        self.unsaved = set[int]()  # clients whose states changed since the last snapshot
+        # Results of repeated requests: by exchange in this round, and the last snapshot by mark.
+        self._replies: dict[tuple[int, int], ShardReply] = {}
+        self._snapshot: tuple[str, dict[int, SnapshotFile]] = "", {}
 
     @torch.no_grad()
     def run(self, r: int, number: int, sent: bytes, clients: Sequence[int]) -> ShardReply:
-        """Run an exchange on own clients; asked twice, it answers the same and does nothing."""
+        """Run an exchange on own clients; a repeated request returns the first reply."""
         if (r, number) in self._replies:
             return self._replies[r, number]
         if number == 1:
@@ -80,7 +81,7 @@ class Shard:
         return reply
 
     def commit(self, r: int, clients: Sequence[int]) -> None:
-        """Let the staged states of a round count; a second time it does nothing."""
+        """Commit the staged states of round r; a repeated request does nothing."""
         if r <= self.committed:
             return
         self.states.commit(clients)
@@ -89,14 +90,14 @@ class Shard:
         self._replies.clear()
 
     def discard(self) -> None:
-        """Forget the round that is under way."""
+        """Discard the round in progress."""
         self.states.discard()
         self._replies.clear()
 
     def replay(
         self, r: int, exchanges: Sequence[tuple[bytes, Sequence[int]]], answered: Sequence[int]
     ) -> None:
-        """Run a round of the past once more, for the states that it left."""
+        """Repeat a committed round to rebuild the states it left."""
         for number, (sent, clients) in enumerate(exchanges, 1):
             self.run(r, number, sent, clients)
         self.commit(r, answered)
@@ -104,7 +105,7 @@ class Shard:
     # -- states, one by one
 
     def get(self, clients: Sequence[int], staged: bool) -> list[State | None]:
-        """Return states of clients, None for those that have none."""
+        """Return packed states, None for clients without one."""
         if staged:
             found = [self.states.latest(i) for i in clients]
         else:
@@ -112,7 +113,7 @@ class Shard:
         return [None if state is None else pack(state) for state in found]
 
     def put(self, message: bytes, clients: Sequence[int]) -> None:
-        """Take over the states of own clients that somebody else kept."""
+        """Store the states of own clients from a message of the driver."""
         given = dict(pickle.loads(message))
         for i in clients:
             state = given[i]
@@ -124,11 +125,11 @@ class Shard:
         return list(self.states)
 
     def size(self) -> tuple[int, int]:
-        """Return how many bytes the states take in memory and on disk."""
+        """Return the bytes of states in memory and on disk."""
         return self.states.in_memory, self.states.on_disk
 
     def facts(self) -> dict[str, Any]:
-        """Return what others may want to know: the executor, the device, the memory it took."""
+        """Return the executor, the device and the peak memory of this process."""
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -137,10 +138,11 @@ class Shard:
     # -- snapshots
 
     def snapshot(self, folder: str, mark: str, whole: Sequence[int]) -> dict[int, SnapshotFile]:
-        """Write states that no snapshot has, a file for each virtual shard; all of some shards.
+        """Write one file per virtual shard with the states that changed; return the files.
 
-        mark: what tells these files from those of another round, or of another incarnation; asked
-        twice for one, it answers the same.
+        mark: the part of file names that is unique to this request; a repeated request returns the
+            files of the first.
+        whole: virtual shards of which all states are written.
         """
         if mark == self._snapshot[0]:
             return self._snapshot[1]
@@ -154,7 +156,8 @@ class Shard:
                     self._write(Path(folder) / file.name, own)
                     files[v] = file
         except OSError:
-            for file in files.values():  # nobody will be told of these, and the disk is full
+            # The driver never learns these names, and the disk is full.
+            for file in files.values():
                 (Path(folder) / file.name).unlink(missing_ok=True)
             raise
         self.unsaved.clear()
@@ -174,13 +177,13 @@ class Shard:
             ) from error
 
     def load(self, paths: Sequence[str], like: State, r: int) -> None:
-        """Take up the states in files, older ones first, which are those after round r."""
+        """Load the states after round r from files, oldest first."""
         form = unpack(like, self.device)
         for path in paths:
             self.states.load(Path(path), form)
         self.committed = r
 
-    # -- inside
+    # -- exchanges
 
     def _exchange(self, r: int, number: int, sent: bytes) -> Exchange:
         program, broadcast, new_state, seed, slow = pickle.loads(sent)
@@ -219,18 +222,18 @@ class Shard:
 
 
 def has_state(state: State) -> bool:
-    """Tell whether there is anything to remember in a client's state."""
+    """Return whether a client's state has any tensors."""
     return bool(leaves(state))
 
 
 def _load_problem(setup: ShardSetup) -> Problem:
-    """Make the problem; refuse one that differs from the driver's."""
+    """Load the problem; raise ValueError if it differs from the driver's."""
     problem: Problem = setup.problem if setup.origin is None else load_again(setup.origin)
     alike = same_problem(problem, setup.fingerprint)
     if alike.differs:
         name = "the problem" if setup.origin is None else setup.origin.spec
         raise ValueError(
-            f"{name} is another problem here than at the driver: {', '.join(alike.differs)}; put "
-            "the same file and the same data on all machines."
+            f"{name} differs from the driver's problem: {', '.join(alike.differs)}; put the same "
+            "file and the same data on all machines."
         )
     return problem

@@ -1,4 +1,7 @@
-"""What travels between the driver and shards: tensors as arrays, which Ray does not copy."""
+"""Tensors as NumPy arrays for the way between driver and shards.
+
+Ray reads arrays from shared memory without a copy; it would pickle tensors.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +15,14 @@ from trimtab.core import Leaf, State, map_leaves
 
 @dataclass(frozen=True)
 class PackedTensor(Leaf):
-    """A tensor on its way: its bytes, or one number where all are the same."""
+    """The bytes of a tensor; those of one element if all elements are equal."""
 
-    data: Any  # a NumPy array of bytes
+    data: Any  # a NumPy array of uint8
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     def tensor(self, device: torch.device) -> Tensor:
-        """Return the tensor, in memory of its own."""
+        """Return a writable tensor: arrays from Ray's shared memory are read-only."""
         flat = torch.from_numpy(self.data.copy()).view(self.dtype)
         whole = flat.view(self.shape) if flat.numel() == _numel(self.shape) else None
         made = flat.expand(self.shape).contiguous() if whole is None else whole
@@ -27,12 +30,12 @@ class PackedTensor(Leaf):
 
 
 def pack(tree: State) -> State:
-    """Return a tree whose tensors can travel."""
+    """Return a tree with its tensors as PackedTensors."""
     return map_leaves(_pack_tensor, tree)
 
 
 def pack_compact(tree: State) -> State:
-    """Return the same, where a tensor of equal numbers travels as one: new states are zeros."""
+    """Like `pack`, with one element for a tensor of equal elements: new states are zeros."""
 
     def packed(leaf: Tensor) -> PackedTensor:
         flat = leaf.detach().flatten()
@@ -43,7 +46,7 @@ def pack_compact(tree: State) -> State:
 
 
 def unpack(tree: State, device: torch.device = torch.device("cpu")) -> State:  # noqa: B008
-    """Return a tree as it was, on a device."""
+    """Return a packed tree with its tensors, on a device."""
     return map_leaves(lambda leaf: leaf.tensor(device), tree)
 
 
