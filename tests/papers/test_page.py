@@ -63,7 +63,7 @@ def test_the_readme_counts_the_papers_sentences_apart_from_our_checks():
     assert ours
     text = excerpt(found)
     assert f"{papers.count('held')} of {len(papers)} sentences of the papers hold" in text
-    assert f"of {len(ours)} checks of our own {ours.count('held')} do" in text
+    assert f"Of {len(ours)} checks of our own {ours.count('held')} hold." in text
 
 
 def test_what_tests_hold_is_there_and_what_nothing_judges_says_why():

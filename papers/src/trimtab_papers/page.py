@@ -16,12 +16,12 @@ from trimtab_papers.records import Records, read
 from trimtab_papers.reproduction import Reproduction
 from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, shown
 from trimtab_papers.unjudged import IDENTITIES, UNJUDGED
-from trimtab_papers.verdicts import Claim, counted
+from trimtab_papers.verdicts import Claim, by_seeds, counted, repeated, weighed
 
 
 def page(known: Mapping[str, Records]) -> str:
     """Return docs/reproduction.md; known holds the records of each reproduction by its name."""
-    parts = [_INTRODUCTION.format(summary=_summary(known))]
+    parts = [_INTRODUCTION.format(summary=_summary(known), totals=_totals(known))]
     parts += [_section(r, known.get(r.name, {})) for r in REPRODUCTIONS.values()]
     parts += [_identities(), _unjudged()]
     return "\n\n".join(parts) + "\n"
@@ -42,10 +42,14 @@ Agreement is judged by the papers' own sentences, by code, over the records. Eac
 itself: *held* if all say yes, *not held* if none does, *mixed* if they disagree, *open* while cells
 are missing; *not judged* says why nothing here can tell. A verdict of 'one seed' is one that
 another seed might turn round; runs that differ in more than the seed, such as those on small
-clients, are named. A sentence that does not hold here is not hidden. Checks of our own, which no
-paper states but which the rest stands on, follow them and are counted apart.
+clients, are named; where no seed is named, nothing is random. A sentence that states the same fact
+as another one of its section says so, and is counted as a repetition. A sentence that does not hold
+here is not hidden. Checks of our own, which no paper states but which the rest stands on, follow
+them and are counted apart.
 
 {summary}
+
+{totals}
 
 Minutes are the seconds of the records added up, one core each, on two shared cores; a cell that was
 interrupted counts from where it went on. Since most records of tables 3 to 5, clients, emnist400
@@ -65,7 +69,7 @@ def _summary(known: Mapping[str, Records]) -> str:
         papers, ours = _apart(r.claims(records))
         rows.append(
             f"| [{r.name}](#{r.name}) | {r.shows} | {r.source} | {_minutes(records)} "
-            f"| {_counts(papers)} | {_counts(ours)} |"
+            f"| {weighed(papers)} | {weighed(ours)} |"
         )
     return "\n".join(rows)
 
@@ -73,10 +77,6 @@ def _summary(known: Mapping[str, Records]) -> str:
 def _minutes(records: Records) -> str:
     minutes = sum(r["seconds"] for r in records.values()) / 60
     return "" if not records else f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
-
-
-def _counts(claims: Sequence[Claim]) -> str:
-    return counted(claim.verdict for claim in claims)
 
 
 def _apart(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
@@ -147,12 +147,14 @@ def excerpt(known: Mapping[str, Records]) -> str:
 
 def _totals(known: Mapping[str, Records]) -> str:
     """Say how many sentences of the papers hold, and how many of our own checks."""
-    claims = [claim for r in REPRODUCTIONS.values() for claim in r.claims(known[r.name])]
-    papers, ours = ([claim.verdict for claim in some] for some in _apart(claims))
-    rest = counted(v for v in papers if v != "held")
+    claims = [c for r in REPRODUCTIONS.values() for c in r.claims(known.get(r.name, {}))]
+    papers, ours = _apart(claims)
+    held, ours_held = ([c for c in some if c.held] for some in (papers, ours))
+    rest = counted(claim.verdict for claim in papers if not claim.held)
+    how = f": {by_seeds(held)}; {repeated(held)} of them repeat another" if held else ""
     return (
-        f"In all, {papers.count('held')} of {len(papers)} sentences of the papers hold"
-        f"{f' ({rest})' if rest else ''}; of {len(ours)} checks of our own {ours.count('held')} do."
+        f"In all, {len(held)} of {len(papers)} sentences of the papers hold{how}. The others: "
+        f"{rest}. Of {len(ours)} checks of our own {len(ours_held)} hold."
     )
 
 

@@ -11,7 +11,7 @@ from trimtab.report.style import document, html_table, section
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.records import Records, read
 from trimtab_papers.reproduction import Reproduction
-from trimtab_papers.verdicts import Claim, counted
+from trimtab_papers.verdicts import Claim, weighed
 
 
 def page_of_folder(folder: Path) -> Callable[[], str] | None:
@@ -47,11 +47,11 @@ def _body(reproduction: Reproduction, records: Records) -> str:
     claims = reproduction.claims(records)
     papers = [claim for claim in claims if not claim.own]
     ours = [claim for claim in claims if claim.own]
-    said = f"Of the paper's sentences {counted(claim.verdict for claim in papers) or 'none'}"
+    said = f"Of the paper's sentences {weighed(papers) or 'none'}"
     if _quick(records):
         said = f"A small version, not the paper's size. {said}"
     if ours:
-        said += f"; of our own checks {counted(claim.verdict for claim in ours)}"
+        said += f"; of our own checks {weighed(ours)}"
     parts = [
         f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
         f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",

@@ -11,11 +11,13 @@ class Verdict:
     """Whether a sentence holds in our records (None: open), and the numbers that decide it.
 
     mixed: some seeds say yes and some no, whatever held says.
+    seeds: how many seeds decide it; None if nothing in the computation is random.
     """
 
     held: bool | None
     numbers: str
     mixed: bool = False
+    seeds: int | None = None
 
 
 class MissingRecordError(Exception):
@@ -30,6 +32,8 @@ class Claim:
     """A sentence; whether it holds in our records (None: they do not tell).
 
     numbers: what decided it, or why nothing here can. own: it is ours and no paper's.
+    seeds: how many seeds decided it; None if nothing is random. repeats: the sentence of the same
+    reproduction that states the same fact.
     """
 
     sentence: str
@@ -38,6 +42,13 @@ class Claim:
     mixed: bool = False
     own: bool = False
     judgeable: bool = True
+    seeds: int | None = None
+    repeats: str = ""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the records decide it: it is neither open nor without a judge."""
+        return self.held is not None or self.mixed
 
     @property
     def verdict(self) -> str:
@@ -52,6 +63,7 @@ class Sentence:
     """What a paper says, where it says it, and the function that judges it.
 
     own: it is a check of ours. judge is None if nothing here can judge it; reason says why.
+    repeats: the text of another sentence that states the same fact.
     """
 
     text: str
@@ -59,6 +71,7 @@ class Sentence:
     judge: Judge | None
     own: bool = False
     reason: str = ""
+    repeats: str = ""
 
     def judged(self, records: Records) -> Claim:
         """Return what the records say of it."""
@@ -67,12 +80,25 @@ class Sentence:
         try:
             verdict = self.judge(records)
         except MissingRecordError:
-            return Claim(self.text, None, own=self.own)
-        return Claim(self.text, verdict.held, verdict.numbers, verdict.mixed, self.own)
+            return Claim(self.text, None, own=self.own, repeats=self.repeats)
+        same = f"; the same fact as '{self.repeats}'" if self.repeats else ""
+        return Claim(
+            self.text,
+            verdict.held,
+            f"{verdict.numbers}{same}",
+            verdict.mixed,
+            self.own,
+            seeds=verdict.seeds,
+            repeats=self.repeats,
+        )
 
 
-def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
+def sentence(text: str, where: str, repeats: Sentence | None = None) -> Callable[[Judge], Sentence]:
     """Make a sentence of the function below that judges it.
+
+    text: what the paper says, with what we take it to mean in brackets.
+    where: the section, table, figure or slide.
+    repeats: a sentence that states the same fact; the two are counted as one fact.
 
     >>> @sentence("SCAFFOLD arrives.", "section 1")
     ... def arrives(records: Records) -> Verdict:
@@ -81,7 +107,7 @@ def sentence(text: str, where: str) -> Callable[[Judge], Sentence]:
     >>> claim.verdict, claim.numbers
     ('held', '7 rounds')
     """
-    return lambda judge: Sentence(text, where, judge)
+    return lambda judge: Sentence(text, where, judge, repeats=repeats.text if repeats else "")
 
 
 def check(text: str, where: str) -> Callable[[Judge], Sentence]:
@@ -102,17 +128,26 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     """Return held if every seed says so, not held if none does, and mixed if they disagree.
 
     >>> over_seeds({0: True, 1: False}, "7 and 12 rounds")
-    Verdict(held=None, numbers='7 and 12 rounds; seed 0: yes, seed 1: no', mixed=True)
+    Verdict(held=None, numbers='7 and 12 rounds; seed 0: yes, seed 1: no', mixed=True, seeds=2)
     >>> over_seeds({0: True}, "7 rounds").numbers
     '7 rounds; one seed'
-    >>> over_seeds({"full size": True, "small clients": True}, "7 rounds").numbers
-    '7 rounds; all agree: full size; small clients'
+    >>> over_seeds({"full size, seed 0": True, "small clients, seed 0": True}, "7 rounds").numbers
+    '7 rounds; all agree: full size, seed 0; small clients, seed 0; one seed'
     """
     if not held:
         raise MissingRecordError
     said = set(held.values())
     mixed = len(said) > 1
-    return Verdict(None if mixed else said.pop(), f"{numbers}; {_each_said(held, mixed)}", mixed)
+    seeds = {_seed_of(run) for run in held}
+    told = f"{numbers}; {_each_said(held, mixed)}"
+    if len(held) > len(seeds) == 1:
+        told += "; one seed"
+    return Verdict(None if mixed else said.pop(), told, mixed, len(seeds))
+
+
+def _seed_of(run: int | str) -> str:
+    """Return the seed of a run; two sizes of clients with one seed are one seed."""
+    return str(run).rpartition("seed ")[2]
 
 
 def _each_said(held: Held, mixed: bool) -> str:
@@ -138,3 +173,39 @@ def counted(verdicts: Iterable[str]) -> str:
     """
     known = list(verdicts)
     return ", ".join(f"{known.count(v)} {v}" for v in VERDICTS if v in known)
+
+
+def by_seeds(claims: Iterable[Claim]) -> str:
+    """Return how many claims rest on how many seeds; those that are not judged rest on none.
+
+    >>> by_seeds([Claim("a", True, seeds=1), Claim("b", False, seeds=3), Claim("c", True)])
+    '1 where nothing is random, 1 by several seeds, 1 by one seed'
+    """
+    judged = [claim for claim in claims if claim.is_judged]
+    kinds = {
+        "where nothing is random": sum(claim.seeds is None for claim in judged),
+        "by several seeds": sum(claim.seeds is not None and claim.seeds > 1 for claim in judged),
+        "by one seed": sum(claim.seeds == 1 for claim in judged),
+    }
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+
+
+def weighed(claims: Iterable[Claim]) -> str:
+    """Return how many there are of each verdict, by one seed, and repeating another.
+
+    >>> weighed([Claim("a", True, seeds=1), Claim("b", False, seeds=3)])
+    '1 held, 1 not held; 1 by one seed'
+    """
+    known = list(claims)
+    judged = [claim for claim in known if claim.is_judged]
+    one_seed, again = sum(claim.seeds == 1 for claim in judged), repeated(known)
+    notes = [f"{'all' if one_seed == len(judged) else one_seed} by one seed"] if one_seed else []
+    notes += [f"{again} repeated"] if again else []
+    return "; ".join([counted(claim.verdict for claim in known), *notes])
+
+
+def repeated(claims: Iterable[Claim]) -> int:
+    """Return how many claims repeat another one that has the same verdict."""
+    known = list(claims)
+    verdicts = {claim.sentence: claim.verdict for claim in known}
+    return sum(verdicts.get(claim.repeats) == claim.verdict for claim in known if claim.is_judged)

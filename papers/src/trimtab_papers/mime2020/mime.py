@@ -191,9 +191,16 @@ def mime_gains_much(records: Records) -> Verdict:
 
 
 @sentence("Client drift harms FedAvg, though momentum helps.", "slides, FedAvg with momentum")
-def momentum_helps_fedavg(records: Records) -> Verdict:
-    """Look for a gain."""
-    return _judged_by_gains(records, lambda gains: gains.fedavg > 0)
+def drift_harms_fedavg_though_momentum_helps(records: Records) -> Verdict:
+    """Judge both halves: FedAvg ends below Mime, which corrects drift, and momentum adds to it."""
+
+    def holds(known: Accuracies) -> bool:
+        if "momentum" not in _bases(known):
+            raise MissingRecordError
+        harmed = all(known["fedopt", b] < known["mime", b] for b in ("none", "momentum"))
+        return harmed and known["fedopt", "momentum"] > known["fedopt", "none"]
+
+    return _judged(records, holds)
 
 
 ON_CIFAR100 = not_judged(
@@ -284,7 +291,7 @@ MIME = Reproduction(
         fedavg_is_worse_than_the_server_alone,
         mime_gains_more_from_momentum,
         mime_gains_much,
-        momentum_helps_fedavg,
+        drift_harms_fedavg_though_momentum_helps,
         ON_CIFAR100,
     ),
     table=table,

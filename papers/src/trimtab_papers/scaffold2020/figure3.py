@@ -165,7 +165,11 @@ def ten_steps_are_five_times_as_fast(records: Records) -> Verdict:
     return Verdict(4 <= factor <= 5.5, numbers)
 
 
-@sentence("The improvement with K is not linear, since delta > 0.", WHERE)
+@sentence(
+    "The improvement with K is not linear, since delta > 0.",
+    WHERE,
+    repeats=ten_steps_are_five_times_as_fast,
+)
 def improvement_is_sublinear(records: Records) -> Verdict:
     """Compare the factor of K = 10 with ten."""
     factor, numbers = _faster(records, 10)

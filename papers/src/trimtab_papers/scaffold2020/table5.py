@@ -135,7 +135,11 @@ def scaffold_is_most_accurate(records: Records) -> Verdict:
     )
 
 
-@sentence("SCAFFOLD is better than FedAvg in terms of final test accuracy.", WHERE)
+@sentence(
+    "SCAFFOLD is better than FedAvg in terms of final test accuracy.",
+    WHERE,
+    repeats=scaffold_is_most_accurate,
+)
 def scaffold_is_better_than_fedavg(records: Records) -> Verdict:
     """Compare them at both similarities."""
     return _judged(records, lambda k: all(k["scaffold", s] > k["fedavg", s] for s in SIMILARITIES))

@@ -115,10 +115,14 @@ def full_batches(records: Records, H: int) -> FullBatches | None:
     return None if record is None else FullBatches.from_json(record)
 
 
-def mini_batches(records: Records, H: int) -> list[dict[str, Chain]]:
-    """Return the chains by algorithm of all seeds."""
-    seeds = [r for name, r in records.items() if name.split("-seed")[0] == f"H{H}-iid"]
-    return [{name: Chain.from_json(row) for name, row in seed["runs"].items()} for seed in seeds]
+def mini_batches(records: Records, H: int) -> dict[int, dict[str, Chain]]:
+    """Return the chains by seed, then by algorithm."""
+    found = [r for name, r in records.items() if name.split("-seed")[0] == f"H{H}-iid"]
+    found.sort(key=lambda record: int(record["settings"]["seed"]))
+    return {
+        record["settings"]["seed"]: {n: Chain.from_json(row) for n, row in record["runs"].items()}
+        for record in found
+    }
 
 
 # -- how it is computed

@@ -27,7 +27,7 @@ def figure(records: Records) -> "Figure":
         panels: Any = made.subplots(2, len(HS), sharey="row", squeeze=False)
         for column, H in enumerate(HS):
             above, below = panels[0][column], panels[1][column]
-            full, seeds = full_batches(records, H), mini_batches(records, H)
+            full, seeds = full_batches(records, H), list(mini_batches(records, H).values())
             if full is not None:
                 _draw_full(above, full)
             if seeds:

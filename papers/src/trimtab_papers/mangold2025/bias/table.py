@@ -44,7 +44,7 @@ def _mini_batches(records: Records) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for H in HS:
-        seeds = mini_batches(records, H)
+        seeds = list(mini_batches(records, H).values())
         if seeds:
             bias = {name: spread([s[name].bias for s in seeds], ".2g") for name in ALGORITHMS}
             fedavg, scaffold = (seeds[0][name].predicted for name in ("fedavg", "scaffold"))

@@ -57,6 +57,7 @@ class Stationary:
 
     problem: str
     N: int
+    seed: int
     predicted_trace: float
     predicted_bias: float
     laws: dict[str, Law]
@@ -67,6 +68,7 @@ class Stationary:
         return cls(
             problem=record["settings"]["problem"],
             N=record["settings"]["N"],
+            seed=record["settings"]["seed"],
             predicted_trace=record["predicted trace"],
             predicted_bias=record["predicted bias^2 of FedAvg"],
             laws={name: Law.from_json(row) for name, row in record["found"].items()},

@@ -1,7 +1,7 @@
 """The sentences of Theorems III and IV on what is not strongly convex, each above its judge."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 
 import numpy as np
@@ -75,11 +75,12 @@ def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
     told = f"exponent {together.exponent:.2f} ± {together.error:.2f} (standard error), by seed "
     told += ", ".join(f"{exponent:.2f}" for exponent in alone.values())
     if missed:
-        return Verdict(False, f"{told}; runs that did not arrive: {missed}")
+        told += f"; runs that did not arrive: {missed}"
+        return Verdict(False, told, seeds=len(by_seed))
     verdict = over_seeds({seed: exponent <= bound for seed, exponent in alone.items()}, told)
     if verdict.held == together.at_most(bound):
         return verdict
-    return Verdict(None, verdict.numbers, mixed=True)
+    return replace(verdict, held=None, mixed=True)
 
 
 def _against_eps(records: Records, kind: Kind) -> Verdict:
@@ -225,8 +226,10 @@ def map_is_what_runs_do(records: Records) -> Verdict:
     weak = complete(records, "weak").values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]
-    told = f"runs differ by {off:.1g} at most; least eigenvalue {spread(curved, '.2f')} delta"
-    return Verdict(off < 1e-6 and max(curved) < 0 and min(curved) >= -1 - 1e-9, told)
+    told = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "
+    told += f"least eigenvalue {spread(curved, '.2f')} delta"
+    held = off < 1e-6 and max(curved) < 0 and min(curved) >= -1 - 1e-9
+    return Verdict(held, told, seeds=len(weak))
 
 
 SENTENCES = (
