@@ -26,7 +26,7 @@ from trimtab.problems.models import logistic
 from trimtab.problems.supervised import oracles
 from trimtab.simulation import Simulation
 from trimtab_papers.bench import WORKLOADS, Workload, bare_round, machine, problem_of, simulated
-from trimtab_papers.bench.data import images
+from trimtab_papers.bench.workloads import images
 
 REPEATS = 7
 ROUNDS = 300  # of the floor, in each repetition

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from trimtab_papers.bench import WORKLOADS
-from trimtab_papers.drawing import PLOTS
+from trimtab_papers.figures import PLOTS
 
 PEERS = {
     "compiled": ("trimtab compiled", "#6fb7c1"),

@@ -19,7 +19,7 @@ from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD
 from trimtab.problems.paths import WORTH_A_GRAPH
 from trimtab.problems.supervised.vectorised import FEWEST, LARGEST, OPERATIONS
 from trimtab_papers.bench import WORKLOADS
-from trimtab_papers.drawing import PLOTS
+from trimtab_papers.figures import PLOTS
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {peer: name for peer, (name, _) in PEERS.items()}

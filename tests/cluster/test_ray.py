@@ -312,7 +312,7 @@ def test_cells_are_computed_by_the_cluster_and_written_here(cluster, tmp_path):
     records = sorted((tmp_path / "there" / "theorem2").glob("*.json.gz"))
     assert records
     trimtab(*words, "--out", tmp_path / "here")
-    from trimtab_papers.records import read
+    from trimtab_papers.verdicts import read
 
     there, here = (read(tmp_path / name / "theorem2") for name in ("there", "here"))
     for records in (there, here):

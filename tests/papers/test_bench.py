@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from trimtab import Scaffold, simulate
 from trimtab.problems.supervised.batches import Batches
 from trimtab_papers.bench import WORKLOADS, machine, measure, measurement, problem_of
-from trimtab_papers.bench.bare import heavy_calls
-from trimtab_papers.bench.plain_loop import PlainLoop
+from trimtab_papers.bench.measurement import PlainLoop, heavy_calls
 from trimtab_papers.commands import bench
 
 SMALL_ENOUGH = [name for name in WORKLOADS if name != "W3"]  # a ResNet step takes seconds

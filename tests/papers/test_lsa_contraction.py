@@ -5,9 +5,9 @@ from copy import deepcopy
 
 import pytest
 
-from trimtab_papers.mangold2025.contraction import CONTRACTION
-from trimtab_papers.mangold2025.lsa import LSA
-from trimtab_papers.reproduction import reproduce
+from trimtab_papers.contraction import CONTRACTION
+from trimtab_papers.engine import reproduce
+from trimtab_papers.lsa import LSA
 
 pytestmark = pytest.mark.reproduce
 every = pytest.mark.parametrize("which", [LSA, CONTRACTION], ids=lambda r: r.name)

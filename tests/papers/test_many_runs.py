@@ -10,10 +10,10 @@ from trimtab import FedAvg, RichardsonRomberg, Scaffold, simulate
 from trimtab.problems.catalogue import concrete_problem
 from trimtab.problems.garnet import GarnetTD
 from trimtab_papers import many_runs
-from trimtab_papers.mangold2025.lsa.cells import TD
-from trimtab_papers.mangold2025.speedup.cells import quadratics
+from trimtab_papers.concrete import regression
+from trimtab_papers.lsa import TD
 from trimtab_papers.many_runs import BLOCK, Chains, Logistic, Noisy
-from trimtab_papers.scaffold2020.concrete.cells import regression
+from trimtab_papers.speedup import quadratics
 
 
 @pytest.mark.parametrize("cut", ["sorted", "iid"])

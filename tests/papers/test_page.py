@@ -5,8 +5,7 @@ from pathlib import Path
 
 from trimtab import cli
 from trimtab_papers.items import REPRODUCTIONS, read
-from trimtab_papers.page import excerpt, page, write
-from trimtab_papers.unjudged import IDENTITIES, UNJUDGED
+from trimtab_papers.page import IDENTITIES, UNJUDGED, excerpt, page, write
 from trimtab_papers.verdicts import VERDICTS
 
 ROOT = Path(__file__).parents[2]

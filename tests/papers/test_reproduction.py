@@ -10,9 +10,8 @@ import pytest
 from trimtab.core.task import Progress
 from trimtab.errors import BadArgument
 from trimtab.studies.events import CellDone
+from trimtab_papers.engine import Cell, Reproduction, reproduce
 from trimtab_papers.items import REPRODUCTIONS
-from trimtab_papers.records import write
-from trimtab_papers.reproduction import Cell, Reproduction, reproduce
 from trimtab_papers.verdicts import (
     Claim,
     MissingRecordError,
@@ -22,6 +21,7 @@ from trimtab_papers.verdicts import (
     not_judged,
     over_seeds,
     sentence,
+    write,
 )
 
 
@@ -237,7 +237,7 @@ def test_a_cell_that_another_process_ends_as_it_is_asked_for_is_left_to_it(tmp_p
         write(tmp_path / "a-1.json.gz", {"value": 1.0})
         raise FileNotFoundError(folder)
 
-    monkeypatch.setattr("trimtab_papers.reproduction.Lock", too_late)
+    monkeypatch.setattr("trimtab_papers.engine.Lock", too_late)
     assert names(tmp_path, "a-1") == []
 
 

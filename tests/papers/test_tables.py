@@ -7,21 +7,18 @@ import pytest
 
 from trimtab.core.task import Task
 from trimtab.studies.events import CellDone
-from trimtab_papers.mime2020.mime import MIME
-from trimtab_papers.mime2020.mvr import MVR
-from trimtab_papers.published import TABLE3, TABLE4, TABLE5
-from trimtab_papers.raced_cells import compute, grid
-from trimtab_papers.raced_record import Setting, first, read_raced, stays
-from trimtab_papers.records import read
-from trimtab_papers.reproduction import reproduce
-from trimtab_papers.rounds_to_target import PUBLISHED, Reading, fragile_note
+from trimtab_papers.emnist400 import CLIENTS, EMNIST400
+from trimtab_papers.engine import reproduce
+from trimtab_papers.mime import MIME
+from trimtab_papers.mvr import MVR
+from trimtab_papers.raced import Setting, compute, first, grid, read_raced, stays
+from trimtab_papers.rounds_to_target import PUBLISHED, TABLE3, TABLE4, TABLE5, Reading, fragile_note
 from trimtab_papers.rounds_to_target import rounds as needed
-from trimtab_papers.scaffold2020.emnist400 import CLIENTS, EMNIST400
-from trimtab_papers.scaffold2020.table3 import TABLE_3
-from trimtab_papers.scaffold2020.table3.cells import FOR_ALL, best_common, common, for_all
-from trimtab_papers.scaffold2020.table3.table import distance
-from trimtab_papers.scaffold2020.table4 import TABLE_4
-from trimtab_papers.scaffold2020.table5 import TABLE_5, kin, small
+from trimtab_papers.table3 import TABLE_3, distance
+from trimtab_papers.table3_claims import FOR_ALL, best_common, common, for_all
+from trimtab_papers.table4 import TABLE_4
+from trimtab_papers.table5 import TABLE_5, kin, small
+from trimtab_papers.verdicts import read
 
 UNTIL = Reading("until", "first")
 
@@ -472,7 +469,7 @@ def test_quick_versions_run_and_show(reproduction, tmp_path, real_data):
 @pytest.mark.parametrize("target", [0.4, None])
 @pytest.mark.parametrize("stop", [1, 20, 60, 110])
 def test_an_interrupted_cell_goes_on(tmp_path, real_data, monkeypatch, stop, target):
-    monkeypatch.setattr("trimtab_papers.raced_cells.SAVE_EVERY", 0.02)
+    monkeypatch.setattr("trimtab_papers.raced.SAVE_EVERY", 0.02)
     setting = Setting("scaffold", 1, 0, S=4, N=20, target=target, until=0.45, limit=40, every=24)
     expected = Task(compute(setting, real_data, tmp_path / "whole")).result()
     steps = compute(setting, real_data, tmp_path / "cut")

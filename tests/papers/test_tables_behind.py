@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab_papers.drawing import label_of, new_figure
+from trimtab_papers.figures import POINTS, label_of, new_figure, tables_behind
 from trimtab_papers.items import REPRODUCTIONS, read
-from trimtab_papers.plots import POINTS, tables_behind
-from trimtab_papers.report import reproduction_page
+from trimtab_papers.page import reproduction_page
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -5,15 +5,15 @@ from copy import deepcopy
 
 import pytest
 
-from trimtab_papers.mangold2025.bias import BIAS
-from trimtab_papers.mangold2025.speedup import SPEEDUP
-from trimtab_papers.reproduction import reproduce
-from trimtab_papers.scaffold2020.concrete import CONCRETE
-from trimtab_papers.scaffold2020.dane import DANE
-from trimtab_papers.scaffold2020.local_steps import LOCAL_STEPS
-from trimtab_papers.scaffold2020.nonconvex import NONCONVEX
-from trimtab_papers.scaffold2020.theorem2 import THEOREM2
-from trimtab_papers.scaffold2020.unequal import UNEQUAL
+from trimtab_papers.bias import BIAS
+from trimtab_papers.concrete import CONCRETE
+from trimtab_papers.dane import DANE
+from trimtab_papers.engine import reproduce
+from trimtab_papers.local_steps import LOCAL_STEPS
+from trimtab_papers.nonconvex import NONCONVEX
+from trimtab_papers.speedup import SPEEDUP
+from trimtab_papers.theorem2 import THEOREM2
+from trimtab_papers.unequal import UNEQUAL
 
 # What does not hold, and is reported so; the discussions say why.
 NOT_HELD = {

@@ -23,7 +23,7 @@ from trimtab.report.sources import source_of
 from trimtab.studies.events import RoundDone
 from trimtab.studies.run import run
 from trimtab.studies.underway import Underway
-from trimtab_papers.report import write_reproduction
+from trimtab_papers.page import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")

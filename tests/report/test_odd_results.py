@@ -20,7 +20,7 @@ from trimtab.report import read_source, write_pages
 from trimtab.report.page import page_of
 from trimtab.report.sources import Page
 from trimtab.studies.run import run
-from trimtab_papers.report import write_reproduction
+from trimtab_papers.page import write_reproduction
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("TRIMTAB_CHROMIUM") or shutil.which("chromium")

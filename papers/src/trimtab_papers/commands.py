@@ -66,10 +66,10 @@ def reproduce(
 
     A cell that has a record is not computed again: an interrupted reproduction goes on.
     """
+    from trimtab_papers.engine import Request
+    from trimtab_papers.engine import reproduce as computing
     from trimtab_papers.items import REPRODUCTIONS, listing
-    from trimtab_papers.report import write_reproduction
-    from trimtab_papers.reproduction import Request
-    from trimtab_papers.reproduction import reproduce as computing
+    from trimtab_papers.page import write_reproduction
 
     if seed is not None and seeds != 1:
         raise BadArgument("seed", "{seed} is one of them, and {seeds} many; pass one of both.")
@@ -118,7 +118,7 @@ def _show(names: Sequence[str], home: Path) -> None:
 def _so_far(name: str, folder: Path, stage: Stage) -> str:
     """Return the page of the records that there are."""
     from trimtab_papers.items import REPRODUCTIONS, read
-    from trimtab_papers.report import reproduction_page
+    from trimtab_papers.page import reproduction_page
 
     records = read(folder)
     page = reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)

@@ -8,26 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab_papers.mangold2025.bias import BIAS
-from trimtab_papers.mangold2025.contraction import CONTRACTION
-from trimtab_papers.mangold2025.lsa import LSA
-from trimtab_papers.mangold2025.speedup import SPEEDUP
-from trimtab_papers.mime2020.mime import MIME
-from trimtab_papers.mime2020.mvr import MVR
-from trimtab_papers.records import read
-from trimtab_papers.reproduction import Cell, Reproduction, reproduce, summary
-from trimtab_papers.scaffold2020.concrete import CONCRETE
-from trimtab_papers.scaffold2020.dane import DANE
-from trimtab_papers.scaffold2020.emnist400 import CLIENTS, EMNIST400
-from trimtab_papers.scaffold2020.figure3 import FIGURE3
-from trimtab_papers.scaffold2020.local_steps import LOCAL_STEPS
-from trimtab_papers.scaffold2020.nonconvex import NONCONVEX
-from trimtab_papers.scaffold2020.table3 import TABLE_3
-from trimtab_papers.scaffold2020.table4 import TABLE_4
-from trimtab_papers.scaffold2020.table5 import TABLE_5
-from trimtab_papers.scaffold2020.theorem2 import THEOREM2
-from trimtab_papers.scaffold2020.unequal import UNEQUAL
-from trimtab_papers.verdicts import Claim
+from trimtab_papers.bias import BIAS
+from trimtab_papers.concrete import CONCRETE
+from trimtab_papers.contraction import CONTRACTION
+from trimtab_papers.dane import DANE
+from trimtab_papers.emnist400 import CLIENTS, EMNIST400
+from trimtab_papers.engine import Cell, Reproduction, reproduce, summary
+from trimtab_papers.figure3 import FIGURE3
+from trimtab_papers.local_steps import LOCAL_STEPS
+from trimtab_papers.lsa import LSA
+from trimtab_papers.mime import MIME
+from trimtab_papers.mvr import MVR
+from trimtab_papers.nonconvex import NONCONVEX
+from trimtab_papers.speedup import SPEEDUP
+from trimtab_papers.table3 import TABLE_3
+from trimtab_papers.table4 import TABLE_4
+from trimtab_papers.table5 import TABLE_5
+from trimtab_papers.theorem2 import THEOREM2
+from trimtab_papers.unequal import UNEQUAL
+from trimtab_papers.verdicts import Claim, read
 
 _ALL = (
     FIGURE3,

@@ -1,22 +1,236 @@
-"""Write docs/reproduction.md, its figures and the README's numbers from the records in results.
+"""The page of a reproduction, and docs/reproduction.md with its figures and the README's numbers.
 
 python -m trimtab_papers.page, in the folder of the project
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trimtab._files import write_whole
-from trimtab_papers import published
+from trimtab.core.human import human_time
+from trimtab.report.style import document, html_table, section
+from trimtab_papers.engine import TITLES, Reproduction
 from trimtab_papers.items import REPRODUCTIONS
-from trimtab_papers.names import TITLES
-from trimtab_papers.raced_record import read_raced
-from trimtab_papers.records import Records, read
-from trimtab_papers.reproduction import Reproduction
-from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, shown
-from trimtab_papers.unjudged import IDENTITIES, UNJUDGED
-from trimtab_papers.verdicts import Claim, by_seeds, counted, repeated, weighed
+from trimtab_papers.raced import read_raced
+from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, published_rounds, shown
+from trimtab_papers.verdicts import (
+    Claim,
+    Records,
+    by_seeds,
+    counted,
+    not_judged,
+    read,
+    repeated,
+    weighed,
+)
+
+_BOUND = (
+    "an upper bound whose constants the paper hides; runs can only fail to contradict it. What "
+    "follows from its terms is judged in theorem2, local-steps and tables 3 and 4"
+)
+_LITERATURE = "it compares with other papers' proofs, not with what a run does"
+
+UNJUDGED = (
+    not_judged(
+        "The rates of FedAvg in Theorem I, for strongly convex, convex and non-convex functions.",
+        "Karimireddy et al. 2020, section 3.1",
+        _BOUND,
+    ),
+    not_judged(
+        "These rates are tighter than those known before, and nearly optimal.",
+        "Karimireddy et al. 2020, sections 1 and 3",
+        _LITERATURE,
+    ),
+    not_judged(
+        "The first result to quantify the usefulness of local steps in distributed optimisation.",
+        "Karimireddy et al. 2020, abstract",
+        _LITERATURE,
+    ),
+    not_judged(
+        "Option I can be more stable than II depending on the application; II usually suffices.",
+        "Karimireddy et al. 2020, section 4",
+        "it says neither when nor how much; local-steps shows where the two options part",
+    ),
+    not_judged(
+        "Tuning FedProx's regularisation may improve it.",
+        "Karimireddy et al. 2020, sections 7.1 and 7.3",
+        "the paper keeps it at 1 to be fair, and so do we",
+    ),
+    not_judged(
+        "FedAvg degrades with heterogeneous clients (a figure of Zhao et al.).",
+        "Karimireddy, slides, When does FedAvg fail?",
+        "another paper's figure, without its setting; table3 has our own at three similarities",
+    ),
+    not_judged(
+        "If you use FedAvg, use separate server and client step sizes.",
+        "Karimireddy, slides, summary of SCAFFOLD",
+        "advice; all experiments of the paper keep the step at the server at 1",
+    ),
+    not_judged(
+        "The lower bounds of the table of Mime's rates.",
+        "Karimireddy, slides, Convergence rates",
+        "a statement about every algorithm, which runs of a few cannot judge",
+    ),
+    not_judged(
+        "SCAFFOLD on CIFAR-10 with ResNet-18, a server and several clients, until the target.",
+        "report, section 4.2",
+        "it describes a procedure and reports no number; examples/cifar10_federation follows it",
+    ),
+)
+
+
+class Identity(NamedTuple):
+    """A sentence that is exact, so that a test holds it and no record can."""
+
+    text: str
+    where: str
+    test: str
+
+
+_RELATIONS, _BIAS = "tests/algorithms/test_relations.py", "tests/algorithms/test_bias.py"
+_CONVERGENCE = "tests/algorithms/test_convergence.py"
+
+IDENTITIES = (
+    Identity(
+        "If c_i is always 0, SCAFFOLD becomes FedAvg.",
+        "Karimireddy et al. 2020, section 4",
+        f"{_RELATIONS}::test_scaffold_whose_controls_stay_zero_is_fedavg",
+    ),
+    Identity(
+        "With full batches, K = 1 and S = 1, SCAFFOLD with option I is SAGA.",
+        "Karimireddy et al. 2020, section 5",
+        f"{_RELATIONS}::test_scaffold_with_one_client_and_one_step_is_saga",
+    ),
+    Identity(
+        "For identical functions SCAFFOLD, and even FedAvg, improve linearly with local steps.",
+        "Karimireddy et al. 2020, section 6",
+        f"{_RELATIONS}::test_with_equal_hessians_a_round_is_K_steps_of_gradient_descent",
+    ),
+    Identity(
+        "SCAFFOLD converges at a linear rate with client sampling.",
+        "Karimireddy et al. 2020, section 5",
+        f"{_CONVERGENCE}::test_scaffold_converges_linearly_with_sampling",
+    ),
+    Identity(
+        "FedAvg does not converge to the optimum.",
+        "Karimireddy, slides, Client updates: FedAvg",
+        f"{_CONVERGENCE}::test_fedavg_with_the_same_steps_stays_away",
+    ),
+    Identity(
+        "FedAvg's heterogeneity bias vanishes when Hessians or gradients at x* are equal.",
+        "Mangold, slides, Heterogeneity bias",
+        f"{_BIAS}::test_fedavg_has_no_bias_with",
+    ),
+)
+
+
+# -- the page of one reproduction
+
+
+def page_of_folder(folder: Path) -> Callable[[], str] | None:
+    """Return what makes the page of a folder with records; None for other folders.
+
+    `trimtab report` finds this function through the entry-point group `trimtab.pages`.
+    """
+    if not any(folder.glob("*.json.gz")):
+        return None
+    return partial(_page_of_records, folder)
+
+
+def write_reproduction(folder: Path, path: Path) -> Path:
+    """Write the page of the records in a folder, which is called as its reproduction is."""
+    write_whole(path, _page_of_records(folder))
+    return path
+
+
+def _page_of_records(folder: Path) -> str:
+    found = REPRODUCTIONS.get(folder.resolve().name)
+    if found is None:
+        known = ", ".join(REPRODUCTIONS)
+        raise ValueError(f"{folder} is called as no reproduction is; rename it to one of {known}.")
+    return reproduction_page(found, read(folder))
+
+
+def reproduction_page(found: Reproduction, records: Records) -> str:
+    """Return the page of the records that there are."""
+    return document(f"{found.name}: {found.shows}", _body(found, records))
+
+
+def _body(reproduction: Reproduction, records: Records) -> str:
+    claims = reproduction.claims(records)
+    papers = [claim for claim in claims if not claim.own]
+    ours = [claim for claim in claims if claim.own]
+    said = f"Of the paper's sentences {weighed(papers) or 'none'}"
+    if _quick(records):
+        said = f"A small version, not the paper's size. {said}"
+    if ours:
+        said += f"; of our own checks {weighed(ours)}"
+    parts = [
+        f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
+        f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",
+        section("Sentences of the paper", _judged(papers)),
+        section("Checks of our own", _judged(ours)),
+        *_shown(reproduction, records),
+        section("Discussion", markdown(reproduction.discussion)),
+        section("Settings", _settings(reproduction, records)),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _shown(reproduction: Reproduction, records: Records) -> list[str]:
+    """Return the figure and the table, once there is a record."""
+    from trimtab_papers.figures import svg, tables_behind  # They import matplotlib, which is slow.
+
+    if not records:
+        return []
+    drawn = reproduction.figure(records)
+    named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
+    shown = svg(drawn).replace("<svg ", named, 1)
+    figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
+    table = markdown(reproduction.table(records))
+    return [section("Figure", figure), section("Table", table)]
+
+
+def _settings(reproduction: Reproduction, records: Records) -> str:
+    """Say what the records took, who wrote them, and how to make them."""
+    versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
+    took = human_time(sum(record.get("seconds", 0.0) for record in records.values()))
+    made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
+    if not records:
+        made = "No record yet."
+    command = f"trimtab reproduce {reproduction.name}{' --quick' if _quick(records) else ''}"
+    return f"<p>{escape(made)}</p><pre>{escape(command)}</pre>"
+
+
+def _quick(records: Records) -> bool:
+    return any(record.get("quick") for record in records.values())
+
+
+def _judged(claims: list[Claim]) -> str:
+    rows = [
+        [escape(claim.verdict), escape(claim.sentence), escape(claim.numbers)] for claim in claims
+    ]
+    heads = ["verdict", "sentence", "numbers"]
+    return html_table(heads, rows, "Sentences", "facts stacked") if rows else ""
+
+
+def markdown(text: str) -> str:
+    """Return Markdown as HTML, its tables in boxes of their own; HTML in it is shown as it is.
+
+    >>> markdown("| a |\\n|---|\\n| <b> |").count("&lt;b&gt;")
+    1
+    """
+    from markdown_it import MarkdownIt
+
+    made: str = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    box = '<div class="scroll" role="region" tabindex="0" aria-label="Table"><table>'
+    return made.replace("<table>", box).replace("</table>", "</table></div>")
+
+
+# -- docs/reproduction.md and the README
 
 
 def page(known: Mapping[str, Records]) -> str:
@@ -135,7 +349,7 @@ def excerpt(known: Mapping[str, Records]) -> str:
         row = [TITLES[name]]
         for e in epochs:
             seeds = chosen(raced, algorithm=name, epochs=e, similarity=0)
-            theirs = published.table3(name, e, 0) or "1k+"
+            theirs = published_rounds(name, e, 0) or "1k+"
             row.append(f"{shown(seeds, PUBLISHED)} ({theirs})" if seeds else "")
         rows.append(row)
     return (

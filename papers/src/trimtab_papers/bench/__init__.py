@@ -3,11 +3,17 @@
 Workloads, the plain loop, and the measurement. It may import everything but cli and reproduce.
 """
 
-from trimtab_papers.bench.bare import bare_round
-from trimtab_papers.bench.measurement import Row, machine, measure, problem_of, simulated
-from trimtab_papers.bench.record import BenchRecord, check_same_machine
-from trimtab_papers.bench.workload import Workload
-from trimtab_papers.bench.workloads import WORKLOADS
+from trimtab_papers.bench.measurement import (
+    BenchRecord,
+    Row,
+    bare_round,
+    check_same_machine,
+    machine,
+    measure,
+    problem_of,
+    simulated,
+)
+from trimtab_papers.bench.workloads import WORKLOADS, Workload
 
 __all__ = [
     "WORKLOADS",

@@ -1,1 +1,0 @@
-"""Karimireddy et al., 2020: Mime's figure."""
