@@ -8,13 +8,13 @@ import torch
 from trimtab import Scaffold, simulate
 from trimtab_papers.dane import problem_of, weight_of
 from trimtab_papers.nonconvex import fitted
+from trimtab_papers.nonconvex_cells import Regression
 from trimtab_papers.quadratics import (
     dane_map,
     quadratics,
     radius,
     scaffold_is_off_by,
 )
-from trimtab_papers.regression import Regression
 
 
 def small(delta=0.2, seed=0):
