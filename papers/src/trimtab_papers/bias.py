@@ -68,7 +68,6 @@ def _by_H(told: Callable[[int], str]) -> str:
     WHERE,
 )
 def fedavg_has_the_bias_of_the_formula(records: Records) -> Verdict:
-    """Compare bias and formula as the step is halved."""
     full, _ = _complete(records)
     ratios = {H: [a.gap / b.gap for a, b in pairwise(full[H].steps)] for H in HS}
     cosines = {H: min(step.cosine for step in full[H].steps) for H in HS}
@@ -81,7 +80,6 @@ def fedavg_has_the_bias_of_the_formula(records: Records) -> Verdict:
 
 @sentence("Richardson-Romberg's bias is of second order (1.8-2.2).", WHERE)
 def richardson_romberg_is_of_second_order(records: Records) -> Verdict:
-    """Fit the exponent p of |x - x*| ~ gamma^p."""
     full, _ = _complete(records)
     orders = {
         H: slope(
@@ -96,7 +94,6 @@ def richardson_romberg_is_of_second_order(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD has no heterogeneity bias: with full batches it stops at x*.", WHERE)
 def scaffold_stops_at_the_optimum(records: Records) -> Verdict:
-    """Look how far from x* it stops."""
     full, _ = _complete(records)
     held = max(full[H].scaffold for H in HS) < 1e-6
     return Verdict(held, _by_H(lambda H: f"stops {full[H].scaffold:.1g} from x*"))
@@ -104,7 +101,6 @@ def scaffold_stops_at_the_optimum(records: Records) -> Verdict:
 
 @sentence("When the number of local iterations increases, FedAvg's bias increases.", WHERE)
 def bias_grows_with_local_steps(records: Records) -> Verdict:
-    """Compare bias/gamma at the smallest steps."""
     full, _ = _complete(records)
     last = {H: full[H].steps[-1] for H in HS}
     pace = {H: last[H].bias / last[H].gamma for H in HS}
@@ -120,7 +116,6 @@ def bias_grows_with_local_steps(records: Records) -> Verdict:
     WHERE,
 )
 def mean_of_fedavg_is_that_of_the_formula(records: Records) -> Verdict:
-    """Compare bias and formula, seed by seed."""
     _, seeds = _complete(records)
     gaps = {s: {H: chains[H]["fedavg"].gap or 0.0 for H in HS} for s, chains in seeds.items()}
     held: Held = {seed: max(by_H.values()) < 0.3 for seed, by_H in gaps.items()}
@@ -132,7 +127,6 @@ def mean_of_fedavg_is_that_of_the_formula(records: Records) -> Verdict:
     "With i.i.d. mini-batches SCAFFOLD and Richardson-Romberg end nearer to x* than FedAvg.", WHERE
 )
 def both_cures_end_nearer(records: Records) -> Verdict:
-    """Compare their biases, seed by seed."""
     _, seeds = _complete(records)
     held: Held = {
         seed: all(

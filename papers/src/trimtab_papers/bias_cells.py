@@ -45,13 +45,11 @@ class FixedPoint:
     richardson_romberg: float
 
     def to_json(self) -> dict[str, float]:
-        """Return a row of a record."""
         row = asdict(self)
         return row | {"Richardson-Romberg": row.pop("richardson_romberg")}
 
     @classmethod
     def from_json(cls, row: dict[str, float]) -> "FixedPoint":
-        """Read a row of a record."""
         words = {word: value for word, value in row.items() if word != "Richardson-Romberg"}
         return cls(**words, richardson_romberg=row["Richardson-Romberg"])
 
@@ -76,7 +74,6 @@ class FullBatches:
 
     @classmethod
     def from_json(cls, record: Record) -> "FullBatches":
-        """Read a record."""
         steps = tuple(map(FixedPoint.from_json, record["steps"]))
         curves = {name: Curve(**curve) for name, curve in record["curves"].items()}
         return cls(steps, record["scaffold"], record["predicted"], curves)
@@ -96,14 +93,12 @@ class Chain:
     gap: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the file holds of an algorithm."""
         row = {"one": self.single.to_json(), "mean": self.mean.to_json(), "bias": self.bias}
         formula = {"predicted": self.predicted, "gap": self.gap}
         return row if self.predicted is None else row | formula
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Chain":
-        """Read what the file holds of an algorithm."""
         single, mean = Curve(**row["one"]), Curve(**row["mean"])
         return cls(single, mean, row["bias"], row.get("predicted"), row.get("gap"))
 

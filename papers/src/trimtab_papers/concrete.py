@@ -74,7 +74,6 @@ class Tried:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "Tried":
-        """Read a row of a record."""
         curve = Curve(**row["curve"]) if "curve" in row else None
         return cls(row["eta"], row["rounds"], row["end"], row["diverged"], curve)
 
@@ -85,7 +84,7 @@ class Tried:
         return str(self.rounds) if self.rounds is not None else f"{R}+ (f - f* = {self.end:.2g})"
 
     def sooner(self, other: "Tried") -> bool:
-        """Tell whether it reaches the target in fewer rounds than another."""
+        """Return whether it reaches the target in fewer rounds than another."""
         return self.rounds is not None and (other.rounds is None or self.rounds < other.rounds)
 
     @property
@@ -105,7 +104,6 @@ class Tuned:
 
     @classmethod
     def from_json(cls, record: Record) -> "Tuned":
-        """Read a record."""
         settings = record["settings"]
         tried = tuple(map(Tried.from_json, record["tried"]))
         return cls(settings["R"], settings["L of a client"], tried)
@@ -214,7 +212,6 @@ def _own_best(tuned: dict[str, Tuned], *names: str) -> str:
 
 @sentence("FedAvg needs a smaller learning rate than SGD.", WHERE)
 def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
-    """Compare their best rates on both grids."""
     tuned = _sorted(records)
     fine, sgd_fine = (tuned[name].best(FINE).eta for name in ("fedavg", "sgd"))
     coarse, sgd_coarse = (tuned[name].best(DECADES).eta for name in ("fedavg", "sgd"))
@@ -227,7 +224,6 @@ def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
 
 @sentence("FedAvg is slower than SGD, each with its own best rate.", WHERE)
 def fedavg_is_slower_than_sgd(records: Records) -> Verdict:
-    """Compare their rounds."""
     tuned = _sorted(records)
     held = tuned["sgd"].best().sooner(tuned["fedavg"].best())
     return Verdict(held, _own_best(tuned, "sgd", "fedavg"))
@@ -235,7 +231,6 @@ def fedavg_is_slower_than_sgd(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD works with SGD's learning rate, tuned over powers of ten.", WHERE)
 def scaffold_works_with_a_coarse_rate(records: Records) -> Verdict:
-    """Look whether it reaches the target."""
     tuned = _sorted(records)
     eta = tuned["sgd"].best(DECADES).eta
     scaffold = tuned["scaffold"].at(eta)
@@ -245,7 +240,6 @@ def scaffold_works_with_a_coarse_rate(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8.", WHERE)
 def scaffold_works_with_a_fine_rate(records: Records) -> Verdict:
-    """Look whether it reaches the target."""
     tuned = _sorted(records)
     eta = tuned["sgd"].best(FINE).eta
     scaffold = tuned["scaffold"].at(eta)
@@ -258,7 +252,6 @@ def scaffold_works_with_a_fine_rate(records: Records) -> Verdict:
 
 @sentence("With SGD's learning rate (powers of ten) SCAFFOLD is faster than SGD.", WHERE)
 def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
-    """Compare their rounds at that rate."""
     tuned = _sorted(records)
     sgd, R = tuned["sgd"].best(DECADES), tuned["sgd"].R
     scaffold = tuned["scaffold"].at(sgd.eta)
@@ -268,7 +261,6 @@ def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
 
 @check("At its own best rate SCAFFOLD is faster than SGD at its own.", OURS)
 def scaffold_is_faster_at_its_best(records: Records) -> Verdict:
-    """Compare their rounds."""
     tuned = _sorted(records)
     held = tuned["scaffold"].best().sooner(tuned["sgd"].best())
     return Verdict(held, _own_best(tuned, "scaffold", "sgd"))

@@ -63,7 +63,6 @@ def _contracts(records: Records, name: str) -> Verdict:
     "slides, FedAvg (with stochastic gradients) converges",
 )
 def fedavg_contracts(records: Records) -> Verdict:
-    """Look at x."""
     return _contracts(records, "fedavg")
 
 
@@ -73,7 +72,6 @@ def fedavg_contracts(records: Records) -> Verdict:
     "slides, Scaffold also converges; they print x, and leave the norm open",
 )
 def scaffold_contracts(records: Records) -> Verdict:
-    """Look at x and controls."""
     return _contracts(records, "scaffold")
 
 
@@ -83,7 +81,6 @@ def scaffold_contracts(records: Records) -> Verdict:
     "ours",
 )
 def rate_is_attained(records: Records) -> Verdict:
-    """Compare the last round with the bound."""
     found = _complete(records)["aligned"]
     off = {
         seed: max(
@@ -127,7 +124,6 @@ def _slopes(records: Records, name: str) -> dict[int, float]:
     "slides, Linear Speed-Up!",
 )
 def gradients_fall(records: Records) -> Verdict:
-    """Fit the exponent of N."""
     slopes = _slopes(records, "scaffold")
     held: Held = {seed: -1.15 < s < -0.85 for seed, s in slopes.items()}
     return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")

@@ -49,7 +49,6 @@ class Coupled:
 
 
 def coupled(record: Record) -> dict[str, Coupled]:
-    """Read the chains of a record."""
     return {n: Coupled(row["curve"], row["factor"]) for n, row in record["found"].items()}
 
 
@@ -57,8 +56,6 @@ def coupled(record: Record) -> dict[str, Coupled]:
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return the cells of each seed."""
-
     def cell(kind: str, seed: int) -> Cell:
         name = f"{kind}-seed{seed}" if seed else kind
         return Cell(name, lambda data, scratch: _compute(kind, seed, quick))
@@ -120,11 +117,9 @@ class Later:
         self.N, self.d, self.weights = problem.N, problem.d, problem.weights
 
     def x0(self, seed: int = 0) -> Vector:
-        """Return zero."""
         return self.problem.x0(seed)
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
-        """Return the oracle of a later round."""
         return self.problem.oracle(i, seed, r + self.rounds)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:

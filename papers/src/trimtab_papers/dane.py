@@ -182,7 +182,6 @@ def _told(times: dict[int, Series]) -> str:
     WHERE,
 )
 def dane_needs_the_square(records: Records) -> Verdict:
-    """Fit the exponent of delta/mu."""
     return _by_exponent(records, "dane", lambda exponent: 1.8 <= exponent <= 2.2)
 
 
@@ -192,13 +191,11 @@ def dane_needs_the_square(records: Records) -> Verdict:
     WHERE,
 )
 def scaffold_needs_the_ratio(records: Records) -> Verdict:
-    """Fit the exponent of delta/mu."""
     return _by_exponent(records, "scaffold", lambda exponent: exponent <= 1.1)
 
 
 @sentence("DANE is significantly slower than SCAFFOLD (delta/mu times at least).", WHERE)
 def dane_is_slower(records: Records) -> Verdict:
-    """Compare their rounds at each delta/mu."""
     times = _times(records, "dane", "scaffold")
     held: Held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
     return over_seeds(held, _told(times))
@@ -219,14 +216,12 @@ def dane_needs_a_line_search(records: Records) -> Verdict:
     "ours: the paper compares orders, and the weight of Shamir et al.",
 )
 def dane_with_the_best_weight_is_slower(records: Records) -> Verdict:
-    """Compare their rounds at each delta/mu."""
     times = _times(records, "dane, best weight", "scaffold")
     return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _told(times))
 
 
 @check("The exact maps are what DANE and SCAFFOLD do (to a millionth over five rounds).", OURS)
 def maps_are_what_runs_do(records: Records) -> Verdict:
-    """Compare them with runs."""
     seeds = len(_series(records, "dane"))
     off = [value for record in records.values() for value in record["runs are off by"].values()]
     told = f"{len(off)} runs of {seeds} seeds differ by {max(off):.1g} at most"

@@ -71,7 +71,6 @@ def _fewer(records: Records, less: dict[str, Any], more: dict[str, Any], pairs: 
     "slides, Performance of SCAFFOLD",
 )
 def scaffold_is_faster_than_fedavg(records: Records) -> Verdict:
-    """Compare their rounds."""
     return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "fedavg"}, OF_20)
 
 
@@ -80,7 +79,6 @@ def scaffold_is_faster_than_fedavg(records: Records) -> Verdict:
     "slides, Performance of SCAFFOLD",
 )
 def scaffold_is_faster_than_sgd(records: Records) -> Verdict:
-    """Compare their rounds."""
     return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "sgd"}, OF_20)
 
 
@@ -89,7 +87,6 @@ def scaffold_is_faster_than_sgd(records: Records) -> Verdict:
     "slides, Effect of number of clients",
 )
 def five_clients_beat_fifty(records: Records) -> Verdict:
-    """Compare their rounds."""
     few, many = {"algorithm": "scaffold", "S": FEW}, {"algorithm": "fedavg", "S": MANY}
     return _fewer(records, few, many, OF_FEW_OR_MANY)
 

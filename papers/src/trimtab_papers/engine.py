@@ -61,17 +61,17 @@ def build(
 
 
 def takes_base(name: str) -> bool:
-    """Tell whether an algorithm is made of a base optimiser."""
+    """Return whether an algorithm is made of a base optimiser."""
     return _has(name, "base")
 
 
 def takes_local_steps(name: str) -> bool:
-    """Tell whether clients take K steps, or send one gradient a round."""
+    """Return whether clients take K steps; if not, they send one gradient per round."""
     return registry.kind(name).has_K
 
 
 def takes_server_step(name: str) -> bool:
-    """Tell whether the server has a step size of its own."""
+    """Return whether the server has a step size of its own."""
     return _has(name, "eta_g")
 
 
@@ -290,7 +290,7 @@ def reproduce(
 
 
 def _in_turn(cells: Sequence[Cell], request: Request, data: Path | None) -> Events:
-    """Compute cells one after another; the share that is told is that of these cells."""
+    """Compute cells one after another; progress is the share of these cells."""
     for number, cell in enumerate(cells):
         try:
             lock = _claim(cell.name, request.folder)
@@ -359,7 +359,7 @@ def _keep(record: Record, name: str, request: Request) -> None:
 
 
 def _record(cell: Cell, data: Path | None, scratch: Path, place: tuple[int, int]) -> Computing:
-    """Compute a cell; what it tells is told with its name, and its place among so many."""
+    """Compute a cell; its progress is reported with its name and its place among all cells."""
     number, count = place
     started = perf_counter()
     with closing(Task(cell.compute(data, scratch))) as work:

@@ -52,13 +52,11 @@ class Panel:
     fedavg_stops_at: float
 
     def to_json(self) -> Record:
-        """Return what the file holds."""
         content = asdict(self)
         return content | {"fedavg stops at": content.pop("fedavg_stops_at")}
 
     @classmethod
     def from_json(cls, record: Record) -> "Panel":
-        """Read a record."""
         G, K, eta, curves = (record[word] for word in ("G", "K", "eta", "curves"))
         return cls(G, K, eta, curves, record["fedavg stops at"])
 
@@ -131,7 +129,6 @@ def fedavg_gets_worse(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD is unaffected by the heterogeneity G.", WHERE)
 def scaffold_does_not_notice_G(records: Records) -> Verdict:
-    """Compare its curves with that of G = 1."""
     curves = {key: panel.curves["scaffold"] for key, panel in _panels(records).items()}
     apart = max(
         abs(a - b) for G, K in curves for a, b in zip(curves[G, K], curves[1, K], strict=True)
@@ -141,7 +138,6 @@ def scaffold_does_not_notice_G(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD is faster than SGD, and more so with more local steps.", WHERE)
 def local_steps_make_scaffold_faster(records: Records) -> Verdict:
-    """Compare rounds to 1e-8 at G = 1."""
     panels = _panels(records)
     few, many = (panels[1, K].rounds("scaffold") or ROUNDS for K in KS)
     sgd = panels[1, KS[0]].rounds("sgd") or ROUNDS
@@ -158,14 +154,12 @@ def _faster(records: Records, K: int) -> tuple[float, str]:
 
 @sentence("K = 2 is twice as fast as SGD (1.9 to 2.1).", WHERE)
 def two_steps_are_twice_as_fast(records: Records) -> Verdict:
-    """Compare rounds to 1e-8."""
     factor, numbers = _faster(records, 2)
     return Verdict(1.9 <= factor <= 2.1, numbers)
 
 
 @sentence("K = 10 is about 5 times faster (the slides: only 4 times; 4 to 5.5).", WHERE)
 def ten_steps_are_five_times_as_fast(records: Records) -> Verdict:
-    """Compare rounds to 1e-8."""
     factor, numbers = _faster(records, 10)
     return Verdict(4 <= factor <= 5.5, numbers)
 
@@ -176,7 +170,6 @@ def ten_steps_are_five_times_as_fast(records: Records) -> Verdict:
     repeats=ten_steps_are_five_times_as_fast,
 )
 def improvement_is_sublinear(records: Records) -> Verdict:
-    """Compare the factor of K = 10 with ten."""
     factor, numbers = _faster(records, 10)
     return Verdict(1 < factor < 10, numbers)
 

@@ -68,7 +68,6 @@ class AtK:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "AtK":
-        """Read a row of a record."""
         return cls(row["K"], row["eta_l"], row["rounds"], "run" in row, row.get("run"))
 
 
@@ -83,19 +82,16 @@ class Sweep:
 
     @classmethod
     def from_json(cls, record: Record) -> "Sweep":
-        """Read a record."""
         settings = record["settings"]
         by_K = tuple(map(AtK.from_json, record["found"]))
         return cls(settings["option"], settings["L/mu"], settings["delta/mu"], by_K)
 
     @property
     def order(self) -> tuple[int, int, Option]:
-        """How sweeps are sorted."""
         return self.kappa, self.ratio, self.option
 
     @property
     def title(self) -> str:
-        """The problem."""
         return f"L/mu = {self.kappa}, delta/mu = {self.ratio}"
 
     @property
@@ -110,12 +106,10 @@ class Sweep:
 
     @property
     def knee(self) -> float:
-        """What theory says of the best K."""
         return theory.knee(self.kappa, self.ratio, 1.0, self.option)
 
 
 def read_sweeps(records: Records) -> list[Sweep]:
-    """Return all records, by problem and option."""
     return sorted(map(Sweep.from_json, records.values()), key=lambda sweep: sweep.order)
 
 
@@ -252,7 +246,6 @@ def _best_K(sweeps: Sequence[Sweep]) -> str:
     WHERE,
 )
 def local_steps_help(records: Records) -> Verdict:
-    """Look at the least that K steps save."""
     saved = min(map(_saved, _complete(records)))
     return Verdict(saved >= 0.8, f"{saved:.2f} K at least")
 
@@ -265,7 +258,6 @@ def _saved(sweep: Sweep) -> float:
 
 @sentence("Best to take K about L/delta (option I; within a factor of 2).", WHERE)
 def best_K_is_that_of_theory(records: Records) -> Verdict:
-    """Compare the best K with the knee."""
     option_I = _of("I", records)
     return Verdict(_near_the_knee(option_I, 2), _best_K(option_I))
 
@@ -276,7 +268,6 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
     WHERE,
 )
 def plateau_is_proportional_to_delta(records: Records) -> Verdict:
-    """Fit the exponent where L/mu is the same."""
     same = [sweep for sweep in _of("I", records) if sweep.kappa == QUICK[0][0]]
     exponent = slope([sweep.ratio for sweep in same], [sweep.plateau for sweep in same])
     told = ", ".join(f"{sweep.plateau:.3g} at {sweep.ratio}" for sweep in same)
@@ -285,7 +276,6 @@ def plateau_is_proportional_to_delta(records: Records) -> Verdict:
 
 @check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).", OURS)
 def option_II_has_a_floor(records: Records) -> Verdict:
-    """Look at the least rounds for each L/mu."""
     least: dict[int, float] = {}
     for sweep in _of("II", records):
         lowest = min(at.rounds for at in sweep.by_K)
@@ -297,7 +287,6 @@ def option_II_has_a_floor(records: Records) -> Verdict:
 
 @check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).", OURS)
 def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
-    """Compare the best K with the knee."""
     option_II = _of("II", records)
     return Verdict(_near_the_knee(option_II, 3), _best_K(option_II))
 
@@ -308,7 +297,6 @@ def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
     OURS,
 )
 def both_hold_while_clients_are_alike(records: Records) -> Verdict:
-    """Compare plateau and best K where L/delta is large."""
     option_II = _of("II", records)
     alike = [sweep for sweep in option_II if sweep.kappa >= 0.999 * sweep.ratio**2]
     flat = [sweep.plateau / sweep.kappa**0.5 for sweep in alike]
@@ -345,7 +333,6 @@ SENTENCES = (
 
 
 def table(records: Records) -> str:
-    """Return a row for each option and problem."""
     rows = [
         "| option | L/mu | delta/mu | best K | predicted knee | rounds per e-fold: K = 1 | plateau "
         "| delta/mu | sqrt(L/mu) |",
@@ -364,7 +351,6 @@ _FLOOR: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": ":"}
 
 
 def figure(records: Records) -> "Figure":
-    """Return all panels; lines are exact, points are runs."""
     by_pair = groupby(read_sweeps(records), key=lambda sweep: (sweep.kappa, sweep.ratio))
     pairs = [list(some) for _, some in by_pair]
     columns = min(4, max(1, len(pairs)))
@@ -386,7 +372,6 @@ def figure(records: Records) -> "Figure":
 
 
 def _panel(axes: Any, pair: list[Sweep]) -> None:
-    """Draw both options on one problem."""
     for sweep in pair:
         option = _colour(sweep.option)
         K, rounds = [at.K for at in sweep.by_K], [at.rounds for at in sweep.by_K]
@@ -440,7 +425,6 @@ LOCAL_STEPS = Reproduction(
     "sqrt(L/mu) it stays at sqrt(L/mu) rounds per e-fold, from K of about half of that (a finding "
     "of ours, not of the paper). Where clients differ more it is not so: at delta/mu = 300 of 1000 "
     "option II needs fewer rounds than sqrt(L/mu), and fewer than option I, and gains from K far "
-    "beyond L/delta. So the rule "
-    "min(L/delta, sqrt(L/mu)) is too small for option II there. Points are missing where a run "
-    "would be long; the lines are exact.",
+    "beyond L/delta. So the rule min(L/delta, sqrt(L/mu)) is too small for option II there. Points "
+    "are missing where a run would be long; the lines are exact.",
 )

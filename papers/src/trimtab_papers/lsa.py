@@ -68,7 +68,6 @@ def _laws(records: Records, kind: str) -> dict[int, Stationary]:
     "slides, Classical analyses of this algorithm",
 )
 def bias_grows_with_K(records: Records) -> Verdict:
-    """Compare each K with the one before."""
     found = {seed: [row["fedavg"] for row in rows] for seed, rows in _exact_rows(records).items()}
     held: Held = {
         seed: all(a < b for a, b in pairwise(e)) and e[0] < 0.01 * e[1] for seed, e in found.items()
@@ -85,7 +84,6 @@ def bias_grows_with_K(records: Records) -> Verdict:
     "slides, Scaffold",
 )
 def scafflsa_arrives(records: Records) -> Verdict:
-    """Compare the two."""
     worst = {
         seed: max(row["scaffold"] / row["fedavg"] for row in rows if row["K"] > 1)
         for seed, rows in _exact_rows(records).items()
@@ -100,7 +98,6 @@ def scafflsa_arrives(records: Records) -> Verdict:
     "slides, Scaffold, and the title of Mangold et al. 2024 (taming heterogeneity)",
 )
 def scafflsa_is_not_biased(records: Records) -> Verdict:
-    """Compare the means of the chains."""
     found = _laws(records, "iid")
     held: Held = {
         seed: one.laws["scaffold"].bias < one.laws["fedavg"].bias / 3 for seed, one in found.items()
@@ -123,7 +120,6 @@ def _biases(found: dict[int, Stationary]) -> str:
     OURS,
 )
 def memory_biases_both(records: Records) -> Verdict:
-    """Compare the bias with its standard error."""
     found = _laws(records, "markov")
     laws = {seed: one.laws["scaffold"] for seed, one in found.items()}
     return over_seeds({s: law.bias > 3 * law.error for s, law in laws.items()}, _biases(found))
@@ -134,7 +130,6 @@ def memory_biases_both(records: Records) -> Verdict:
     "slides, Scaffold also converges",
 )
 def scafflsa_speeds_up(records: Records) -> Verdict:
-    """Fit the exponent of N."""
     slopes = {}
     for seed in _complete(records):
         of_N = by_size(records, seed)
@@ -170,7 +165,6 @@ def limit_with_noise(records: Records) -> Verdict:
     OURS,
 )
 def closed_form_of_the_covariance(records: Records) -> Verdict:
-    """Compare traces."""
     off = {
         seed: max(abs(one.laws[n].trace / one.predicted_trace[n] - 1) for n in ALGORITHMS)
         for seed, one in _laws(records, "iid").items()
@@ -184,7 +178,6 @@ def closed_form_of_the_covariance(records: Records) -> Verdict:
     OURS,
 )
 def fedlsa_stops_speeding_up(records: Records) -> Verdict:
-    """Look at the most clients."""
     held: Held = {}
     told = ""
     for seed in _complete(records):

@@ -27,7 +27,6 @@ KINDS = 4  # N clients are N/4 of each of 4 kinds, so that nothing but N changes
 
 
 def sizes(quick: bool) -> tuple[int, ...]:
-    """Return the numbers of clients."""
     return (4, 64) if quick else (4, 8, 16, 32, 64)
 
 
@@ -44,7 +43,6 @@ class Law:
     error: float
 
     def to_json(self) -> dict[str, float]:
-        """Return what the file holds of an algorithm."""
         return dict(vars(self))
 
 
@@ -60,7 +58,6 @@ class Stationary:
 
     @classmethod
     def from_json(cls, record: Record) -> "Stationary":
-        """Read a record."""
         return cls(
             N=record["settings"]["N"],
             laws={name: Law(**row) for name, row in record["found"].items()},
@@ -219,11 +216,9 @@ class TD:
         return found
 
     def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return A_i."""
         return self.system.A[i]
 
     def third(self, i: int, x: Vector, V: Tensor) -> Vector:
-        """Return zero."""
         return torch.zeros_like(x)
 
     def covariance(self, i: int, x: Vector) -> Tensor:

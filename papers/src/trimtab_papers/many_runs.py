@@ -61,11 +61,9 @@ class Noisy:
         self.exact = quadratic.sigma == 0
 
     def gradients(self, i: int, x: Tensor) -> Tensor:
-        """Return A_i x - b_i."""
         return self.quadratic.client_gradient(i, x)
 
     def draw(self, i: int, k: int, M: int, source: torch.Generator) -> Tensor:
-        """Return noise."""
         return _randn(source, (k, M, self.d)).mul_(self.quadratic.sigma / self.d**0.5)
 
     def sampled(self, i: int, x: Tensor, batches: Tensor) -> Tensor:
@@ -73,11 +71,9 @@ class Noisy:
         return self.gradients(i, x) + batches
 
     def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return A_i."""
         return self.quadratic.A[i]
 
     def third(self, i: int, x: Vector, V: Tensor) -> Vector:
-        """Return zero."""
         return torch.zeros_like(x)
 
     def covariance(self, i: int, x: Vector) -> Tensor:
@@ -158,11 +154,9 @@ class Chains:
         return x.view(self.M, self.model.d)
 
     def start(self, x: Vector) -> Vector:
-        """Return all chains at one point."""
         return x.repeat(self.M)
 
     def x0(self, seed: int = 0) -> Vector:
-        """Return zero."""
         return torch.zeros(self.d, dtype=torch.float64)
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
@@ -198,7 +192,6 @@ class Chains:
         return float(self.gradient(x).square().sum()) / (2 * self.M)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
-        """Return the loss."""
         return {"loss": self.loss(x)}
 
 
@@ -231,7 +224,7 @@ def heterogeneity_bias(model: Model, x: Vector, eta_l: float, K: int) -> Vector:
 
 
 def noise_bias(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Vector:
-    """Return -(eta_g eta_l/(2 N)) Hess^-1 D3f[V], Hess V + V Hess = C: everybody's."""
+    """Return -(eta_g eta_l/(2 N)) Hess^-1 D3f[V], Hess V + V Hess = C, of every algorithm."""
     H = hessian(model, x)
     V = theory.lyapunov(H, _mean(model.covariance, model, x))
     D3 = _mean(lambda i, x: model.third(i, x, V), model, x)

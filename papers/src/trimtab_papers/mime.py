@@ -125,8 +125,6 @@ def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
 
 @sentence("Mime and MimeLite perform alike (within one point of accuracy).", WHERE)
 def mime_and_mimelite_are_alike(records: Records) -> Verdict:
-    """Compare them with each base."""
-
     def holds(known: Accuracies) -> bool:
         return all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in _bases(known))
 
@@ -149,8 +147,6 @@ def mime_and_mimelite_are_best(records: Records) -> Verdict:
 
 @sentence("FedAvg is even worse than the server alone, with momentum or with Adam.", WHERE)
 def fedavg_is_worse_than_the_server_alone(records: Records) -> Verdict:
-    """Look for a base with which it is."""
-
     def holds(known: Accuracies) -> bool:
         return any(known["fedopt", b] < known["serveronly", b] for b in _bases(known))
 
@@ -186,7 +182,6 @@ def _judged_by_gains(records: Records, holds: Callable[[Gains], bool]) -> Verdic
 
 @sentence("Mime gains more from momentum than FedAvg does.", WHERE)
 def mime_gains_more_from_momentum(records: Records) -> Verdict:
-    """Compare what momentum adds to both."""
     return _judged_by_gains(records, lambda gains: gains.mime > gains.fedavg)
 
 

@@ -122,7 +122,6 @@ def _title(way: str, method: str) -> str:
     WHERE,
 )
 def server_mvr_is_faster_than_sgd(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("server only", "MVR"), ("server only", "SGD"), _better)
 
 
@@ -132,7 +131,6 @@ def server_mvr_is_faster_than_sgd(records: Records) -> Verdict:
     WHERE,
 )
 def mime_mvr_is_faster_than_mime_sgd(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("Mime", "MVR"), ("Mime", "SGD"), _better)
 
 
@@ -142,7 +140,6 @@ def mime_mvr_is_faster_than_mime_sgd(records: Records) -> Verdict:
     WHERE,
 )
 def mime_sgd_is_faster_than_the_server_alone(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("Mime", "SGD"), ("server only", "SGD"), _better)
 
 
@@ -152,25 +149,21 @@ def mime_sgd_is_faster_than_the_server_alone(records: Records) -> Verdict:
     WHERE,
 )
 def mime_mvr_is_faster_than_the_server_alone(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("Mime", "MVR"), ("server only", "MVR"), _better)
 
 
 @check("MimeMVR and MimeLiteMVR perform alike (within one point of accuracy).", OURS)
 def mime_mvr_and_mimelite_mvr_are_alike(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("Mime", "MVR"), ("MimeLite", "MVR"), _alike)
 
 
 @check("At the server alone MVR is more accurate than momentum.", OURS)
 def server_mvr_is_better_than_momentum(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("server only", "MVR"), ("server only", "momentum"), _better)
 
 
 @check("In Mime MVR is more accurate than momentum.", OURS)
 def mime_mvr_is_better_than_momentum(records: Records) -> Verdict:
-    """Compare the accuracy at the end."""
     return _compared(records, ("Mime", "MVR"), ("Mime", "momentum"), _better)
 
 

@@ -64,7 +64,7 @@ class Fit:
     error: float
 
     def at_most(self, bound: float) -> bool | None:
-        """Tell whether it is below a bound by two standard errors; None: it may be either."""
+        """Return whether it is below a bound by two standard errors; None if it may be either."""
         low, high = self.exponent - 2 * self.error, self.exponent + 2 * self.error
         return None if low <= bound < high else high <= bound
 
@@ -123,13 +123,11 @@ def _against_eps(records: Records, kind: Kind) -> Verdict:
     THIRD,
 )
 def non_convex_rounds_against_sampling(records: Records) -> Verdict:
-    """Fit the exponent of N/S."""
     return _against_sampling(records, "network", 2 / 3)
 
 
 @sentence("Non-convex, sigma = 0: of order 1/eps rounds (a bound: exponent at most 1).", THIRD)
 def non_convex_rounds_against_eps(records: Records) -> Verdict:
-    """Fit the exponent of 1/eps."""
     return _against_eps(records, "network")
 
 
@@ -139,7 +137,6 @@ def non_convex_rounds_against_eps(records: Records) -> Verdict:
     THIRD,
 )
 def convex_rounds_against_sampling(records: Records) -> Verdict:
-    """Fit the exponent of N/S."""
     return _against_sampling(records, "convex", 1.0)
 
 
@@ -149,7 +146,6 @@ def convex_rounds_against_sampling(records: Records) -> Verdict:
     THIRD,
 )
 def convex_rounds_against_eps(records: Records) -> Verdict:
-    """Fit the exponent of 1/eps."""
     return _against_eps(records, "convex")
 
 
@@ -204,7 +200,6 @@ def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     FOURTH,
 )
 def local_steps_help(records: Records) -> Verdict:
-    """Look at the least that K steps save."""
     saved = {s: min(x.saved for x in some) for s, some in _all_sweeps(records).items()}
     told = f"{min(saved.values()):.2f} K at least"
     return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, told)
@@ -216,7 +211,6 @@ def local_steps_help(records: Records) -> Verdict:
     FOURTH,
 )
 def best_K_is_that_of_theory(records: Records) -> Verdict:
-    """Compare the best K with L/delta."""
     by_seed = _all_sweeps(records)
     held: Held = {
         s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()
@@ -231,7 +225,6 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
     FOURTH,
 )
 def plateau_is_that_of_delta(records: Records) -> Verdict:
-    """Fit the exponent of delta."""
     exponents = {}
     for seed, some in _all_sweeps(records).items():
         exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
@@ -245,7 +238,6 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     "ours: it is what the sentences on Theorem IV stand on",
 )
 def map_is_what_runs_do(records: Records) -> Verdict:
-    """Compare it with runs."""
     weak = complete(records, "weak").values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]

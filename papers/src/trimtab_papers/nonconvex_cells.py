@@ -135,8 +135,8 @@ class Regression:
         """Return what a theorem bounds: |grad f|^2 of the networks, f - f* of the linear models."""
         models = self.rows(x)
         if self.hidden:
-            everybody = models.expand(self.N, *models.shape)
-            return self.gradients(range(self.N), everybody).mean(0).square().sum(-1)
+            every_client = models.expand(self.N, *models.shape)
+            return self.gradients(range(self.N), every_client).mean(0).square().sum(-1)
         e: Tensor = (self.U[:, None] @ (models - self.best)[..., None])[..., 0]
         return e.square().mean((0, 2)) / 2  # A difference of losses would drown in rounding.
 

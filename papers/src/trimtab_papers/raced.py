@@ -106,7 +106,6 @@ class RacedRecord:
 
     @property
     def limit(self) -> int:
-        """The rounds that it had."""
         return self.setting.limit
 
     @property
@@ -115,7 +114,6 @@ class RacedRecord:
         return None if self.again is None else self.again.fragile
 
     def to_json(self) -> Record:
-        """Return what the file holds."""
         return {
             "setting": asdict(self.setting),
             "K": self.K,
@@ -151,7 +149,6 @@ class RacedRecord:
 
 
 def read_raced(records: Records) -> list[RacedRecord]:
-    """Return the records of cells on EMNIST."""
     return [RacedRecord.from_json(record) for record in records.values()]
 
 
@@ -189,7 +186,6 @@ _CENTRE = {"none": 1.0, "momentum": 0.1, "adam": 0.02}  # a grid's centre = this
 
 
 def cell(setting: Setting) -> Cell:
-    """Return the cell of a setting."""
     return Cell(setting.name, lambda data, scratch: compute(setting, data, scratch))
 
 
@@ -320,7 +316,7 @@ def _begun(folder: Path, s: Setting, eta: float) -> study_record.Record:
     except BadArgument:
         raise ValueError(
             f"{folder.parent} was begun by another version of trimtab, or with other settings; "
-            "remove it, and the cell begins anew."
+            "remove it, and the cell starts from the beginning."
         ) from None
 
 

@@ -143,7 +143,7 @@ def told(raced: Sequence[RacedRecord], **wanted: Any) -> str:
 
 
 def needed(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
-    """Return the mean of the rounds over the seeds; whoever asks for them cannot do without."""
+    """Return the mean of the rounds over the seeds; raise MissingRecordError if there is none."""
     mean = rounds(raced, reading, **wanted)
     if mean is None:
         raise MissingRecordError

@@ -59,13 +59,11 @@ class Law:
     distance: float
 
     def to_json(self) -> dict[str, float]:
-        """Return what the file holds of an algorithm."""
         words = {"trace": self.trace, "mean square error": self.mean_square_error}
         return words | {"distance": self.distance}
 
     @classmethod
     def from_json(cls, row: dict[str, float]) -> "Law":
-        """Read what the file holds of an algorithm."""
         return cls(row["trace"], row["mean square error"], row["distance"])
 
 
@@ -85,7 +83,6 @@ class Stationary:
 
     @classmethod
     def from_json(cls, record: Record) -> "Stationary":
-        """Read a record."""
         return cls(
             problem=record["settings"]["problem"],
             N=record["settings"]["N"],
@@ -109,7 +106,6 @@ def by_size(records: Records, problem: str) -> dict[int, list[Stationary]]:
 
 
 def sizes(problem: str, quick: bool) -> tuple[int, ...]:
-    """Return the numbers of clients."""
     if quick:
         return (2, 8, 32) if problem == "quadratic" else (4, 8)
     return (2, 4, 8, 16, 32, 64)
@@ -220,19 +216,16 @@ def _falls_as_one_over_N(records: Records, name: str) -> Verdict:
     "Linear speed-up: the stationary variance of SCAFFOLD falls as 1/N (slope -1.1 to -0.9).", WHERE
 )
 def variance_of_scaffold_falls(records: Records) -> Verdict:
-    """Fit the exponent."""
     return _falls_as_one_over_N(records, "scaffold")
 
 
 @sentence("FedAvg's does as well.", WHERE)
 def variance_of_fedavg_falls(records: Records) -> Verdict:
-    """Fit the exponent."""
     return _falls_as_one_over_N(records, "fedavg")
 
 
 @check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.", OURS)
 def variances_are_those_of_theory(records: Records) -> Verdict:
-    """Look for the N that is farthest off."""
     seeds = _complete(records)
     farthest = {
         seed: {
@@ -255,7 +248,6 @@ def variances_are_those_of_theory(records: Records) -> Verdict:
 
 @sentence("SCAFFOLD's variance is close to FedAvg's (within 10 %).", WHERE)
 def variances_are_close(records: Records) -> Verdict:
-    """Look for the N at which they are farthest apart."""
     apart = {
         seed: {
             problem: max(

@@ -140,12 +140,10 @@ class Table:
 
     @property
     def epochs(self) -> list[int]:
-        """The rows of an algorithm."""
         return sorted({setting.epochs for setting in self._settings})
 
     @property
     def similarities(self) -> list[float]:
-        """The columns."""
         return sorted({setting.similarity for setting in self._settings})
 
     @property
@@ -153,7 +151,6 @@ class Table:
         return settings(quick=any(record.setting.N != 100 for record in self.raced))
 
     def sgd(self, similarity: float) -> float:
-        """Return SGD's rounds."""
         wanted = {"algorithm": "sgd", "epochs": 1, "similarity": similarity}
         return needed(self.raced, self.reading, **wanted)
 
@@ -217,14 +214,12 @@ WHERE, REPORT = "section 7.3, Table 3", "report, section 5.2"
 @sentence("SCAFFOLD never needs more rounds than SGD.", WHERE)
 @by_every_reading("sgd", "scaffold")
 def scaffold_is_never_slower_than_sgd(table: Table) -> bool:
-    """Compare every cell with SGD's at its similarity."""
     return all(r <= sgd for r, sgd in table.against_sgd("scaffold", table.similarities))
 
 
 @sentence("SCAFFOLD beats FedAvg at 0 % similarity for every number of epochs.", WHERE)
 @by_every_reading("scaffold", "fedavg", at=lambda similarity: similarity == 0)
 def scaffold_beats_fedavg(table: Table) -> bool:
-    """Compare them epoch by epoch."""
     return all(scaffold < fedavg for scaffold, fedavg in table.pairs("scaffold", "fedavg", [0]))
 
 
@@ -338,7 +333,6 @@ def similarity_helps(table: Table) -> bool:
 @sentence("With more similarity both FedAvg and SCAFFOLD outperform SGD.", WHERE)
 @by_every_reading("sgd", "scaffold", "fedavg", at=lambda similarity: similarity > 0)
 def both_outperform_sgd(table: Table) -> bool:
-    """Compare every cell above 0 % with SGD's."""
     alike = [s for s in table.similarities if s > 0]
     return all(r < sgd for n in ("scaffold", "fedavg") for r, sgd in table.against_sgd(n, alike))
 
@@ -360,7 +354,6 @@ def fedprox_is_the_slowest_local_method(table: Table) -> bool:
 @sentence("FedProx in some cases outperforms SGD.", WHERE)
 @by_every_reading("sgd", "fedprox")
 def fedprox_may_outperform_sgd(table: Table) -> bool:
-    """Look for a cell in which it does."""
     return any(r < sgd for r, sgd in table.against_sgd("fedprox", table.similarities))
 
 
@@ -378,7 +371,6 @@ def fedprox_is_always_the_worst(table: Table) -> bool:
 @sentence("At 0 % FedAvg with the most epochs never reaches the target.", REPORT)
 @by_every_reading("fedavg", at=lambda similarity: similarity == 0)
 def fedavg_never_arrives(table: Table) -> bool:
-    """Look at its last row."""
     return table.by_epochs("fedavg", 0)[-1] == inf
 
 

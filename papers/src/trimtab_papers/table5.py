@@ -124,7 +124,6 @@ def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
     WHERE,
 )
 def scaffold_is_most_accurate(records: Records) -> Verdict:
-    """Look at the order at both similarities."""
     return _judged(
         records,
         lambda k: all(k["scaffold", s] > k["fedavg", s] > k["sgd", s] for s in SIMILARITIES),
@@ -137,13 +136,11 @@ def scaffold_is_most_accurate(records: Records) -> Verdict:
     repeats=scaffold_is_most_accurate,
 )
 def scaffold_is_better_than_fedavg(records: Records) -> Verdict:
-    """Compare them at both similarities."""
     return _judged(records, lambda k: all(k["scaffold", s] > k["fedavg", s] for s in SIMILARITIES))
 
 
 @sentence("FedAvg seems better than SGD even when similarity is 0.", WHERE)
 def fedavg_is_better_than_sgd(records: Records) -> Verdict:
-    """Compare them there."""
     return _judged(records, lambda known: known["fedavg", 0] > known["sgd", 0])
 
 
@@ -155,7 +152,6 @@ def sgd_does_not_notice_similarity(records: Records) -> Verdict:
 
 @sentence("The local methods improve with client similarity.", WHERE)
 def similarity_helps_local_methods(records: Records) -> Verdict:
-    """Compare both at both similarities."""
     return _judged(
         records, lambda known: all(known[n, 10] > known[n, 0] for n in ("fedavg", "scaffold"))
     )

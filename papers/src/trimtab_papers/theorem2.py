@@ -1,7 +1,7 @@
 """Theorem II of SCAFFOLD: FedAvg's error falls no faster than (G/R)^2/mu, whatever its local step.
 
 Karimireddy et al., 2020, section 3.2. The pair of Figure 3, f_1 = mu x^2 + G x and f_2 = -G x, from
-x0 = G/mu, with eta_g = 1; the best eta_l in (0, 1/(2 mu)] is taken anew for every number of rounds.
+x0 = G/mu, with eta_g = 1; the best eta_l in (0, 1/(2 mu)] is found for every number of rounds.
 A round of FedAvg is x <- a x + b here, so f(x_R) has a closed form, checked against runs.
 """
 
@@ -144,7 +144,6 @@ def _told(numbers: Mapping[int, float], form: str) -> str:
     WHERE,
 )
 def error_is_at_least_of_second_order(records: Records) -> Verdict:
-    """Look at the least over R."""
     least = {K: record["least f mu R^2/G^2"] for K, record in _by_K(records).items()}
     values = {K: at["value"] for K, at in least.items()}
     tried = min(at["over how many R"] for at in least.values())
@@ -154,21 +153,18 @@ def error_is_at_least_of_second_order(records: Records) -> Verdict:
 
 @check("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.", OURS)
 def error_falls_almost_as_second_power(records: Records) -> Verdict:
-    """Fit the exponent of R."""
     slopes = {K: _slopes(record)[0] for K, record in _by_K(records).items()}
     return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _told(slopes, ".3f"))
 
 
 @sentence("The error grows as G^2: slope 2.", WHERE)
 def error_grows_as_G_squared(records: Records) -> Verdict:
-    """Fit the exponent of G."""
     slopes = {K: _slopes(record)[1] for K, record in _by_K(records).items()}
     return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _told(slopes, ".4f"))
 
 
 @check("The closed form is what FedAvg does.", "ours: it is what the others stand on")
 def closed_form_is_what_runs_do(records: Records) -> Verdict:
-    """Compare it with runs."""
     runs = [run for record in _by_K(records).values() for run in record["runs"]]
     off = max(float(abs(run["run"] / run["closed form"] - 1)) for run in runs)
     longest = max(run["R"] for run in runs)
@@ -177,7 +173,6 @@ def closed_form_is_what_runs_do(records: Records) -> Verdict:
 
 @check("With eta_g free FedAvg becomes SGD, and the bound does not hold.", OURS)
 def bound_needs_eta_g_of_one(records: Records) -> Verdict:
-    """Look for a run below the bound."""
     free = {K: record["eta_g free"]["f"] * MU * AT**2 for K, record in _by_K(records).items()}
     told = f"f mu R^2/G^2 at R = {AT}: {_told(free, '.1g')}"
     return Verdict(max(free.values()) < BOUND, told)

@@ -65,7 +65,6 @@ class Runs:
     ends: dict[str, float]
 
     def to_json(self) -> Record:
-        """Return what the file holds."""
         settings = {"work": self.work, "S": self.S, "seed": self.seed, "N": N, "d": D}
         settings |= {"eta_l": ETA, "K": K}
         curves = {name: curve.to_json() for name, curve in self.curves.items()}
@@ -73,7 +72,6 @@ class Runs:
 
     @classmethod
     def from_json(cls, record: Record) -> "Runs":
-        """Read a record."""
         work, S, seed = (record["settings"][word] for word in ("work", "S", "seed"))
         curves = {name: Curve(**curve) for name, curve in record["curves"].items()}
         return cls(work, S, seed, curves, record["ends"])
@@ -145,7 +143,6 @@ def _each_seed(runs: list[Runs], holds: Any) -> Held:
 
 @check("SCAFFOLD reaches the optimum with any K_i, by client or by chance, also with S < N.", WHERE)
 def scaffold_arrives(records: Records) -> Verdict:
-    """Look at where it ends."""
     runs = _runs(records, "sizes", "slow")
     held = _each_seed(runs, lambda run: run.ends["scaffold"] <= THERE)
     return over_seeds(held, f"|x - x*| at the end: {_ends(runs, 'scaffold')}")
@@ -153,7 +150,6 @@ def scaffold_arrives(records: Records) -> Verdict:
 
 @check("FedAvg and FedNova do not, with all clients or with some.", WHERE)
 def others_stay_away(records: Records) -> Verdict:
-    """Look at where they end."""
     runs = _runs(records, "sizes", "slow")
     held = _each_seed(runs, lambda run: min(run.ends["fedavg"], run.ends["fednova"]) >= AWAY)
     told = ", ".join(_ends(runs, name) for name in ("fedavg", "fednova"))
@@ -171,7 +167,6 @@ def fednova_helps(records: Records) -> Verdict:
 
 @check("Where all make K steps, FedNova is FedAvg.", WHERE)
 def fednova_is_fedavg(records: Records) -> Verdict:
-    """Compare their curves."""
     runs = _runs(records, "equal")
     pairs = [
         (a, b)

@@ -66,7 +66,6 @@ class Curve:
     values: list[float]
 
     def to_json(self) -> dict[str, list[Any]]:
-        """Return what a record holds."""
         return {"rounds": self.rounds, "values": self.values}
 
 

@@ -276,7 +276,7 @@ def _row(work: Workload, best: dict[str, float], executor: str) -> Row:
 
 
 def met(ratio: str, value: float, goal: float) -> bool:
-    """Tell whether a ratio is as it should be: the plain loop is to be slower, others are not.
+    """Return whether a ratio meets its goal: the plain loop is to be slower, others are not.
 
     >>> met("plain / scaffold", 7.0, 6.0), met("scaffold / bare", 1.7, 1.6)
     (True, False)
