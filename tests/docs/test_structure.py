@@ -161,22 +161,40 @@ def test_trimtab_never_imports_its_papers():
         assert "trimtab_papers" not in outside(module), module
 
 
-PAPERS = Path(trimtab_papers.__file__).parent
+PAPERS_SRC = Path(trimtab_papers.__file__).parents[1]
+PAPERS = {
+    ".".join(path.relative_to(PAPERS_SRC).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (PAPERS_SRC / "trimtab_papers").rglob("*.py")
+}
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PAPERS.rglob("*.py")), ids=lambda path: str(path.relative_to(PAPERS))
-)
-def test_the_papers_use_the_command_line_in_their_commands_only(path):
+@cache
+def paper_imports(module):
+    """Return what a module of trimtab-papers imports, with the modules of its own by full name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(PAPERS[module].read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write imports in full"
-            found.add(node.module)
-    if path.name != "commands.py":
-        assert not [n for n in found if n.startswith(("trimtab.cli", "click", "rich"))], path
+            assert node.level == 0, f"{module}: write imports in full"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & PAPERS.keys()) or {node.module}
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(PAPERS))
+def test_the_papers_use_the_command_line_in_their_commands_only(module):
+    if module != "trimtab_papers.commands":
+        outer = ("trimtab.cli", "click", "rich")
+        assert not [name for name in paper_imports(module) if name.startswith(outer)]
+
+
+def test_the_papers_import_one_another_without_cycles():
+    left = {module: paper_imports(module) & PAPERS.keys() for module in PAPERS}
+    while left:
+        free = {module for module, wanted in left.items() if not wanted & left.keys()}
+        assert free, f"these import one another: {sorted(left)}"
+        left = {module: wanted for module, wanted in left.items() if module not in free}
 
 
 def test_every_algorithm_has_its_own_file_of_fewer_than_60_lines():
