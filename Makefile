@@ -25,13 +25,15 @@ test: $(VENV)/installed-dev
 test-reproduce: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 -m reproduce tests/papers
 
-# Servers, sites, keys and sockets as they are used, killed at every durable write: under 15 minutes.
+# Servers, sites, keys and sockets as they are used, killed at every durable write: under 12 minutes.
 test-federation: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 -m federation tests/federation
 
-# Hours of random kills, stops, network faults and full disks, then the replay: SOAK="--minutes 240".
+# The tests that take long, then hours of random kills, stops, network faults and full disks, and the replay:
+# SOAK="--minutes 240".
 SOAK ?= --minutes 240
 soak: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 -m soak
 	$(BIN)/python -m tests.federation.chaos $(SOAK)
 
 # Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.

@@ -4,7 +4,7 @@ import pytest
 
 from tests.federation.chaos import survive
 
-pytestmark = pytest.mark.federation
+pytestmark = pytest.mark.soak  # How many faults fit into two minutes, the machine decides.
 
 
 def test_two_minutes_of_chaos_change_no_bit(tmp_path):

@@ -1,5 +1,6 @@
-"""Thousands of runs with all that can happen to messages, processes and disks, drawn at random.
+"""Runs with all that can happen to messages, processes and disks, drawn at random.
 
+Some hundreds of them, and thousands with `make soak`.
 After each, c = sum p_i c_i, and x is that of the simulator with the recorded cohorts.
 """
 
@@ -173,7 +174,9 @@ def one_run(folder, number, seen, monkeypatch):
     world.close()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))]
+)
 def test_nothing_is_lost_whatever_happens(part, monkeypatch):
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     monkeypatch.setattr(state_rows, "_BLOCK_ROWS", 4)  # the replays are short

@@ -51,7 +51,7 @@ def run_tests(tests: Sequence[str], *options: str, plugins: Sequence[Any] = ()) 
     os.chdir(ROOT)
     notes = Notes()
     quiet = ("-p", "no:cacheprovider", "-p", "no:terminal", "--override-ini=addopts=")
-    marks = ("-m", "not (federation or cluster or package or reproduce)")
+    marks = ("-m", "not (federation or cluster or package or reproduce or soak)")
     code = pytest.main([*quiet, *marks, *options, *tests], plugins=[notes, *plugins])
     notes.failed = notes.failed or (f"pytest ended with {code!r}" if code else "")
     return notes

@@ -421,35 +421,26 @@ def test_bad_test_data_are_refused(refused, test, words):
         problem.evaluate(problem.x0())
 
 
-@pytest.mark.parametrize("batch", [0, -1, 0.0, 1.5, True, "all", float("nan")])
-def test_a_bad_batch_is_refused(refused, batch):
-    with refused(f"batch={batch!r}", "fraction", "None"):
-        classifier(*SIZES, batch=batch)
-
-
-def test_a_bad_sampling_is_refused(refused):
-    with refused("sampling='random'", "'reshuffle'", "'iid'"):
-        classifier(*SIZES, sampling="random")
-
-
 @pytest.mark.parametrize(
-    "weights", [[1, 2], [1, 2, 0], [1, -2, 3], [1, 2, float("nan")], "sizes"], ids=str
+    ("arguments", "words"),
+    [
+        *(
+            ({"batch": batch}, [f"batch={batch!r}", "fraction", "None"])
+            for batch in (0, -1, 0.0, 1.5, True, "all", float("nan"))
+        ),
+        ({"sampling": "random"}, ["sampling='random'", "'reshuffle'", "'iid'"]),
+        *(
+            ({"weights": weights}, ["weights"])
+            for weights in ([1, 2], [1, 2, 0], [1, -2, 3], [1, 2, float("nan")], "sizes")
+        ),
+        *(({"l2": l2}, ["l2", "zero or positive"]) for l2 in (-0.1, float("nan"))),
+        *(({"clients": none}, ["no clients", "at least one"]) for none in ([], ())),
+    ],
+    ids=str,
 )
-def test_bad_weights_are_refused(refused, weights):
-    with refused("weights"):
-        classifier(*SIZES, weights=weights)
-
-
-@pytest.mark.parametrize("l2", [-0.1, float("nan")])
-def test_a_bad_l2_is_refused(refused, l2):
-    with refused("l2", "zero or positive"):
-        classifier(*SIZES, l2=l2)
-
-
-@pytest.mark.parametrize("given", [[], ()])
-def test_no_clients_are_refused(refused, given):
-    with refused("no clients", "at least one"):
-        Supervised(net(), F.cross_entropy, given)
+def test_a_bad_argument_is_refused(refused, arguments, words):
+    with refused(*words):
+        Supervised(net(), F.cross_entropy, **{"clients": clients(*SIZES)} | arguments)
 
 
 def test_a_loss_that_cannot_take_the_targets_is_refused(refused):
