@@ -36,7 +36,7 @@ soak: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 -m soak
 	$(BIN)/python -m tests.federation.chaos $(SOAK)
 
-# Clusters of Ray with two or three nodes on this machine, which are killed and return: under 8 minutes.
+# Clusters of Ray with two or three nodes on this machine, which are killed and return: under 5 minutes.
 test-cluster: $(VENV)/installed-dev
 	$(BIN)/pytest -n 0 -m cluster tests/cluster
 

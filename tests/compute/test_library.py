@@ -53,7 +53,7 @@ def test_a_structure_of_another_size_is_named(monkeypatch, mirror):
 
 
 def test_a_library_that_is_no_kernel_is_refused():
-    assert library.differences(ctypes.CDLL(None)) == "it does not tell the size of Model"
+    assert library.differences(ctypes.CDLL(None)) == "it has no size of Model"
 
 
 def test_without_a_library_there_is_a_reason(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Speed: vectors that fuse what is linear, programs written down once, and a compiled kernel.
+"""Speed: lazy vectors, traced programs, captured graphs and a compiled kernel.
 
-It knows no algorithm and no problem, and imports core only.
+Nothing here knows an algorithm or a problem. Imports core only.
 """

@@ -1,7 +1,7 @@
-"""A function of tensors, captured once as a graph of PyTorch's operators, and replayed.
+"""Capture a function of tensors once as a graph of PyTorch operators, and replay it.
 
-The replay knows no module, no autograd and no functorch: what those decide in Python was decided
-when it was captured. `make_fx` makes the same graph, but takes several times as long for it.
+The replay does not pass through the module, autograd or functorch: their decisions in Python were
+made during the capture. `make_fx` gives the same graph but takes several times as long.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,24 +19,25 @@ _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 class NotCapturedError(RuntimeError):
-    """A graph cannot stand for this function."""
+    """A graph cannot represent this function."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What was captured: call `replay` on tensors of the same shapes and dtypes."""
+    """A captured function; `replay` takes tensors of the captured shapes and dtypes."""
 
     replay: Callable[..., Tensor]
-    operators: int  # how many are called in a replay
-    numbers: int  # how many numbers these compute
+    operators: int  # called in a replay
+    numbers: int  # elements that these operators compute
 
 
 @torch.no_grad()
 def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Graph:
-    """Run a function, which returns a tensor, and record each operator that it calls.
+    """Run a function that returns a tensor, and record the operators it calls.
 
-    Refuses what draws random numbers, writes into what it is given, or looks at numbers to decide
-    what to do; tensors from elsewhere are constants of the graph.
+    function: it may not draw random numbers, write into its inputs, or branch on values: then
+        NotCapturedError is raised. Tensors that are not inputs become constants of the graph.
+    inputs: tensors with the shapes and dtypes of later replays.
 
     >>> graph = capture(lambda a, b: torch.tanh(a) @ b, (torch.ones(2, 3), torch.ones(3)))
     >>> graph.operators, graph.replay(torch.zeros(2, 3), torch.ones(3))
@@ -53,7 +54,7 @@ def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Graph:
 
 @contextmanager
 def disable_vmap_fallback() -> Iterator[None]:
-    """Let vmap refuse an operator that it can only run for one row after the other."""
+    """Make vmap raise an error for operators that it can only run row by row, which is slow."""
     functorch: Any = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
@@ -64,22 +65,22 @@ def disable_vmap_fallback() -> Iterator[None]:
 
 
 class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes the operators that reach the processor into a graph, and lets them run."""
+    """Records every operator below autograd and functorch in a graph, and runs it."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph, self.constants, self.numbers = fx.Graph(), nn.Module(), 0
         self._nodes: dict[int, fx.Node] = {}
-        self._kept_alive: list[Tensor] = []  # No other tensor may get the identity of one of these.
+        self._kept_alive: list[Tensor] = []  # ids of freed tensors are used again
         self._input_memory = set[int]()  # the memory of inputs and constants
-        self._known_memory = set[int]()  # all memory
+        self._known_memory = set[int]()  # the memory of all tensors so far
         for j, tensor in enumerate(inputs):
             self._record_input(tensor, self.graph.placeholder(f"input_{j}"))
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Record one operator."""
+        """Record and run one operator."""
         kwargs = kwargs or {}
         if _is_random(operator, args, kwargs):
             raise NotCapturedError(f"{operator} draws random numbers")
@@ -94,11 +95,11 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(tensor, Tensor):
                     self._record_result(tensor, self.graph.call_function(getitem, (call, j)))
         else:
-            raise NotCapturedError(f"{operator} looks at numbers to decide what to do")
+            raise NotCapturedError(f"{operator} returns a number, on which code may branch")
         return result
 
     def node_of(self, tensor: Tensor) -> fx.Node:
-        """Return the node that computes a tensor; one from elsewhere is a constant."""
+        """Return the node that computes a tensor; an unknown tensor becomes a constant."""
         if id(tensor) not in self._nodes:
             name = f"constant_{len(self._kept_alive)}"
             self.constants.register_buffer(name, tensor)
@@ -106,13 +107,13 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._nodes[id(tensor)]
 
     def _record_result(self, tensor: Tensor, node: fx.Node) -> None:
-        """Take note of a result, which may be a view of what was there before."""
+        """Record a result; views of known memory compute no new numbers."""
         if _memory(tensor) not in self._known_memory:
             self.numbers += tensor.numel()
         self._set_node(tensor, node)
 
     def _record_input(self, tensor: Tensor, node: fx.Node) -> None:
-        """Take note of a tensor that was there before."""
+        """Record an input or a constant, which operators may not write into."""
         self._input_memory.add(_memory(tensor))
         self._set_node(tensor, node)
 
@@ -122,17 +123,17 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known_memory.add(_memory(tensor))
 
     def _check_no_writes(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Refuse an operator that would change an input or a constant at every replay."""
+        """Raise NotCapturedError if replays would change an input or a constant."""
         if not operator._schema.is_mutable:
             return
         for argument, given in _arguments(operator, args, kwargs):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(given, Tensor) and _memory(given) in self._input_memory:
-                raise NotCapturedError(f"{operator} writes into what it is given")
+                raise NotCapturedError(f"{operator} writes into an input or a constant")
 
 
 def _is_random(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether an operator draws random numbers; attention without dropout does not."""
+    """Return whether an operator draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
     given = {argument.name: value for argument, value in _arguments(operator, args, kwargs)}
@@ -142,7 +143,7 @@ def _is_random(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bo
 def _arguments(
     operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Go through an operator's arguments, each as its schema has it, and what is given for it."""
+    """Iterate over the arguments of an operator's schema and their values."""
     for j, argument in enumerate(operator._schema.arguments):
         by_name = kwargs.get(argument.name, argument.default_value)
         yield argument, args[j] if j < len(args) else by_name
@@ -153,7 +154,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _remove_aliases(graph: fx.Graph) -> int:
-    """Take out detach and alias, which only autograd needs; return how many operators are left."""
+    """Remove detach and alias, which only autograd needs; return how many operators remain."""
     for node in list(graph.nodes):
         if node.target in _ALIASES:
             node.replace_all_uses_with(node.args[0])

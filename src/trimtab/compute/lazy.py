@@ -1,9 +1,10 @@
-"""A vector that remembers how it is made: a linear combination, computed in one pass when needed.
+"""Lazy vectors: linear combinations of tensors that are computed in one pass when needed.
 
-The local steps of most algorithms are linear combinations, `y - eta_l * (g(y, k) - c_i + c)`: as
-tensors four passes over memory and four calls, as a `LazyVector` one. Algorithms do not notice:
-whatever is not linear is computed on the tensor, and what only a tensor can do is a NotLazyError,
-upon which the program runs again on tensors. A `tape.Tape` uses combinations of symbols.
+The local steps of most algorithms are linear combinations, `y - eta_l * (g(y, k) - c_i + c)`: with
+tensors four passes over memory and four calls, with a `LazyVector` one of each. Algorithms do not
+notice: other operations are computed on the tensor, and an operation that needs a real tensor
+raises NotLazyError, after which the executor runs the program again on tensors. A `tape.Tape` is
+traced with combinations of symbols.
 """
 
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from trimtab.compute import kernel
 from trimtab.core import Leaf, State, map_leaves
 from trimtab.core.oracle import ClientOracle
 
-_MAX_TERMS = 6  # a combination waits to be computed while it has <= 6 terms
+# A combination with more terms is computed at once, so that sums over many steps do not grow.
+# A step of SCAFFOLD has four terms; six leave two for an algorithm's further vectors.
+_MAX_TERMS = 6
 
 Term = tuple[float, Any, int]
-"""A number, a tensor or symbol, and the tensor's version when it was taken down."""
+"""A factor, a tensor or symbol, and the version of the tensor when the term was made."""
 
-# -- names of PyTorch's functions and of tensors' methods, by what they do to a vector
+# -- names of PyTorch's functions and methods, by their effect on a vector
 
 _ELEMENTWISE_FUNCTIONS = """
     add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow neg abs
@@ -48,13 +51,13 @@ _WHOLE_VECTOR = """
 _SHARED = "data grad numpy untyped_storage storage data_ptr set_ __array__ __dlpack__"
 
 SPECIAL_METHODS = (*_OPERATORS.split(), *_WHOLE_VECTOR.split())
-"""What Python looks up in the class itself, but for addition, multiplication and changes."""
+"""Methods that Python looks up on the class; linear and in-place operators are separate."""
 
 SPECIAL_METHODS_IN_PLACE = tuple(_OPERATORS_IN_PLACE.split())
 """The operators that change their first operand."""
 
 SHARES_MEMORY = frozenset(_SHARED.split())
-"""Through what these return, a tensor can be changed in place unnoticed."""
+"""Attributes whose results share memory: changes through them do not raise the version."""
 
 _IN_PLACE = {*SPECIAL_METHODS_IN_PLACE, "__setitem__"}
 _ELEMENTWISE = {*_ELEMENTWISE_FUNCTIONS.split(), *_OPERATORS.split(), *SPECIAL_METHODS_IN_PLACE}
@@ -62,7 +65,7 @@ _ELEMENTWISE |= {"__rsub__", "__rdiv__"}
 
 
 def is_in_place(name: str) -> bool:
-    """Tell whether a function of this name changes its first argument.
+    """Return whether a function of this name changes its first argument.
 
     >>> is_in_place("add_"), is_in_place("__iadd__"), is_in_place("__add__")
     (True, True, False)
@@ -71,7 +74,7 @@ def is_in_place(name: str) -> bool:
 
 
 def is_elementwise(name: str) -> bool:
-    """Tell whether each number of a result depends on the numbers in the same place alone.
+    """Return whether each element of the result depends on elements of the same index only.
 
     >>> is_elementwise("sqrt_"), is_elementwise("norm")
     (True, False)
@@ -84,15 +87,15 @@ def is_elementwise(name: str) -> bool:
 
 
 class NotLazyError(Exception):
-    """Somebody does with a lazy vector what only a tensor can do."""
+    """A program uses a lazy vector in a way that needs a real tensor."""
 
 
 class NotLinearError(NotLazyError):
-    """Somebody wants the numbers of a vector that is not there yet."""
+    """A traced program needs the values of a symbol, which has none."""
 
 
 class NotBatchableError(NotLazyError):
-    """Somebody looks at a vector as a whole, where there are several."""
+    """A program uses a whole vector where rows hold those of several clients."""
 
 
 class _SymbolRecorder(Protocol):
@@ -100,7 +103,7 @@ class _SymbolRecorder(Protocol):
 
 
 class Symbol:
-    """A vector that is not there yet; its recorder takes down how to make it."""
+    """A vector without values; its recorder records how to compute it."""
 
     __slots__ = ("recorder",)
 
@@ -109,9 +112,9 @@ class Symbol:
 
 
 class LazyVector(Leaf):
-    """The sum of numbers times tensors of one shape.
+    """A sum of factors times tensors of one shape.
 
-    A tensor that is changed in place after it became part of a sum is found out by its version.
+    A tensor that was changed in place after it became a term has another version: NotLazyError.
 
     >>> import torch
     >>> a, b = LazyVector.of(torch.ones(2)), LazyVector.of(torch.arange(2.0))
@@ -120,7 +123,8 @@ class LazyVector(Leaf):
     """
 
     __slots__ = ("_borrowed", "_tensor", "_terms")
-    __array_priority__ = 1000  # NumPy's numbers leave operators to it, as they do to tensors.
+    # NumPy scalars leave operators to objects of higher priority, as they do for tensors.
+    __array_priority__ = 1000
 
     def __init__(self, terms: list[Term]) -> None:
         self._terms = terms
@@ -129,9 +133,9 @@ class LazyVector(Leaf):
 
     @classmethod
     def of(cls, tensor: Tensor, borrowed: bool = True) -> "LazyVector":
-        """Return a tensor as the combination it trivially is.
+        """Return the combination of one tensor.
 
-        One that is given belongs to somebody else; a program may not change it in place.
+        borrowed: whether the tensor belongs to the caller, so that a program may not change it.
         """
         combination = cls([(1.0, tensor, 0)])
         combination._tensor, combination._borrowed = tensor, borrowed
@@ -139,7 +143,7 @@ class LazyVector(Leaf):
 
     @classmethod
     def symbol(cls, symbol: Symbol) -> "LazyVector":
-        """Return a symbol as the combination it trivially is."""
+        """Return the combination of one symbol."""
         return cls([(1.0, symbol, 0)])
 
     def tensor(self) -> Tensor:
@@ -156,29 +160,29 @@ class LazyVector(Leaf):
 
     @property
     def terms(self) -> list[tuple[float, Any]]:
-        """Numbers times tensors or symbols that add up to this."""
+        """The factors and their tensors or symbols."""
         return [(number, value) for number, value, _ in self._terms]
 
     def materialise(self, value: Any) -> None:
-        """Take a tensor or symbol that stands for all the terms."""
+        """Replace all terms by a tensor or symbol that equals their sum."""
         self._terms = [(1.0, value, 0)]
         self._tensor = value if isinstance(value, Tensor) else None
 
     def _current_terms(self) -> list[Term]:
-        """Return the terms, a settled tensor as it is now."""
+        """Return the terms; a computed tensor has its present version."""
         if self._tensor is None:
             return self._terms
         return [(1.0, self._tensor, _version(self._tensor))]
 
     def _is_linear(self) -> bool:
-        """Tell whether multiples and sums may wait: of floats, and without autograd."""
+        """Return whether sums may be lazy: for floating-point numbers without autograd."""
         value = self._terms[0][1]
         return isinstance(value, Symbol) or (
             value.dtype.is_floating_point and not value.requires_grad
         )
 
     def _is_compatible(self, other: Any) -> bool:
-        """Tell whether a sum with the other one is a combination of alike vectors."""
+        """Return whether the sum with another vector is a combination too."""
         mine = self._terms[0][1]
         theirs = other._terms[0][1] if isinstance(other, LazyVector) else other
         if isinstance(mine, Symbol) or isinstance(theirs, Symbol):
@@ -204,7 +208,7 @@ class LazyVector(Leaf):
                     break
             else:
                 terms.append((sign * a, tensor, version))
-        # What cancels is not read.
+        # A term that cancels need not be read; one term stays for shape and dtype.
         terms = [term for term in terms if term[0]] or terms[:1]
         combination = type(self)(terms)
         if len(terms) > _MAX_TERMS:
@@ -263,16 +267,16 @@ class LazyVector(Leaf):
         return partial(self._on_tensors, name, value) if callable(value) else value
 
     def _in_place(self, name: str, *args: Any, **kwargs: Any) -> "LazyVector":
-        """Change the tensor itself, unless it is somebody else's."""
+        """Change the tensor in place; raise NotLazyError if it is borrowed."""
         self._require_owned()
         self._on_tensors(name, getattr(Tensor, name), self, *args, **kwargs)
         return self
 
     def _require_owned(self) -> None:
-        """Have a tensor of its own, that may be changed."""
+        """Compute the tensor; raise NotLazyError if it is borrowed."""
         self.tensor()
         if self._borrowed:
-            raise NotLazyError("a change in place of what was given")
+            raise NotLazyError("a change in place of a borrowed tensor")
 
     def __setitem__(self, where: Any, value: Any) -> None:
         self._in_place("__setitem__", where, value)
@@ -296,13 +300,13 @@ class LazyVector(Leaf):
 
     @classmethod
     def _on_tensors(cls, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute on the tensors, since it is not linear."""
+        """Call a function that is not linear on the tensors."""
         plain = {key: as_tensor(value) for key, value in kwargs.items()}
         return function(*map(as_tensor, args), **plain)
 
 
 def _version(tensor: Tensor) -> int:
-    """Return how often a tensor was changed in place; those of inference mode do not count it."""
+    """Return the version of a tensor; tensors of inference mode do not have one."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -315,7 +319,7 @@ def _operator_in_place(name: str) -> Callable[..., Any]:
     return lambda self, *args: self._in_place(name, *args)
 
 
-# Python looks up operators in the class itself, never through __getattr__.
+# Python looks up operators on the class, never through __getattr__.
 for _name in SPECIAL_METHODS:
     setattr(LazyVector, _name, _operator(_name))
 for _name in SPECIAL_METHODS_IN_PLACE:
@@ -323,17 +327,18 @@ for _name in SPECIAL_METHODS_IN_PLACE:
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a lazy vector as its tensor, also inside a list or tuple; all else as it is."""
-    if isinstance(value, list | tuple):  # torch.stack takes vectors like this.
+    """Return the tensor of a lazy vector, also inside a list or tuple; other values unchanged."""
+    if isinstance(value, list | tuple):  # torch.stack takes its vectors in one.
         return type(value)(map(as_tensor, value)) if type(value) in (list, tuple) else value
     return value.tensor() if isinstance(value, LazyVector) else value
 
 
 def lazy(tree: State, kind: type[LazyVector] = LazyVector) -> State:
-    """Return a state or broadcast with its floating-point tensors as combinations.
+    """Return a state or broadcast with its floating-point vectors as lazy vectors.
 
-    They count changes for themselves, since states of several clients may share their memory, where
-    one is kept while another is in use. A single number stays the tensor it is.
+    Scalars remain tensors. Each lazy vector uses `leaf.data`, which has its own version counter:
+    states of several clients may be views of one tensor, and storing the state of one client must
+    not look like a change of another.
     """
 
     def combination(leaf: Tensor) -> Any:
@@ -343,12 +348,12 @@ def lazy(tree: State, kind: type[LazyVector] = LazyVector) -> State:
 
 
 def eager(tree: State) -> State:
-    """Return a state or upload with its combinations as tensors."""
+    """Return a state or upload with its lazy vectors as tensors."""
     return map_leaves(as_tensor, tree)
 
 
 def with_lazy_vectors(g: ClientOracle, kind: type[LazyVector] = LazyVector) -> ClientOracle:
-    """Return an oracle that takes and gives lazy vectors."""
+    """Return an oracle that accepts and returns lazy vectors."""
 
     def gradient(y: Any, k: int | None = None) -> Any:
         return kind.of(g.gradient(as_tensor(y), k), borrowed=False)

@@ -1,4 +1,4 @@
-"""The lazy vectors of several clients as the rows of one tensor."""
+"""Lazy vectors of several clients, as the rows of one tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,9 @@ from trimtab.compute.lazy import (
 class LazyRows(LazyVector):
     """The vectors of several clients, one in each row.
 
-    It computes what treats every number alike, as most algorithms do. With a norm, an index or a
-    comparison of whole vectors it would mix clients: NotBatchableError, and they go one by one.
+    Only elementwise operations are computed, which suffices for most algorithms. A norm, an index
+    or a comparison of whole vectors would mix clients: it raises NotBatchableError, and the
+    executor runs the clients one by one.
 
     >>> import torch
     >>> rows = LazyRows.of(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
@@ -59,11 +60,10 @@ class LazyRows(LazyVector):
 
 
 def _is_matrix(value: Any) -> bool:
-    """Tell whether this is a tensor of several rows that are not those of the clients."""
+    """Return whether this is a tensor with rows of its own, which broadcasting would mix."""
     return isinstance(value, Tensor) and value.dim() > 1
 
 
 def _memory(tensor: Tensor | LazyVector) -> int:
-    """Return where the memory of a tensor begins."""
     address: int = as_tensor(tensor).untyped_storage().data_ptr()
     return address

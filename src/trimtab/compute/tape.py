@@ -1,10 +1,10 @@
-"""A program written down: gradients at linear combinations, to be run for every client at once.
+"""Trace a client's program once, as gradients at linear combinations, for the kernel to run.
 
 The local steps of most algorithms are linear: `y = y - eta_l * (g(y, k) - c_i + c)`. Such a program
-is traced once on symbols instead of vectors, and a kernel then runs it for each client without
-Python in between, in this round and in the next ones. The algorithms do not notice. A program that
-looks at a vector's numbers, or does with them what is not linear, has no tape; it runs on tensors.
-A tape is that of one number of local steps: clients with other K_i have another.
+is traced once with symbols instead of vectors. The kernel then runs the tape for each client
+without Python, in this round and in later ones, and the algorithm does not notice. A program that
+reads the values of a vector, or computes something that is not linear, has no tape and runs on
+tensors. A tape holds for one number of local steps: clients with another K_i have another tape.
 """
 
 import gc
@@ -25,28 +25,28 @@ from trimtab.core import Epochs, Leaf, Program, State, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle, LocalSteps
 
 Count = Callable[[int | Epochs], int]
-"""How many local steps a client makes where so many are requested."""
+"""Returns the number of local steps of a client for a requested K."""
 
 SymbolTerms = list[tuple[float, Symbol]]
 Step = tuple[Symbol, SymbolTerms, int | None]
-"""A symbol and the combination it stands for; with a batch, the gradient at its one term."""
+"""A symbol and the combination it equals; with a batch, the gradient at its only term."""
 
 
 @dataclass(frozen=True)
 class Output(Leaf):
-    """The place of one of the code's outputs in a tree that a program returns."""
+    """A leaf that represents one of the code's outputs in a tree that a program returns."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Tape:
-    """What a program does: its code, the mini-batches k it takes, and the trees it returns."""
+    """A traced program: its code, its mini-batches k, and the trees it returns."""
 
     code: EncodedProgram
-    batches: list[int | None]
-    upload: State  # Its leaves are of the class Output.
-    state: State  # Its leaves are of the class Output.
+    batches: list[int | None]  # None is the gradient on all local data
+    upload: State  # with leaves of class Output
+    state: State  # with leaves of class Output
 
     @cached_property
     def upload_outputs(self) -> list[int]:
@@ -66,7 +66,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Traced:
-    """A program's tape, or None if it does more than linear steps; the K that it requested."""
+    """The tape of a program, None if it is not linear; and the K that it requested."""
 
     tape: Tape | None
     requested: tuple[int | Epochs, ...]
@@ -85,10 +85,15 @@ def trace(
     count: Count = LocalSteps(),  # noqa: B008
     unequal: bool = False,
 ) -> Traced:
-    """Return what a program does where g.steps(K) is count(K).
+    """Trace a program.
 
-    The code's inputs are the vectors of the client's state, then those of the broadcast. A single
-    number of the broadcast is the same for all clients; the program gets it as it is.
+    program: `algorithm.local` or another method that runs at a client.
+    state: a client's state; its vectors are the first inputs of the code.
+    broadcast: the server's message; its vectors are the next inputs. Scalars are equal for all
+        clients, so the program receives their values.
+    d: length of the vectors.
+    count: the value of g.steps(K) as a function of K.
+    unequal: whether clients differ in their numbers of steps.
 
     >>> import torch, trimtab
     >>> x = torch.zeros(3)
@@ -111,7 +116,7 @@ def trace(
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Let Python's collector rest: it would go through all steps again and again as they grow."""
+    """Pause Python's collector: it would visit all recorded steps again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -122,26 +127,28 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _not_linear(kind: str, like: Any) -> Any:
-    """Refuse random numbers, which differ from client to client and round to round."""
+    """Raise NotLinearError: random numbers differ between clients and rounds."""
     raise NotLinearError
 
 
 class Tapes:
-    """The tapes of the last programs, so that equal ones are traced once.
+    """A cache of tapes, so that equal programs are traced once.
 
-    A program is known by its function and by the pickle of its algorithm, with the forms of what it
-    is given and the numbers of steps that it is told: another hyper-parameter, also one that was
-    slipped into a frozen dataclass, is another program. What is no method that can be pickled, or
-    reads variables of its module, may depend on what changes, and is traced again.
+    The key of a program is its function, the fields or the pickle of its algorithm, the structure
+    of its arguments and the numbers of steps. So a changed hyper-parameter is another program, even
+    if it was set in a frozen dataclass. A program is traced every time if it is not a method,
+    cannot be pickled or reads variables of its module: it may depend on values that change.
+
+    max_tapes: how many are cached; a round has fewer exchanges times numbers of steps.
     """
 
     def __init__(self, max_tapes: int = 64) -> None:
-        self.max_tapes = max_tapes  # a round has fewer exchanges and numbers of steps
-        # Each program has a number, and the K that it requested when it was last traced.
+        self.max_tapes = max_tapes
+        # By key, the number of a program and the K that it requested when it was last traced.
         self._programs: dict[Any, tuple[int, tuple[int | Epochs, ...]]] = {}
-        # A tape is known by the number of its program and by the steps.
+        # By the number of a program and its numbers of steps.
         self._traced: OrderedDict[tuple[int, tuple[int, ...]], Traced] = OrderedDict()
-        self._numbers = 0  # so many were given
+        self._numbers = 0  # assigned so far
 
     def trace(
         self,
@@ -152,7 +159,7 @@ class Tapes:
         count: Count = LocalSteps(),  # noqa: B008
         unequal: bool = False,
     ) -> Traced:
-        """Return what `trace` returns, from memory if it is there."""
+        """Return the result of `trace`, from the cache if possible."""
         known = _cache_key(program, state, broadcast, d)
         if known is None:
             return trace(program, state, broadcast, d, count, unequal)
@@ -177,21 +184,21 @@ class Tapes:
 def _cache_key(
     program: Program, state: State, broadcast: tuple[Any, ...], d: int
 ) -> tuple[Any, ...] | None:
-    """Return what decides a tape but for the numbers of steps; None if that cannot be told."""
+    """Return all that decides a tape except numbers of steps; None if that is unknown."""
     function = getattr(program, "__func__", None)
     kind: Any = type(getattr(program, "__self__", None))
     if not isinstance(function, FunctionType) or _reads_variables(function, kind):
         return None
     try:
         algorithm = _algorithm_key(program.__self__)  # type: ignore[attr-defined]
-    except Exception:  # Somebody's class may raise anything.
+    except Exception:  # Attributes and pickles of users' classes may raise anything.
         return None
     single = tuple(leaf.item() for leaf in leaves(broadcast) if not leaf.dim())
     return function, kind, algorithm, _structure(state), _structure(broadcast), single, d
 
 
 def _algorithm_key(algorithm: Any) -> Any:
-    """Return what tells an algorithm from others of its class: plain values, else all its bytes."""
+    """Return the fields of an algorithm if all are plain values, which is fast, else its pickle."""
     values = tuple(vars(algorithm).values()) if hasattr(algorithm, "__dict__") else (None,)
     kinds = tuple(map(type, values))
     return (values, kinds) if _PLAIN_TYPES.issuperset(kinds) else pickle.dumps(algorithm)
@@ -202,9 +209,9 @@ _PLAIN_TYPES = {int, float, bool, str}
 
 @cache
 def _reads_variables(function: FunctionType, kind: Any) -> bool:
-    """Tell whether a method, or what it calls in its class and module, reads what may change.
+    """Return whether a method, or a function of its class or module, reads a variable.
 
-    Modules, classes and functions do not change; other things of a module or a closure may.
+    Modules, classes and functions count as constants; other globals and closures may change.
     """
     seen, waiting = set[FunctionType](), [function]
     while waiting:
@@ -212,7 +219,7 @@ def _reads_variables(function: FunctionType, kind: Any) -> bool:
         seen.add(f)
         names = _referenced_names(f.__code__)
         variables = [f.__globals__[name] for name in names if name in f.__globals__]
-        # super() needs __class__, which does not change.
+        # super() reads __class__, which does not change.
         of_closure = set(f.__code__.co_freevars) - {"__class__"}
         if of_closure or not all(isinstance(value, _IMMUTABLE) for value in variables):
             return True
@@ -231,8 +238,8 @@ _IMMUTABLE = (ModuleType, type, FunctionType, BuiltinFunctionType)
 
 
 def _structure(tree: State) -> Any:
-    """Return the structure of a tree, and the shapes and types of its leaves."""
-    if type(tree) is Tensor:  # as most are
+    """Return the structure of a tree with the shapes and dtypes of its leaves."""
+    if type(tree) is Tensor:  # the common case, without the general walk
         return tree.shape, tree.dtype
     if isinstance(tree, tuple):
         return (type(tree), *map(_structure, tree))
@@ -240,17 +247,17 @@ def _structure(tree: State) -> Any:
 
 
 def output_numbers(tree: State) -> list[int]:
-    """Return the numbers of the outputs in a tape's tree."""
+    """Return the numbers of the outputs in a tree of a tape."""
     return [leaf.number for leaf in leaves(tree)]
 
 
 def fill(tree: State, values: Sequence[Any]) -> State:
-    """Return a tape's tree with values in the places of their numbers."""
+    """Return a tree of a tape with its outputs replaced by values."""
     return map_leaves(lambda leaf: values[leaf.number], tree)
 
 
 class TapeRecorder:
-    """Takes down what a program does with symbols."""
+    """Records what a program computes with symbols."""
 
     def __init__(self, d: int, count: Count, unequal: bool) -> None:
         self.d, self.count, self.unequal = d, count, unequal
@@ -258,27 +265,27 @@ class TapeRecorder:
         self.inputs: list[Symbol] = []
         self.steps: list[Step] = []
         self.results: list[SymbolTerms] = []
-        self.batches: dict[int | None, int] = {}  # their numbers, in the order of first use
+        self.batches: dict[int | None, int] = {}  # from k to number, in order of first use
 
     def input(self, leaf: Any) -> LazyVector:
-        """Return a symbol for a vector."""
+        """Return a symbol for an input vector."""
         if leaf.shape != (self.d,) or not leaf.is_floating_point():
-            raise NotLinearError  # A single number may differ from client to client.
+            raise NotLinearError  # A scalar in a state may differ between clients.
         self.inputs.append(Symbol(self))
         return LazyVector.symbol(self.inputs[-1])
 
     def oracle(self) -> ClientOracle:
-        """Return what a program takes for its client's oracle."""
+        """Return an oracle whose gradients are symbols."""
         gradient: Any = self.gradient
         return ClientOracle(gradient, _not_linear, count=self.steps_of, unequal=self.unequal)
 
     def steps_of(self, K: int | Epochs) -> int:
-        """Return how many steps there are, and note what was requested."""
+        """Record the requested K and return the number of steps."""
         self.requested.append(K)
         return self.count(K)
 
     def gradient(self, y: Any, k: int | None = None) -> LazyVector:
-        """Stand for the gradient at y."""
+        """Record a gradient and return its symbol."""
         point = self.symbol_for(y)
         batch = self.batches.setdefault(k, len(self.batches))
         gradient = Symbol(self)
@@ -286,7 +293,7 @@ class TapeRecorder:
         return LazyVector.symbol(gradient)
 
     def symbol_for(self, y: Any) -> Symbol:
-        """Return one symbol for a combination, which from now on is that symbol."""
+        """Return one symbol for a combination, and replace its terms by it."""
         terms = _terms(y)
         if len(terms) == 1 and terms[0][0] == 1.0:
             return terms[0][1]
@@ -296,12 +303,16 @@ class TapeRecorder:
         return point
 
     def output(self, leaf: Any) -> Output:
-        """Return the place of a vector among the outputs."""
+        """Record a vector as the next output."""
         self.results.append(_terms(leaf))
         return Output(len(self.results) - 1)
 
     def encode(self) -> EncodedProgram:
-        """Return the steps with registers for symbols, each used again once it is free."""
+        """Return the program with registers instead of symbols.
+
+        A register is free for the next symbol after the last step that reads it, so that a client
+        needs few vectors however many steps it makes.
+        """
         steps, inputs = self._with_shared_sums(), len(self.inputs)
         place = {id(symbol): j for j, symbol in enumerate(self.inputs)}
         last = {id(symbol): at for at, (_, terms, _) in enumerate(steps) for _, symbol in terms}
@@ -314,7 +325,7 @@ class TapeRecorder:
             ends -= set(range(inputs))
             if id(symbol) not in place:
                 if batch is None and ends:
-                    place[id(symbol)] = ends.pop()  # It is computed in place.
+                    place[id(symbol)] = ends.pop()  # computed in place
                 elif free:
                     place[id(symbol)] = free.pop()
                 else:
@@ -329,7 +340,10 @@ class TapeRecorder:
         return EncodedProgram(inputs, registers, code, outputs)
 
     def _with_shared_sums(self) -> list[Step]:
-        """Return the steps; what several of them add up of the inputs is added up once, before."""
+        """Return the steps, with sums of inputs that several steps share computed once.
+
+        The steps of SCAFFOLD all add eta_l * (c_i - c), for instance.
+        """
         inputs = {id(symbol) for symbol in self.inputs}
 
         def constant(terms: SymbolTerms) -> tuple[tuple[float, int], ...]:
@@ -350,7 +364,7 @@ class TapeRecorder:
 
 
 def _terms(y: Any) -> SymbolTerms:
-    """Return the terms of a combination of symbols."""
+    """Return the terms of a combination; raise NotLinearError if one is not a symbol."""
     if not isinstance(y, LazyVector):
         raise NotLinearError
     terms = [(number, value) for number, value in y.terms if isinstance(value, Symbol)]

@@ -1,14 +1,14 @@
-"""Compiled kernels, loaded where they were built; everything works without them.
+"""Compiled kernels for networks of linear layers; everything also works without them.
 
 A kernel runs a program, that is gradients at linear combinations of vectors, and knows no
-algorithm. It is used only if it passes a self-check against PyTorch when it is loaded. It trusts no
-index: labels, rows and programs are looked at where they are used, since data may have changed.
+algorithm. It is used only after a self-check against PyTorch. It trusts no index: labels, rows and
+programs are checked where they are used, because users may change data after construction.
 
-The kernels come for three instruction sets. The environment variable TRIMTAB_NATIVE chooses another
-than the widest one that the processor has: `any` (no wide instructions), `avx2`, `avx512`; `0` does
-without kernels.
+There are kernels for three instruction sets, and the widest one of the processor is used. The
+environment variable TRIMTAB_NATIVE chooses another: `any` (no wide instructions), `avx2`, `avx512`,
+or `0` for no kernel.
 
-Imports core.streams and core.threads alone.
+Imports core.streams and core.threads only.
 """
 
 from trimtab.compute.kernel.calls import (

@@ -1,4 +1,7 @@
-"""The calls of the kernels: programs for each client, gradients, outputs, linear combinations."""
+"""Call the kernels: programs for several clients, gradients, outputs, linear combinations.
+
+The last section compares the kernels with PyTorch, before their first use.
+"""
 
 import ctypes
 from array import array
@@ -35,19 +38,26 @@ from trimtab.compute.kernel.samples import (
 )
 from trimtab.core.threads import one_thread
 
-_LONG_VECTOR = 1 << 20  # threads pay for vectors of >= 2^20 numbers
-_MIN_THREADED_WORK = 500_000  # threads pay for >= 500,000 multiplications, about 100 us
-_MAX_SUM_BYTES = 1 << 26  # the sums of blocks take <= 64 MB, unless there are fewer than threads
-_FULL_LAYER_COST = 16  # a layer of 2 to 15 outputs takes as long as one of 16,
-_SINGLE_OUTPUT_COST = 4  # one of a single output, which has products of its own, as long as 4
+# The same for a combination, which is limited by memory: 2^20 elements are 4 MiB in float32.
+_LONG_VECTOR = 1 << 20
+# Threads start in each call. They pay off from about 100 us of work on, 500,000 multiplications.
+_MIN_THREADED_WORK = 500_000
+# Limit of the buffer for sums of blocks, 64 MiB; one slot per thread is always allowed.
+_MAX_SUM_BYTES = 1 << 26
+# Cost in outputs: a layer of 2 to 15 outputs fills one vector register, so it takes as long as one
+# of 16. A single output has its own code and takes as long as 4.
+_FULL_LAYER_COST = 16
+_SINGLE_OUTPUT_COST = 4
 _ONE_GRADIENT = EncodedProgram(inputs=1, registers=1, steps=[(1, 0, 0)], outputs=[[(1.0, 1)]])
 
 
 class ClientVectors(Sequence[Sequence[Tensor | None]]):
-    """A row of vectors for each client, all of length d and one type, in the processor's memory.
+    """A row of vectors for each client, known by their addresses, so that none is inspected.
 
-    `at` are their addresses, row by row, 0 where there is none. `row` makes the vectors of a
-    client, for those that want tensors, and keeps alive what lies there.
+    addresses: row by row; 0 for no vector.
+    clients: the number of rows.
+    d, dtype: of all vectors, which are in the memory of the CPU.
+    row: returns the vectors of a client as tensors, and keeps the memory alive.
     """
 
     def __init__(
@@ -80,11 +90,11 @@ class ClientVectors(Sequence[Sequence[Tensor | None]]):
 
 
 class KernelResult(NamedTuple):
-    """What came of a program."""
+    """The result of a program."""
 
-    sums: Tensor  # over the clients, of weight times output, (outputs, d); empty without weights
-    squares: list[list[float]]  # for each output, its |.|^2 of each client
-    work: int  # how many gradients of one sample that took
+    sums: Tensor  # over clients, of weight times output, (outputs, d); empty without weights
+    squares: list[list[float]]  # |output|^2 by output and client
+    work: int  # sample gradients
 
 
 def run(
@@ -100,12 +110,20 @@ def run(
     threads: int | None = None,
     slots: int | None = None,
 ) -> KernelResult:
-    """Run a program for each client, on all cores where that pays.
+    """Run a program for each client, on all cores if the work is worth it.
 
-    rows[i][j] are the samples of client i in batch j (None: all), or all of them were drawn by a
-    `BatchPlan`. Outputs are written where outputs[i] says (None: nowhere). Clients are added up in
-    blocks of `block`, and blocks in their order, so that the number of threads changes no bit; nor
-    does that of `slots`, in which the sums of blocks wait.
+    Clients are added in blocks, and blocks in order, so the bits do not depend on threads or slots.
+
+    layers, l2: the network and its penalty (l2 / 2) |x|^2.
+    code: the program.
+    data: the samples of each client.
+    rows: rows[i][j] are the rows of client i in mini-batch j (None: all), or drawn by a BatchPlan.
+    inputs: the vectors that each client's program reads.
+    outputs: where the outputs of each client are written (None: nowhere).
+    weights: of the clients in the sums; None for no sums.
+    block: clients per block.
+    threads: None for as many as the work is worth.
+    slots: buffers for the sums of blocks; None for as many as fit the memory limit.
     """
     dtype, d, m = _vector_dtype(inputs), layers.d, len(code.outputs)
     samples = data if isinstance(data, ClientSamples) else _check_samples(layers, dtype, data)
@@ -116,8 +134,8 @@ def run(
     read = _addresses(layers, dtype, inputs, s, code.inputs)
     written = _addresses(layers, dtype, outputs, s, m)
     model, _arrays = _model(layers, l2)
-    there = range(drawn.batches)  # The kernel refuses other ones.
-    work = sum(drawn.samples_per_batch[batch] for batch in code.batches if batch in there)
+    known = range(drawn.batches)  # The kernel reports an error for any other.
+    work = sum(drawn.samples_per_batch[batch] for batch in code.batches if batch in known)
     if threads is None:
         pays = s > 1 and _worth_threads(layers, code, work, s)
         threads = min(blocks, library.cores()) if pays else 1
@@ -156,10 +174,10 @@ _BUFFERS = local()
 
 
 def _sum_buffer(count: int, dtype: torch.dtype) -> Tensor:
-    """Return room for the sums of several blocks, of at least so many numbers.
+    """Return a buffer of at least `count` elements for the sums of several blocks.
 
-    It is used again by the next call of this thread: given back, it would leave a hole in the heap
-    that something small makes useless.
+    The next call of this thread uses it again: a freed buffer would leave a hole in the heap, which
+    a small allocation in it makes useless.
     """
     if count * dtype.itemsize > _MAX_SUM_BYTES:
         return torch.empty(count, dtype=dtype)
@@ -170,7 +188,6 @@ def _sum_buffer(count: int, dtype: torch.dtype) -> Tensor:
 
 
 def _vector_dtype(vectors: Sequence[Sequence[Tensor | None]]) -> torch.dtype:
-    """Return the type of the numbers in the vectors of clients."""
     if isinstance(vectors, ClientVectors):
         return vectors.dtype
     first = vectors[0][0]
@@ -185,7 +202,7 @@ def _addresses(
     rows: int,
     columns: int,
 ) -> "array[int]":
-    """Return where the vectors of clients lie, of the right number, length and type."""
+    """Return the addresses of the clients' vectors; raise ValueError if they do not fit."""
     if isinstance(vectors, ClientVectors) and (vectors.d, vectors.dtype) == (layers.d, dtype):
         if len(vectors.addresses) != rows * columns:
             raise wrong_vector_count(rows, columns)
@@ -195,7 +212,7 @@ def _addresses(
 
 
 def _worth_threads(layers: Layers, code: EncodedProgram, work: int, clients: int) -> bool:
-    """Tell whether a run is worth the start of threads; how many there are changes no bit."""
+    """Return whether a run takes longer than the start of threads."""
     sample = sum(
         inside * (_SINGLE_OUTPUT_COST if outside == 1 else max(outside, _FULL_LAYER_COST))
         for inside, outside in pairwise(layers.sizes)
@@ -206,14 +223,13 @@ def _worth_threads(layers: Layers, code: EncodedProgram, work: int, clients: int
 
 @lru_cache(maxsize=64)
 def _model(layers: Layers, l2: float) -> tuple[ModelStruct, Any]:
-    """Return what `encoded_model` returns, the same in every round."""
+    """Return the result of `encoded_model`, which is equal in every round."""
     return encoded_model(layers, l2)
 
 
 def _check_samples(
     layers: Layers, dtype: torch.dtype, data: Sequence[Samples | tuple[Tensor, Tensor]]
 ) -> ClientSamples:
-    """Return the samples of each client, checked."""
     return ClientSamples(
         [
             given if isinstance(given, Samples) else Samples(layers, dtype, *given, place)
@@ -225,7 +241,7 @@ def _check_samples(
 def _as_drawn_batches(
     lengths: Sequence[int], rows: Sequence[Sequence[Tensor | None]]
 ) -> DrawnBatches:
-    """Return mini-batches that were drawn elsewhere, as kernels read them."""
+    """Return mini-batches that PyTorch drew, in the layout of the kernels."""
     check_rows(lengths, rows)
     sizes = [
         [length if indices is None else len(indices) for indices in row]
@@ -254,12 +270,12 @@ def gradients(layers: Layers, x: Tensor, batches: Sequence[Batch]) -> Tensor:
 
 
 def outputs(layers: Layers, x: Tensor, X: Tensor) -> Tensor:
-    """Return what a network says of each sample of X, on all cores."""
+    """Return the outputs of a network for the samples of X, on all cores."""
     return outputs_of_each(layers, x, [X])
 
 
 def outputs_of_each(layers: Layers, x: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """Return the outputs for the samples of several inputs, one after the other in one tensor."""
+    """Return the outputs for the samples of several inputs, concatenated."""
     layers.check(x)
     for X in parts:
         if not layers.takes(X) or x.dtype != X.dtype:
@@ -281,9 +297,9 @@ def outputs_of_each(layers: Layers, x: Tensor, parts: Sequence[Tensor]) -> Tenso
 
 
 def combine(terms: Terms) -> Tensor:
-    """Return the sum of the terms, in one pass where there is a kernel.
+    """Return the sum of the terms, in one pass if there is a kernel.
 
-    Long ones use as many threads as PyTorch would here.
+    Long vectors use as many threads as PyTorch would.
     """
     first = terms[0][1]
     kind = first.shape, first.dtype, first.device
@@ -304,9 +320,9 @@ def combine(terms: Terms) -> Tensor:
     return out
 
 
-# -- whether the kernels may be used
+# -- self-check
 
-# What kernels compute, in methods of tensors: PyTorch's functions may have been replaced.
+# The functions of the kernels, with methods of tensors: users may have replaced torch's functions.
 TORCH_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda z: z,
     "relu": lambda z: z.clamp(min=0),
@@ -329,7 +345,7 @@ TORCH_LOSSES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 @cache
 def works(dtype: torch.dtype) -> bool:
-    """Tell whether there are kernels for a number type that pass their check."""
+    """Return whether there is a kernel for a dtype and it passes the self-check."""
     there = library.function("run", dtype, library.simd_level()) is not None
     tried = [(loss, outputs) for loss in TORCH_LOSSES for outputs in (5, 1)]
     return there and all(
@@ -340,9 +356,11 @@ def works(dtype: torch.dtype) -> bool:
 def gradient_matches_torch(
     dtype: torch.dtype, activations: tuple[str, ...], loss: str, outputs: int = 5
 ) -> bool:
-    """Compare the gradient of a network with PyTorch's, whatever modes and replacements there are.
+    """Return whether the gradient of a small network equals autograd's, up to rounding.
 
-    It has 53 inputs and a layer of 5 for each activation, the last one with so many outputs.
+    The network has 53 inputs and a layer of 5 outputs for each activation; the last layer has
+    `outputs`. The sizes are not multiples of a vector register, so that remainders are tested too.
+    The caller's modes, such as inference mode or autocast, do not matter.
     """
     draw = torch.Generator().manual_seed(0)
     X = torch.randn(21, 53, generator=draw, dtype=dtype)

@@ -1,12 +1,12 @@
-// Mini-batches as PyTorch draws them on the CPU, bit for bit: torch.randperm(n) and torch.randint(n, (m,)) of a
-// generator, a Mersenne twister, whose seed is the hash of some numbers that core/streams.py calls mix.
+// Draw mini-batches bit for bit as PyTorch does on the CPU: torch.randperm(n) and torch.randint(n, (m,)) with a
+// Mersenne twister, whose seed is a hash of several numbers (`mix` in core/streams.py).
 
 #define WORDS 624
-#define GROUP 8  // generators that are seeded together: a word depends on the one before, so alone each would wait
+#define GROUP 8  // generators seeded together: each word depends on the previous one, so a single generator would stall
 
-// One of a group: words of all of them lie side by side.
+// A generator of a group, whose words are interleaved.
 typedef struct {
-  uint32_t *state;  // (WORDS, GROUP), from its own column on
+  uint32_t *state;  // (WORDS, GROUP), starting at its own column
   int next;
 } Generator;
 
@@ -25,7 +25,7 @@ static uint32_t twisted(uint32_t far, uint32_t high, uint32_t low) {
   return far ^ (((high & 0x80000000u) | (low & 0x7fffffffu)) >> 1) ^ (low & 1u ? 0x9908b0dfu : 0u);
 }
 
-// The state is renewed word by word, as numbers are drawn: most orders need far fewer than all of it.
+// The state is updated word by word as numbers are drawn: most orders need only a small part of it.
 static uint32_t next_number(Generator *g) {
   uint32_t *s = g->state;
   const int j = g->next, following = j + 1 < WORDS ? j + 1 : 0, far = j + 397 < WORDS ? j + 397 : j + 397 - WORDS;
@@ -37,7 +37,7 @@ static uint32_t next_number(Generator *g) {
   return y ^ (y >> 18);
 }
 
-// What waits to be drawn: `size` of n samples, each by itself, or their order, of which size is n.
+// A pending draw: `size` independent draws of n samples, or, with size = n, their order.
 typedef struct {
   uint64_t seed;
   long n, size;
@@ -76,20 +76,20 @@ static void draw_group(Group *group) {
   group->count = 0;
 }
 
-// Draw this when the group is full.
+// Add a draw to the group; a full group is drawn.
 static void wait_for_group(Group *group, Waiting one) {
   group->each[group->count++] = one;
   if (group->count == GROUP) draw_group(group);
 }
 
-// Mini-batches k of several clients. Number k >= 0; k < 0 stands for all samples.
+// Mini-batches k >= 0 of several clients; k < 0 means all samples.
 typedef struct {
-  uint64_t seed, use, round;  // with the client's number and that of the pass or of k, these are the seed
-  long independent;           // whether each sample is drawn by itself; else each pass has an order
+  uint64_t seed, use, round;  // hashed with the client's number and the pass or k
+  long independent;           // whether samples are drawn independently; else each pass has an order
   long count, batches;
   const int64_t *clients;  // (count)
-  const long *lengths;     // (count): how many samples each has
-  const long *sizes;       // (count): how many of them in a mini-batch
+  const long *lengths;     // (count): samples of each client
+  const long *sizes;       // (count): samples per mini-batch
   const long *numbers;     // (batches): k
 } Draws;
 
@@ -98,7 +98,7 @@ static uint64_t seed_of(const Draws *draws, long i, long number) {
   return mixed(key, 5);
 }
 
-// How many numbers `draw` writes at most.
+// The maximal count of numbers that `draw` writes.
 long numbers_to_draw(const Draws *draws) {
   long most = 0, total = 0;
   for (long j = 0; j < draws->batches; j++) most = MAX(most, draws->numbers[j]);
@@ -112,13 +112,13 @@ long numbers_to_draw(const Draws *draws) {
   return total;
 }
 
-// rows and sizes, (count, batches): which samples make up each mini-batch, in `memory`, and how many. Orders of a
-// client are drawn once. For all samples in their own order, rows is 0.
+// Fill rows and sizes, (count, batches): the address of each mini-batch in `memory` and its number of samples. Each
+// order of a client is drawn once. For all samples in order, rows is 0.
 void draw(const Draws *draws, int64_t *memory, const int64_t **rows, long *sizes) {
   Group group = {.independent = draws->independent};
   for (long i = 0; i < draws->count; i++) {
     const long n = draws->lengths[i], b = draws->sizes[i], steps = (n + b - 1) / b, at = i * draws->batches;
-    long latest = -1;  // pass
+    long latest = -1;  // the last pass that was drawn
     for (long j = 0; j < draws->batches; j++) {
       const long k = draws->numbers[j], pass = k / steps, from = (k % steps) * b;
       rows[at + j] = 0, sizes[at + j] = n;

@@ -1,4 +1,4 @@
-"""Mini-batches of several clients in one call, with the bits that PyTorch draws."""
+"""Draw the mini-batches of several clients in one call, bit for bit as PyTorch does."""
 
 import ctypes
 from array import array
@@ -17,10 +17,13 @@ from trimtab.compute.kernel import library
 from trimtab.compute.kernel.program import DrawsStruct
 from trimtab.core.streams import mix
 
-_MAX_SAMPLES = 1 << 27  # of <= 2^27 samples; PyTorch draws orders of >= 2^32 / 20 otherwise
-_CACHE_BYTES = 1 << 25  # <= 32 MB of mini-batches are kept
+# PyTorch draws permutations of 2^32 / 20 or more samples by another method; 2^27 is below that.
+_MAX_SAMPLES = 1 << 27
+# A search runs many candidates on the same mini-batches. 32 MiB hold 4 million row numbers.
+_CACHE_BYTES = 1 << 25
 _UINT64_MASK = (1 << 64) - 1
-# The generator makes 624 numbers at a time; at 2^15 and 2^16 a narrower type would end.
+# (n, seed) of the self-check: the generator makes 624 numbers at a time, and at 2^15 and 2^16 an
+# integer type that is too narrow would overflow.
 _CHECKED_CASES = (
     *((n, seed) for n in (1, 2, 3, 50, 300, 624, 625, 1249) for seed in (0, -1, 1 << 40)),
     *((32_769, 1), (65_537, 2)),
@@ -29,47 +32,47 @@ _CHECKED_CASES = (
 
 @dataclass(frozen=True)
 class DrawnBatches:
-    """Which samples make up the mini-batches of some clients, as kernels read them."""
+    """The rows of the mini-batches of several clients, in the layout of the kernels."""
 
-    memory: Tensor  # rows, then sizes, then the samples' numbers
+    memory: Tensor  # addresses of mini-batches, then their sizes, then row numbers
     clients: int
     batches: int
-    samples_per_batch: Sequence[int]  # how many samples all clients have in each mini-batch
+    samples_per_batch: Sequence[int]  # summed over clients, by mini-batch
 
     def __len__(self) -> int:
         return self.clients
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """The size of the memory."""
         return self.memory.nbytes
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """The addresses of rows and sizes."""
+        """The addresses of `rows` and `sizes`."""
         start = self.memory.data_ptr()
         return start, start + self.memory.element_size() * self.clients * self.batches
 
     @property
     def rows(self) -> Tensor:
-        """The addresses of mini-batches, (clients, batches); 0 for all samples in their order."""
+        """The addresses of mini-batches, (clients, batches); 0 for all samples in order."""
         return self.memory[: self.clients * self.batches].view(self.clients, self.batches)
 
     @property
     def sizes(self) -> Tensor:
-        """How many samples mini-batches have, (clients, batches)."""
+        """The numbers of samples, (clients, batches)."""
         cells = self.clients * self.batches
         return self.memory[cells : 2 * cells].view(self.clients, self.batches)
 
     def of(self, client: int, batch: int) -> Tensor | None:
-        """Return the samples of one mini-batch, by their places; None for all of them."""
+        """Return the row numbers of one mini-batch; None for all samples in order."""
         address, size = int(self.rows[client, batch]), int(self.sizes[client, batch])
         start = (address - self.memory.data_ptr()) // self.memory.element_size()
         return self.memory[start : start + size] if address else None
 
 
 class _BatchCache:
-    """The last mini-batches: a search runs many candidates on the same ones."""
+    """The mini-batches of the last calls, up to max_bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.nbytes = max_bytes, 0
@@ -84,9 +87,9 @@ class _BatchCache:
             return found
 
     def keep(self, key: Any, drawn: DrawnBatches) -> None:
-        """Keep these, and drop the oldest while all together are too large."""
+        """Add mini-batches, and drop the oldest ones beyond max_bytes."""
         with self._lock:
-            if key in self._batches:  # Another thread has drawn the same.
+            if key in self._batches:  # Another thread was faster.
                 return
             self._batches[key] = drawn
             self.nbytes += drawn.nbytes
@@ -99,11 +102,15 @@ _CACHE = _BatchCache(_CACHE_BYTES)
 
 
 class BatchPlan:
-    """How the samples of some clients are cut into mini-batches; which is drawn in each round.
+    """The mini-batches of several clients; `drawn` draws those of a round.
 
-    Client i has lengths[i] samples and sizes[i] of them in a mini-batch. independent: each sample
-    is drawn by itself, seeded by k; else the samples have an order in each pass, seeded by its
-    number. None among the batches stands for all samples.
+    clients: their numbers, which are part of the seed.
+    lengths: the number of samples of each client.
+    sizes: the mini-batch size of each client.
+    batches: the numbers k; None for all samples.
+    independent: draw each sample independently, seeded by k; else each pass over the data has an
+        order, seeded by the number of the pass.
+    check: whether the kernel is first compared with PyTorch.
     """
 
     def __init__(
@@ -120,19 +127,20 @@ class BatchPlan:
         self._counts = len(clients), len(batches)
         self._independent = independent
         self._key = self._numbers.tobytes(), self._counts, independent
-        below = any(k is not None and k < 0 for k in batches)  # which is "all" to the kernel
+        # To the kernel, k < 0 means all samples.
+        below = any(k is not None and k < 0 for k in batches)
         right = draws_work() if check else True
         self.works = right and max(lengths) <= _MAX_SAMPLES and not below
         self._max_numbers: int = self._call("numbers_to_draw", (0, 0, 0)) if self.works else 0
         self._samples_per_batch: list[int] | None = None
         whole = not independent and all(map(eq, lengths, sizes))
         self._is_drawn = not whole and any(k is not None for k in batches)
-        self._fixed: DrawnBatches | None = None  # where nothing is drawn, all rounds are alike
+        self._fixed: DrawnBatches | None = None  # for all rounds, if nothing is random
 
     def drawn(self, key: tuple[int, int, int]) -> DrawnBatches:
-        """Return the mini-batches of a round; key: the seed, what the numbers are for, the round.
+        """Return the mini-batches of a round, from the cache if possible.
 
-        Those that were drawn lately are kept.
+        key: the seed, the purpose of the random numbers, and the round.
         """
         if not self._is_drawn:
             self._fixed = self._fixed or self.draw(key)
@@ -150,7 +158,7 @@ class BatchPlan:
         memory = torch.empty(2 * cells + self._max_numbers, dtype=torch.int64)
         start, word = memory.data_ptr(), memory.element_size()
         self._call("draw", key, start + 2 * cells * word, start, start + cells * word)
-        if self._samples_per_batch is None:  # They are the same in every round.
+        if self._samples_per_batch is None:  # equal in all rounds
             self._samples_per_batch = (
                 memory[cells : 2 * cells].view(clients, batches).sum(0).tolist()
             )
@@ -166,14 +174,14 @@ class BatchPlan:
 
 @cache
 def draws_work() -> bool:
-    """Tell whether there are kernels, and what they draw are the numbers that PyTorch draws."""
+    """Return whether there is a kernel that draws the same numbers as PyTorch."""
     return library.simd_level() is not None and all(
         _matches_torch(n, seed) for n, seed in _CHECKED_CASES
     )
 
 
 def _matches_torch(n: int, seed: int) -> bool:
-    """Compare orders and independent draws with PyTorch's."""
+    """Return whether orders and independent draws equal PyTorch's."""
     client, use, r, size = 2, 5, 3, max(1, n // 2)
     steps = -(-n // size)
     batches = list(range(2 * steps))

@@ -1,16 +1,15 @@
 // Activations and losses. Included after workspace.h, once for each number type and vector width, with EXP,
-// HYPERBOLIC_TANGENT, ERF and FABS of that type. Compiled with -ffast-math, which takes it that nothing is infinite or
-// no number: exponents here are never positive, so that nothing overflows, and what is no number is multiplied, never
-// compared away.
+// HYPERBOLIC_TANGENT, ERF and FABS of that type. -ffast-math assumes that no value is infinite or NaN. Exponents here
+// are therefore never positive, so that nothing overflows, and a NaN is multiplied, never removed by a comparison.
 
 static inline REAL NAME(sigmoid)(REAL z) {
   const REAL e = EXP(-FABS(z)), share = 1 / (1 + e);
   return z < 0 ? e * share : share;
 }
 
-// Z = the activation of Z, n numbers; slope gets its derivative, unless it is 0.
+// Z = activation(Z) for n numbers; slope, unless it is 0, receives the derivative.
 static void NAME(activate)(int kind, long n, REAL *Z, REAL *slope) {
-  const REAL half = (REAL)0.5, root = (REAL)0.79788456080286535588, cubic = (REAL)0.044715;  // root: of 2 / pi
+  const REAL half = (REAL)0.5, root = (REAL)0.79788456080286535588, cubic = (REAL)0.044715;  // root: sqrt(2 / pi)
   switch (kind) {
     case RELU:
       for (long t = 0; slope && t < n; t++) slope[t] = Z[t] > 0;
@@ -48,7 +47,7 @@ static void NAME(activate)(int kind, long n, REAL *Z, REAL *slope) {
   }
 }
 
-// Z (n, C) = (softmax(Z) - one hot) / total, for the same samples.
+// Z (n, C) = (softmax(Z) - one_hot(y)) / total for n samples: the gradient of the mean cross entropy.
 static int NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, long from, long n, long length, long C,
                                long total, Trouble *trouble) {
   for (long i = 0; i < n; i++) {
@@ -70,8 +69,8 @@ static int NAME(cross_entropy)(REAL *Z, const int64_t *y, const int64_t *rows, l
   return FINE;
 }
 
-// Z (n, C) = the gradient of the mean of a loss of each number of Z and its target; y is (length, C).
-// targets is room for (n, C) numbers.
+// Z (n, C) = the gradient of the mean over all elements of an elementwise loss; y is (length, C).
+// targets is a buffer of (n, C) numbers.
 static int NAME(elementwise)(const Model *model, REAL *Z, const REAL *y, const int64_t *rows, long from, long n,
                              long length, long C, long total, REAL *targets, Trouble *trouble) {
   for (long i = 0; i < n; i++) {
@@ -91,7 +90,7 @@ static int NAME(elementwise)(const Model *model, REAL *Z, const REAL *y, const i
     case MSE_LOSS:
       EACH(t, 0, n * C) Z[t] = scale * (Z[t] - targets[t]);
       break;
-    default:  // HUBER_LOSS, SMOOTH_L1_LOSS: no residual counts for more than delta
+    default:  // HUBER_LOSS, SMOOTH_L1_LOSS: residuals are clipped to delta
       EACH(t, 0, n * C) {
         const REAL e = Z[t] - targets[t], size = FABS(e);
         Z[t] = scale * e * (delta / (size > delta ? size : delta));

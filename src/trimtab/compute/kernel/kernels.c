@@ -1,4 +1,4 @@
-// Gradients and programs in float and double, for any machine, and wider ones for x86-64, chosen by level().
+// Gradients and programs in float and double, for any processor and for AVX2 and AVX-512; see level().
 #include <math.h>
 #ifdef __linux__
 #include <malloc.h>
@@ -10,7 +10,7 @@
 
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-// The losses and activations that kernels know, in the order of program.py.
+// The losses and activations, in the order of program.py.
 #define LOSSES(X) X(CROSS_ENTROPY) X(BINARY_CROSS_ENTROPY_WITH_LOGITS) X(MSE_LOSS) X(HUBER_LOSS) X(SMOOTH_L1_LOSS)
 #define ACTIVATIONS(X) X(NONE) X(RELU) X(TANH) X(SIGMOID) X(SILU) X(GELU) X(GELU_TANH)
 #define NUMBER(name) name,
@@ -21,45 +21,45 @@ const char *const names_of_losses = LOSSES(WORD), *const names_of_activations = 
 
 typedef struct {
   long layers;
-  const long *sizes;      // of the input, and of each layer's output
-  const int *biased;      // whether a layer has a bias
-  const int *activation;  // what follows it
+  const long *sizes;      // of the input and of each layer's output
+  const int *biased;      // whether each layer has a bias
+  const int *activation;  // of each layer
   long loss;
-  double delta;  // of a loss that is linear beyond
+  double delta;  // where a Huber or smooth L1 loss becomes linear
   double l2;
 } Model;
 
-// What is wrong, and where. No index is trusted: whoever gave the data may have changed them since they were checked.
+// The kind of an error and where it is. No index is trusted: a user may have changed data after they were checked.
 enum { FINE, NO_MEMORY, BAD_LABEL, BAD_ROW, BAD_CODE };
 typedef struct {
   long what, client, sample, value;
 } Trouble;
 
-// A program's values are numbered: its inputs, then registers. After its steps come its outputs.
+// The values of a program are numbered: inputs, then registers. In the code, outputs follow the steps.
 enum { COMBINE, GRADIENT };
 typedef struct {
   long inputs, registers, outputs;
-  long length, used;      // of the steps: how long their code is, and how many numbers they take
-  long whole, count;      // the same of all, outputs included
+  long length, used;      // of the steps: length of the code and count of numbers
+  long whole, count;      // the same with the outputs
   const long *code;       // COMBINE dest m value...   or   GRADIENT dest point batch;   for an output m value...
-  const double *numbers;  // one for each value of a combination
+  const double *numbers;  // a factor for each value of a combination
 } Program;
 
 typedef struct {
   long count, batches;
-  long block, slots;  // how they are added up: in blocks of so many, so many blocks at a time
+  long block, slots;  // clients per block of a sum, and blocks at a time
   const void *const *X;
   const void *const *y;        // labels, or REAL (length, outputs)
-  const long *lengths;         // (count): how many samples X and y have
-  const int64_t *const *rows;  // (count, batches): which samples; 0 for all of them
-  const long *sizes;           // (count, batches): how many
+  const long *lengths;         // (count): samples of X and y
+  const int64_t *const *rows;  // (count, batches): row numbers; 0 for all samples
+  const long *sizes;           // (count, batches): samples of each mini-batch
   const void *const *inputs;   // (count, inputs)
-  void *const *outputs;        // (count, outputs): where to write; 0 for nowhere
+  void *const *outputs;        // (count, outputs): destinations; 0 for none
   const double *weights;
 } Clients;
 
-// Work of several threads: each takes the next piece until none is left. They are made anew for each call, of
-// which a round has few: threads that wait for work by spinning would take the cores from others.
+// Work for several threads: each takes the next piece until none is left. Each call starts new threads: a round has few
+// calls, and threads that spin between calls would take cores from other processes.
 #define MOST_THREADS 256
 
 typedef struct {
@@ -73,18 +73,19 @@ static long next_piece(Pieces *pieces) {
   return piece < pieces->pieces ? piece : -1;
 }
 
-// Tell all threads that something failed; the first one to do so says what.
+// Stop all threads after an error; the first error is reported.
 static void fail(Pieces *pieces, Trouble *told, Trouble own) {
   if (!__atomic_exchange_n(&pieces->failed, 1, __ATOMIC_RELAXED)) *told = own;
 }
 
-// Whether the slope of a layer's activation is kept: not a ReLU's, which its output tells, unless that is overwritten.
+// Whether the slope of a layer's activation is stored. The output of a ReLU determines its slope, but the gradient
+// overwrites the output of the last layer.
 static int has_slope(const Model *model, long l) {
   const int kind = model->activation[l];
   return kind != NONE && (kind != RELU || l == model->layers - 1);
 }
 
-// Where the parameters of each layer start in a vector; at last, how long it is.
+// The offsets of the layers' parameters in a vector, then its length.
 static void starts(const Model *model, long *start) {
   start[0] = 0;
   for (long l = 0; l < model->layers; l++)
@@ -93,7 +94,7 @@ static void starts(const Model *model, long *start) {
 
 static int is_below(int64_t index, long end) { return index >= 0 && index < end; }
 
-// Whether the m values of a combination are there; `dest` may be the first of them alone.
+// Whether the m values of a combination exist; only the first of them may be `dest`.
 static int are_values(const long *code, long m, const long *end, long values, long dest) {
   if (m < 1 || m > values || m > end - code) return 0;
   for (long j = 0; j < m; j++)
@@ -101,7 +102,7 @@ static int are_values(const long *code, long m, const long *end, long values, lo
   return 1;
 }
 
-// Whether a program reads and writes only what is there.
+// Whether a program reads and writes only existing values. The limit bounds the arrays on the stack.
 #define MOST_VALUES 4096
 static int is_program(const Program *program, long batches) {
   const long inputs = program->inputs, values = inputs + program->registers;
@@ -126,7 +127,7 @@ static int is_program(const Program *program, long batches) {
   return code == end && numbers == program->count;
 }
 
-// How many threads so many pieces are worth; at least one, which is the caller.
+// The number of threads for so many pieces, including the caller.
 static int threads_for(int threads, long pieces) {
   const long most = threads < MOST_THREADS ? threads : MOST_THREADS, wanted = pieces < most ? pieces : most;
   return wanted < 1 ? 1 : (int)wanted;
@@ -141,7 +142,7 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
   while (started > 0) pthread_join(others[--started], 0);
 }
 
-// For each t from k on, in any order: vectors that are written are the one read at the same t, or another.
+// For each t in [k, k + width), in any order: a vector that is written is read at the same t only, or not at all.
 #ifdef __GNUC__
 #define EACH(t, k, width) _Pragma("GCC ivdep") for (long t = k; t < (k) + (width); t++)
 #else
@@ -206,7 +207,7 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
 #pragma GCC pop_options
 #endif
 
-// Let the heap keep some memory, instead of giving every large vector back and faulting it in again.
+// Make the heap retain freed memory: returning every large vector to the system causes page faults at its next use.
 void keep_memory(void) {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 64 << 20);
@@ -215,11 +216,11 @@ void keep_memory(void) {
 #endif
 }
 
-// The sizes of what is passed, by name: a library that was built from other sources is known by them.
+// The sizes of the structures, by which library.py recognises a library that was built from other sources.
 const long size_of_Model = sizeof(Model), size_of_Program = sizeof(Program), size_of_Clients = sizeof(Clients),
            size_of_Draws = sizeof(Draws), size_of_Trouble = sizeof(Trouble);
 
-// 0: any machine, 1: AVX2, 2: AVX-512
+// The widest instruction set of this processor. 0: any, 1: AVX2, 2: AVX-512.
 int level(void) {
 #ifdef WIDE
   __builtin_cpu_init();

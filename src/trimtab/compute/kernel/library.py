@@ -1,4 +1,4 @@
-"""The compiled library: where it lies, whether it fits these sources, and its functions."""
+"""Find and load the compiled library, and check that it was built from these sources."""
 
 import ctypes
 import os
@@ -19,10 +19,10 @@ from trimtab.compute.kernel.program import (
 )
 
 SIMD_LEVELS = ("any", "avx2", "avx512")
-"""The instruction sets; what `level` returns is a place in this list."""
+"""The instruction sets, from narrow to wide; `simd_level` returns an index of this tuple."""
 
 CORES_VARIABLE = "TRIMTAB_CORES"
-"""The environment variable that says how many cores are a process's own."""
+"""The environment variable with the number of cores that a process may use."""
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -39,18 +39,18 @@ _RESULTS = {"outputs": _INT, "numbers_to_draw": _LONG}
 
 @cache
 def _loaded() -> ctypes.CDLL | None:
-    """Load the kernels, if they were built from these sources."""
+    """Return the library, None if there is none."""
     return _found()[0]
 
 
 def why_not() -> str | None:
-    """Return why there is no library of kernels, in a sentence; None if there is one."""
+    """Return why the library cannot be used, as a sentence; None if it can."""
     return _found()[1]
 
 
 @cache
 def _found() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return the library, or why there is none."""
+    """Return the library, or the reason why there is none."""
     reason = "the kernels were not compiled; run `make kernel`, which needs a C compiler."
     for path in sorted(Path(__file__).parent.glob("_kernels*.so")):
         try:
@@ -67,13 +67,16 @@ def _found() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def differences(library: Any) -> str | None:
-    """Return where a library was compiled from other sources than these; None if nowhere."""
+    """Return how a library differs from these sources; None if it does not.
+
+    Structures of another size would make the kernel read beyond their end.
+    """
     for kind in (ModelStruct, ProgramStruct, ClientsStruct, DrawsStruct, TroubleStruct):
         name, here = kind.__name__.removesuffix("Struct"), ctypes.sizeof(kind)
         try:
             there = _LONG.in_dll(library, f"size_of_{name}").value
         except ValueError:
-            return f"it does not tell the size of {name}"
+            return f"it has no size of {name}"
         if there != here:
             return f"{name} has {there} bytes there and {here} here"
     for what, names in (("losses", LOSSES), ("activations", ACTIVATIONS)):
@@ -84,21 +87,21 @@ def differences(library: Any) -> str | None:
 
 
 def _names(library: Any, what: str) -> list[str]:
-    """Return the names of the losses or activations that a library knows."""
+    """Return the names of the losses or activations in a library."""
     words = ctypes.c_char_p.in_dll(library, f"names_of_{what}").value or b""
     return words.decode().lower().split()
 
 
 @cache
 def simd_level() -> int | None:
-    """Return which kernels are used, as a place in `SIMD_LEVELS`; None for no kernel."""
+    """Return the instruction set in use, as an index of `SIMD_LEVELS`; None for no kernel."""
     library = _loaded()
     widest = None if library is None else int(library.level())
     return _chosen(os.environ.get("TRIMTAB_NATIVE", ""), widest)
 
 
 def _chosen(wanted: str, widest: int | None) -> int | None:
-    """Return the level that somebody wants, by default the widest that there is.
+    """Return the level that TRIMTAB_NATIVE names, by default the widest available.
 
     >>> _chosen("", 2), _chosen("avx2", 2), _chosen("0", 2)
     (2, 1, None)
@@ -122,7 +125,10 @@ def _chosen(wanted: str, widest: int | None) -> int | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use; TRIMTAB_CORES says so where several run."""
+    """Return how many cores this process may use.
+
+    TRIMTAB_CORES sets the number where several processes share a machine.
+    """
     own = os.environ.get(CORES_VARIABLE, "")
     if own.isdigit() and int(own) > 0:
         return int(own)
@@ -131,7 +137,7 @@ def cores() -> int:
 
 @cache
 def function(name: str, dtype: torch.dtype, level: int | None) -> Any:
-    """Return a function of the library for a number type; None where there is none."""
+    """Return a function of the library for a dtype and level; None if there is none."""
     library = _loaded()
     if library is None or level is None or dtype not in _SUFFIX:
         return None
@@ -140,7 +146,7 @@ def function(name: str, dtype: torch.dtype, level: int | None) -> Any:
 
 @cache
 def common(name: str) -> Any:
-    """Return a function of the library that computes with whole numbers."""
+    """Return a function of the library that has no dtype."""
     library = _loaded()
     assert library is not None
     return _typed(library, name, name)

@@ -1,8 +1,9 @@
-// The gradient and the outputs of a network of linear layers, each with an activation or none, and a loss.
-// Its parameters are one vector in nn.Sequential's order: each layer's weight (out, in), then its bias.
+// Gradients and outputs of a network of linear layers, each with or without an activation, and a loss.
+// The parameters are one vector in the order of nn.Sequential: the weight (out, in) of each layer, then its bias.
 // Included after products.h and functions.h, once for each number type and vector width.
 
-// Z (n, m) = the activation of A W' + bias, and its slope, unless that is 0. packed is room for many_products.
+// Z (n, m) = activation(A W' + bias); slope, unless it is 0, receives the derivative. packed is a buffer for
+// many_products.
 static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int activation,
                           REAL *Z, REAL *slope, REAL *packed) {
   if (m == 1)
@@ -17,7 +18,7 @@ static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REA
   NAME(activate)(activation, n * m, Z, slope);
 }
 
-// The n samples from `from` on of those in a mini-batch (of all: rows = 0), out of `length`.
+// Set pointers to n samples of a mini-batch, starting at `from`. rows = 0 means all `length` samples in order.
 static int NAME(samples)(const REAL *X, const int64_t *rows, long from, long n, long length, long d,
                          const REAL **pointers, Trouble *trouble) {
   for (long i = 0; i < n; i++) {
@@ -31,8 +32,8 @@ static int NAME(samples)(const REAL *X, const int64_t *rows, long from, long n, 
   return FINE;
 }
 
-// What the layers make of the n samples that w->rows points to; with slopes only for a gradient. The last layer's
-// outputs go to `last`.
+// Compute all layers for the n samples at w->rows; slopes only for a gradient. `last` receives the outputs of the
+// last layer.
 static void NAME(forward_pass)(const Model *model, const REAL *x, const long *start, long n, WORKSPACE *w, REAL *last,
                                int slopes) {
   const long L = model->layers, *sizes = model->sizes;
@@ -44,13 +45,13 @@ static void NAME(forward_pass)(const Model *model, const REAL *x, const long *st
   }
 }
 
-// G = the gradient with respect to what an activation is of; G: with respect to the activation.
+// Multiply G, the gradient with respect to an activation, by the slope: the gradient with respect to its argument.
 static void NAME(through)(const REAL *slope, long n, REAL *G) {
   if (slope) EACH(t, 0, n) G[t] *= slope[t];
 }
 
-// out = the gradient at x of the mean loss over the n given rows of X and y (all of them: rows = 0).
-// Returns FINE, or what is wrong.
+// out = the gradient at x of the mean loss over n rows of X and y (rows = 0: all of them).
+// Returns FINE or the kind of error.
 static int NAME(gradient)(const Model *model, const REAL *x, const REAL *X, const void *y, const int64_t *rows, long n,
                           long length, REAL *out, WORKSPACE *w, Trouble *trouble) {
   if (n < 1) return BAD_ROW;
@@ -117,7 +118,7 @@ static void *NAME(some_outputs)(void *job) {
   return 0;
 }
 
-// out (n, outputs) = what the network says at x of all n rows of X. Returns 0, or 1 if there is no memory.
+// out (n, outputs) = the outputs of the network at x for all n rows of X. Returns 0, or 1 if memory ran out.
 int NAME(outputs)(const Model *model, const REAL *x, const REAL *X, long n, REAL *out, int threads) {
   NAME(Outputs) job = {{(n + 255) / 256, 0, 0}, model, x, X, n, 256, out};
   on_threads(threads, NAME(some_outputs), &job, job.pieces.pieces);

@@ -1,6 +1,6 @@
-// Products of the matrices of a layer: samples with weights, slopes with samples, slopes with weights.
-// Included once for each number type and vector width: REAL, LANES (numbers in a vector) and NAME(f), which gives
-// f their suffix, are defined there.
+// Matrix products of a layer: inputs times weights, gradients times inputs, gradients times weights.
+// Included once for each number type and vector width, which define REAL, LANES (numbers in a vector) and NAME(f),
+// which appends the suffix of the variant to f.
 
 typedef REAL NAME(vec) __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL))));
 
@@ -12,7 +12,7 @@ static inline REAL NAME(sum)(NAME(vec) v) {
   return s;
 }
 
-// A short vector, for what is left of a row.
+// A short vector for the remainder of a row.
 typedef REAL NAME(quad) __attribute__((vector_size(QUAD * sizeof(REAL)), aligned(sizeof(REAL))));
 
 static inline NAME(quad) NAME(load_quad)(const REAL *p) { return *(const NAME(quad) *)p; }
@@ -23,7 +23,7 @@ static inline REAL NAME(sum_quad)(NAME(quad) v) {
   return s;
 }
 
-// z[q][c] = a[q] . w[c] for 4 samples and up to 3 outputs: 12 accumulators fill the registers.
+// z[q][c] = a[q] . w[c] for 4 samples and up to 3 outputs: their 12 accumulators fill the registers.
 static inline void NAME(dots)(const REAL *const *a, const REAL *w, long d, int outputs, REAL z[4][3]) {
   NAME(vec) acc[4][3] = {0};
   const REAL *w0 = w, *w1 = outputs > 1 ? w + d : w, *w2 = outputs > 2 ? w + 2 * d : w;
@@ -47,7 +47,7 @@ static inline void NAME(dots)(const REAL *const *a, const REAL *w, long d, int o
   }
 }
 
-// z (n) = A w, the rows of A given by pointers: a layer of one output.
+// z (n) = A w for a layer of one output; a has pointers to the rows of A.
 static void NAME(one_product)(const REAL *const *a, long n, const REAL *w, long d, REAL *z) {
   for (long r = 0; r < n; r += 4) {
     const REAL *x[4];
@@ -67,12 +67,12 @@ static void NAME(one_product)(const REAL *const *a, long n, const REAL *w, long 
   }
 }
 
-// Z (n, m) = A W', the rows of A given by pointers; W is (m, d). For few samples.
+// Z (n, m) = A W' for few samples; a has pointers to the rows of A, and W is (m, d).
 static void NAME(products)(const REAL *const *a, long n, const REAL *W, long d, long m, REAL *Z) {
-  for (long r = 0; r < n; r += 8) {  // 8 samples stay in the first-level cache
+  for (long r = 0; r < n; r += 8) {  // 8 samples fit the first-level cache
     const REAL *x[8];
     for (int q = 0; q < 8; q++) x[q] = a[r + q < n ? r + q : r];
-    for (int q = 8; q < 16 && r + q < n; q++)  // the next 8 are on their way meanwhile
+    for (int q = 8; q < 16 && r + q < n; q++)  // prefetch the next 8
       for (long t = 0; t < d; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + t);
     for (long c = 0; c < m; c += 3) {
       int outputs = m - c < 3 ? (int)(m - c) : 3;
@@ -86,8 +86,8 @@ static void NAME(products)(const REAL *const *a, long n, const REAL *W, long d, 
   }
 }
 
-// T[q] (vecs * LANES) = x[q] P, or added to it, for up to `rows` samples; P is (depth, PANEL). With rows and vecs
-// known where it is called, the products stay in registers.
+// T[q] (vecs * LANES) = x[q] P for up to `rows` samples, or T[q] += x[q] P if k > 0; P is (depth, PANEL). Callers pass
+// constants for rows and vecs, so that the compiler keeps the accumulators in registers.
 static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const int vecs, const REAL *const *a,
                                                              long count, long k, long depth, const REAL *P, REAL *T) {
   const REAL *x[12];
@@ -103,8 +103,8 @@ static inline __attribute__((always_inline)) void NAME(tile)(const int rows, con
     }
 }
 
-// The same for many samples: PANEL outputs and DEPTH inputs of W at a time, transposed; half a panel where fewer
-// outputs are left. packed holds (m + PANEL) * n + PANEL * DEPTH numbers.
+// Z (n, m) = A W' for many samples. PANEL outputs and DEPTH inputs of W are transposed at a time, half a panel for a
+// small remainder. packed is a buffer of (m + PANEL) * n + PANEL * DEPTH numbers.
 static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, long d, long m, REAL *Z, REAL *packed) {
   const long panels = (m + PANEL - 1) / PANEL;
   REAL *P = packed, *T = packed + PANEL * DEPTH;  // W transposed (DEPTH, PANEL); Z as (panels, n, PANEL)
@@ -117,7 +117,7 @@ static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, lon
         for (long t = 0; t < depth; t++) P[t * PANEL + c] = c < left ? w[t] : 0;
       }
       for (long r = 0; r < n; r += rows) {
-        for (long q = 12; q < 12 + rows && p == 0 && r + q < n; q++)  // samples after the next are on their way
+        for (long q = 12; q < 12 + rows && p == 0 && r + q < n; q++)  // prefetch the samples after the next
           for (long t = 0; t < depth; t += 64 / (long)sizeof(REAL)) __builtin_prefetch(a[r + q] + k + t);
         REAL *to = T + (p * n + r) * PANEL;
         if (vecs == 2)
@@ -132,7 +132,7 @@ static void NAME(many_products)(const REAL *const *a, long n, const REAL *W, lon
       for (long c = 0; c < PANEL && p * PANEL + c < m; c++) Z[i * m + p * PANEL + c] = T[(p * n + i) * PANEL + c];
 }
 
-// dw (d) = g A, or added to it: the same as `weights` for a layer of one output.
+// dw (d) = g A, or dw += g A if `add`: `weights` for a layer of one output.
 static void NAME(one_weight)(const REAL *g, const REAL *const *a, long n, long d, int add, REAL *dw) {
   long k = 0;
   for (; k + 2 * LANES <= d; k += 2 * LANES) {
@@ -156,12 +156,12 @@ static void NAME(one_weight)(const REAL *g, const REAL *const *a, long n, long d
   }
 }
 
-// dW (m, d) = G' A, or added to it. G is (n, m), the rows of A are given by pointers.
-// packed holds n * (m rounded up to 4 + STRETCH) numbers.
+// dW (m, d) = G' A, or dW += G' A if `add`. G is (n, m), and a has pointers to the rows of A.
+// packed is a buffer of n * (m rounded up to a multiple of 4, plus STRETCH) numbers.
 static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, long m, int add, REAL *dW,
                           REAL *packed) {
   const long groups = (m + 3) / 4;
-  REAL *P = packed + groups * 4 * n;  // (n, STRETCH): a stretch of the inputs
+  REAL *P = packed + groups * 4 * n;  // (n, STRETCH): STRETCH columns of A
   for (long g = 0; g < groups; g++)   // G as (groups of 4 outputs, n, 4)
     for (long i = 0; i < n; i++)
       for (int q = 0; q < 4; q++) packed[(g * n + i) * 4 + q] = 4 * g + q < m ? G[i * m + 4 * g + q] : 0;
@@ -198,7 +198,7 @@ static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, l
   }
 }
 
-// dbias (m) = the sums of the columns of G (n, m), or added to it.
+// dbias (m) = the column sums of G (n, m), or dbias += these if `add`.
 static void NAME(biases)(const REAL *G, long n, long m, int add, REAL *dbias) {
   for (long c = 0; c < m; c++) {
     REAL s = add ? dbias[c] : 0;
@@ -207,7 +207,7 @@ static void NAME(biases)(const REAL *G, long n, long m, int add, REAL *dbias) {
   }
 }
 
-// H (n, d) = G W, zero where the layer's input A (n, d) is not positive, if a ReLU made it.
+// H (n, d) = G W. If `relu`, H is zero where A (n, d), the output of that ReLU, is not positive.
 static void NAME(backward)(const REAL *G, const REAL *W, const REAL *A, long n, long d, long m, int relu, REAL *H) {
   for (long r = 0; r < n; r += 4) {
     const REAL *g[4];

@@ -1,7 +1,7 @@
-// Programs: linear combinations of vectors, and gradients at them, run for one client after the other.
+// Programs: linear combinations of vectors, and gradients at them, for one client after the other.
 // Included after network.h, once for each number type and vector width.
 
-// out = the sum over m of a[j] v[j], numbers from k on, `width` of them. Only v[0] may be out itself.
+// out[k : k + width] = the sum over j < m of a[j] v[j]. Only v[0] may be out itself.
 static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, long k, long width, REAL *out) {
   const REAL *p = v[0];
   REAL first = (REAL)a[0];
@@ -23,7 +23,7 @@ static inline void NAME(stretch)(const double *a, const REAL *const *v, long m, 
   }
 }
 
-#define LONG_PART (64 * PART)  // of one thread
+#define LONG_PART (64 * PART)  // numbers that a thread takes at a time
 
 static void NAME(combine)(const double *a, const REAL *const *v, long m, long d, REAL *out) {
   for (long k = 0; k < d; k += PART) NAME(stretch)(a, v, m, k, d - k < PART ? d - k : PART, out);
@@ -47,15 +47,15 @@ static void *NAME(some_stretches)(void *job) {
   return 0;
 }
 
-// The same on several threads; which thread adds what changes no bit.
+// `combine` on several threads; the bits do not depend on their number.
 void NAME(combination)(const double *a, const REAL *const *v, long m, long d, REAL *out, int threads) {
   NAME(Sum) job = {.a = a, .v = v, .m = m, .d = d, .out = out};
   job.parts.pieces = (d + LONG_PART - 1) / LONG_PART;
   on_threads(threads, NAME(some_stretches), &job, job.parts.pieces);
 }
 
-// The outputs of client i, part by part, so that what they are made of comes into the cache once.
-// `sums` (outputs, d) gets weight times output, added to what is there unless the client is the first.
+// Compute the outputs of client i part by part, so that each part of the registers enters the cache once.
+// sums (outputs, d) = weight * output for the first client of a block; for the others this is added.
 static void NAME(results)(const Program *program, const Clients *clients, long d, long i, int first, REAL *const *place,
                           REAL *sums, double *squares, REAL *scratch) {
   void *const *kept = clients->outputs + i * program->outputs;
@@ -82,7 +82,7 @@ static void NAME(results)(const Program *program, const Clients *clients, long d
   }
 }
 
-// Run a program for the clients of one block. Returns FINE, or what is wrong.
+// Run a program for the clients of one block. Returns FINE or the kind of error.
 static int NAME(run_block)(const Model *model, const Program *program, const Clients *clients, long d, long from,
                            long to, REAL *sums, double *squares, WORKSPACE *w, Trouble *trouble) {
   const long inputs = program->inputs, registers = program->registers;
@@ -114,14 +114,14 @@ static int NAME(run_block)(const Model *model, const Program *program, const Cli
   return FINE;
 }
 
-// A run goes through its blocks in turns: as many as there are slots for their sums run at a time, and are added to
-// slot 0 in their order, which keeps the total of those before. So the number of slots changes no bit.
+// A run processes as many blocks at a time as there are slots for their sums. Slot 0 keeps the total so far, and the
+// sums of the blocks are added to it in order, so the bits do not depend on the number of slots.
 typedef struct {
   Pieces blocks, parts;
   const Model *model;
   const Program *program;
   const Clients *clients;
-  long d, most;       // most samples in a batch
+  long d, most;       // most: samples of the largest batch
   WORKSPACE *spaces;  // one for each thread
   long taken;         // how many of them have an owner in this turn
   long before, slot;  // how many blocks ran in earlier turns, and the slot of the first one of this turn
@@ -156,21 +156,21 @@ static void *NAME(some_sums)(void *job) {
   return 0;
 }
 
-// Run a program for all clients, block by block, on several threads; which thread runs what changes no bit.
-// sums is (slots, outputs, d), and its first slot gets the total; squares is (clients, outputs): |output|^2.
-// Both may be 0. What is wrong goes to `trouble`; then nothing that was written means anything.
+// Run a program for all clients, block by block, on several threads; the bits do not depend on their number.
+// sums is (slots, outputs, d), and slot 0 receives the total; squares is (clients, outputs): |output|^2.
+// Both may be 0. `trouble` receives an error, after which all results are invalid.
 void NAME(run)(const Model *model, const Program *program, const Clients *clients, long d, REAL *sums, double *squares,
                int threads, Trouble *trouble) {
   NAME(Run) job = {.model = model, .program = program, .clients = clients, .d = d, .trouble = trouble};
   const long blocks = (clients->count + clients->block - 1) / clients->block, slots = clients->slots;
   *trouble = (Trouble){.what = is_program(program, clients->batches) ? FINE : BAD_CODE};
-  if (slots < 1 || (slots < 2 && blocks > 1)) trouble->what = NO_MEMORY;  // no turn would come to an end
+  if (slots < 1 || (slots < 2 && blocks > 1)) trouble->what = NO_MEMORY;  // the loop below would not end
   if (trouble->what) return;
   job.sums = sums, job.squares = squares;
   for (long j = 0; j < clients->count * clients->batches; j++)
     if (clients->sizes[j] > job.most) job.most = clients->sizes[j];
-  // The memory of all threads is taken by this one: what a thread takes for itself lies in a part of the heap that
-  // stays large when it ends, and threads are new in every call.
+  // This thread allocates the memory of all threads: memory that a thread allocates is in its own arena of the heap,
+  // which remains large after the thread ends, and every call starts new threads.
   const int wanted = threads_for(threads, blocks);
   job.spaces = calloc(wanted, sizeof(WORKSPACE));
   if (!job.spaces) trouble->what = NO_MEMORY;

@@ -1,4 +1,4 @@
-"""What a kernel runs: a network's layers, a program, and both as the C code reads them."""
+"""Networks and programs for the kernels, and the structures of the C code."""
 
 import ctypes
 from array import array
@@ -19,51 +19,51 @@ LOSSES = (
     "huber_loss",
     "smooth_l1_loss",
 )
-"""The losses that kernels know, by the names of PyTorch's functions, in the order of kernels.c."""
+"""The losses of the kernels, by the names of PyTorch's functions, in the order of kernels.c."""
 
 ACTIVATIONS = ("none", "relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh")
-"""The activations that kernels know, in the order of kernels.c."""
+"""The activations of the kernels, in the order of kernels.c."""
 
 Terms = Sequence[tuple[float, Tensor]]
-"""Numbers times tensors of one shape, to be added up."""
+"""A sum of factors times tensors of one shape."""
 
 Batch = tuple[Tensor, Tensor, Tensor | None]
-"""X, y, and which rows of them (None: all)."""
+"""X, y and the rows of a mini-batch (None: all)."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """A network: the sizes of its input and of each layer's output, what layers have, its loss."""
+    """A network of linear layers and its loss."""
 
-    sizes: tuple[int, ...]
-    biased: tuple[bool, ...]
-    activations: tuple[str, ...]  # what follows each layer, one of ACTIVATIONS
+    sizes: tuple[int, ...]  # of the input and of each layer's output
+    biased: tuple[bool, ...]  # by layer
+    activations: tuple[str, ...]  # by layer, each one of ACTIVATIONS
     loss: str = "cross_entropy"  # one of LOSSES
     delta: float = 1.0  # where a Huber or smooth L1 loss becomes linear
-    flattens: bool = False  # whether samples may have any shape of sizes[0] numbers
+    flattens: bool = False  # whether samples may have any shape with sizes[0] elements
     single: bool = False  # whether outputs and targets have shape (n,) instead of (n, 1)
 
     def __hash__(self) -> int:
-        """Return that of the sizes alone: it is asked for several times in every round."""
+        """Return the hash of the sizes only: every round computes it several times."""
         return hash(self.sizes)
 
     def output_shape(self, n: int) -> tuple[int, ...]:
-        """Return the shape of what it says of n samples."""
+        """Return the shape of the outputs for n samples."""
         return (n,) if self.single else (n, self.sizes[-1])
 
     @cached_property
     def d(self) -> int:
-        """How many parameters it has."""
+        """The number of parameters."""
         pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
         return sum((inside + biased) * outside for inside, outside, biased in pairs)
 
     def takes(self, X: Tensor) -> bool:
-        """Tell whether these are samples of the right shape."""
+        """Return whether these are samples of the right shape."""
         shape = X.shape[1:]
         return shape == (self.sizes[0],) or (self.flattens and shape.numel() == self.sizes[0])
 
     def check(self, x: Tensor) -> None:
-        """Refuse a point of another length: a kernel would read beyond it."""
+        """Raise ValueError if x has another length: a kernel would read beyond it."""
         if x.shape != (self.d,):
             raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
 
@@ -72,8 +72,10 @@ class Layers:
 class EncodedProgram:
     """A program on numbered values: its inputs, then registers.
 
-    steps: (dest, [(number, value), ...]) for a combination, whose first term alone may be dest
-    itself, and (dest, point, batch) for a gradient. outputs: the combinations it returns.
+    inputs, registers: their numbers; values are numbered in this order.
+    steps: (dest, [(factor, value), ...]) for a combination, of which only the first term may be
+        dest itself, and (dest, point, batch) for a gradient.
+    outputs: the combinations that the program returns.
     """
 
     inputs: int
@@ -83,19 +85,19 @@ class EncodedProgram:
 
     @cached_property
     def batches(self) -> list[int]:
-        """The mini-batches of its gradients, in their order."""
+        """The mini-batches of the gradients, in order."""
         return [step[2] for step in self.steps if len(step) == 3]
 
     @cached_property
     def program(self) -> "ProgramStruct":
-        """This as the kernels read it, at addresses that live as long."""
+        """The structure for the kernels; its addresses are valid as long as this object."""
         steps, numbers, ends = self._encoded
         places = steps.buffer_info()[0], numbers.buffer_info()[0]
         return ProgramStruct(self.inputs, self.registers, len(self.outputs), *ends, *places)
 
     @cached_property
     def _encoded(self) -> "tuple[array[int], array[float], tuple[int, int, int, int]]":
-        """Steps and outputs as the kernels read them, and how long both are: steps, then all."""
+        """Code and factors as arrays, and their lengths without and with the outputs."""
         steps: list[int] = []
         numbers: list[float] = []
         for step in self.steps:
@@ -113,7 +115,7 @@ class EncodedProgram:
 
 
 class ModelStruct(ctypes.Structure):
-    """A network: `Layers` as the C code reads them."""
+    """The C structure of `Layers`."""
 
     _fields_ = (
         ("layers", _LONG),
@@ -127,7 +129,7 @@ class ModelStruct(ctypes.Structure):
 
 
 class ProgramStruct(ctypes.Structure):
-    """A program: `EncodedProgram` as the C code reads it."""
+    """The C structure of an `EncodedProgram`."""
 
     _fields_ = (
         ("inputs", _LONG),
@@ -143,7 +145,7 @@ class ProgramStruct(ctypes.Structure):
 
 
 class ClientsStruct(ctypes.Structure):
-    """The data of several clients, their mini-batches, and their vectors."""
+    """The C structure of several clients: data, mini-batches and vectors."""
 
     _fields_ = (
         ("count", _LONG),
@@ -162,7 +164,7 @@ class ClientsStruct(ctypes.Structure):
 
 
 class DrawsStruct(ctypes.Structure):
-    """Which mini-batches of which clients are drawn, and by what seed."""
+    """The C structure of a `BatchPlan` with the seed of a round."""
 
     _fields_ = (
         ("seed", ctypes.c_uint64),
@@ -179,13 +181,13 @@ class DrawsStruct(ctypes.Structure):
 
 
 class TroubleStruct(ctypes.Structure):
-    """What a kernel found wrong, and where."""
+    """The C structure of an error: its kind and where it was found."""
 
     _fields_ = (("what", _LONG), ("client", _LONG), ("sample", _LONG), ("value", _LONG))
 
 
 def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[ModelStruct, Any]:
-    """Return a model for the kernels, and the arrays it points to, which must live as long."""
+    """Return a network for the kernels, and the arrays it points to, which must be kept alive."""
     activations = map(ACTIVATIONS.index, layers.activations)
     arrays = (int64_array(layers.sizes), array("i", layers.biased), array("i", activations))
     places = (part.buffer_info()[0] for part in arrays)
@@ -194,10 +196,10 @@ def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[ModelStruct, Any]:
 
 
 def int64_array(numbers: Iterable[int]) -> "array[int]":
-    """Return whole numbers as the kernels read them."""
+    """Return integers as an array of C longs."""
     return array("l", numbers)
 
 
 def addresses(tensors: Sequence[Tensor | None]) -> "array[int]":
-    """Return where tensors lie in memory; 0 for None."""
+    """Return the addresses of tensors; 0 for None."""
     return array("Q", [0 if tensor is None else tensor.data_ptr() for tensor in tensors])

@@ -1,4 +1,4 @@
-"""The samples of clients as kernels read them: checked once, then known by their addresses."""
+"""Samples of clients for the kernels: checked once, then passed as addresses; and errors."""
 
 from array import array
 from collections import OrderedDict
@@ -18,7 +18,9 @@ _NO_MEMORY, _BAD_LABEL, _BAD_ROW, _BAD_CODE = 1, 2, 3, 4  # as the enumeration i
 class Samples:
     """Inputs and targets that a kernel can read.
 
-    They are kept from round to round, while `is_unchanged` says that the tensors are the same.
+    They are used in all rounds while `is_unchanged` holds.
+
+    position: of the client in a call, for errors.
     """
 
     __slots__ = ("X_at", "_alive", "_kind", "n", "y_at")
@@ -40,10 +42,10 @@ class Samples:
             )
         self.X_at, self.y_at, self.n = X.data_ptr(), y.data_ptr(), n
         self._kind = X.shape, X.dtype, y.shape, y.dtype
-        self._alive = X.detach(), y.detach()  # so that nothing else comes to lie there
+        self._alive = X.detach(), y.detach()  # keeps the memory at these addresses
 
     def is_unchanged(self, X: Tensor, y: Tensor) -> bool:
-        """Tell whether these tensors lie where they lay, and are what they were but for values."""
+        """Return whether tensors have the same addresses, shapes and dtypes; values may differ."""
         return (
             X.data_ptr() == self.X_at
             and y.data_ptr() == self.y_at
@@ -54,7 +56,7 @@ class Samples:
 
 
 class ClientSamples:
-    """The samples of some clients together: what a kernel reads, and how it cuts them."""
+    """The samples of several clients, and their plans of mini-batches."""
 
     def __init__(self, samples: Sequence[Samples]) -> None:
         self.lengths = [each.n for each in samples]
@@ -66,18 +68,20 @@ class ClientSamples:
         self.addresses = [
             column.buffer_info()[0] for column in self._arrays
         ]  # of X, y and the lengths
-        self.plans = dict[Any, Any]()  # into mini-batches, kept for the rounds to come
-        self._samples = samples  # so that nothing else comes to lie there
+        self.plans = dict[Any, Any]()  # BatchPlans by their settings, for later rounds
+        self._samples = samples  # keeps the memory at these addresses
 
     def __len__(self) -> int:
         return len(self.lengths)
 
 
 class SampleCache:
-    """The samples of the last cohorts, for those whose clients stay in memory.
+    """The samples of the last cohorts, for problems whose clients stay in memory.
 
-    A cohort that comes again is looked at as a whole: a tensor that was replaced lies elsewhere,
-    and one that was changed in its position has another version.
+    All tensors of a cohort are compared when it is used again: a tensor that was replaced has
+    another address, and one that was changed in place has another version.
+
+    max_cohorts: how many are cached; each holds addresses and no copies of data, so 16 are cheap.
     """
 
     def __init__(self, max_cohorts: int = 16) -> None:
@@ -88,7 +92,7 @@ class SampleCache:
         self._lock = Lock()  # Several simulations may share a problem.
 
     def get(self, what: Any) -> ClientSamples | None:
-        """Return the samples of a cohort; None if they are not known, or not what they were."""
+        """Return the samples of a cohort; None if they are unknown or have changed."""
         with self._lock:
             found = self._entries.get(what)
             if found is None:
@@ -101,8 +105,8 @@ class SampleCache:
             return samples
 
     def keep(self, what: Any, tensors: list[Tensor], samples: ClientSamples) -> None:
-        """Keep the samples of a cohort, of which these are the tensors."""
-        if any(tensor.is_inference() for tensor in tensors):  # These have no version.
+        """Add the samples of a cohort, whose data are in these tensors."""
+        if any(tensor.is_inference() for tensor in tensors):  # They have no version to compare.
             return
         with self._lock:
             self._entries[what] = tensors, _tensor_versions(tensors), samples
@@ -114,32 +118,32 @@ _version = attrgetter("_version")
 
 
 def _tensor_versions(tensors: list[Tensor]) -> list[int]:
-    """Return what changes if a tensor does: where it lies, how large it is, its version."""
+    """Return addresses, sizes and versions: one of them differs if a tensor has changed."""
     places, sizes = map(Tensor.data_ptr, tensors), map(Tensor.numel, tensors)
     return [*places, *sizes, *map(_version, tensors)]
 
 
-# -- what kernels refuse before they run, since they would read beyond, and what they found wrong
+# -- errors, and checks before a call: a kernel would read or write beyond the end
 
 
 class BadDataError(ValueError):
-    """A client's data are not, or no longer, what a kernel can use."""
+    """A kernel cannot use the data of a client, possibly because they were changed."""
 
     def __init__(self, position: int, what: str, who: str = "a client") -> None:
         super().__init__(f"{who} has {what}; make a new problem of data that were changed.")
         self.position, self.what = position, what
 
     def at_position(self, position: int) -> "BadDataError":
-        """Return the same error of another client among those of a call."""
+        """Return the error for a client at another position of the call."""
         return BadDataError(position, self.what)
 
     def for_client(self, client: int) -> "BadDataError":
-        """Return the same error with the client's number."""
+        """Return the error with the number of the client."""
         return BadDataError(self.position, self.what, f"client {client}")
 
 
 def raise_kernel_error(error: TroubleStruct, layers: Layers, lengths: Sequence[int]) -> None:
-    """Raise what a kernel complains of; `lengths`: how many samples clients have."""
+    """Raise the error that a kernel reported; lengths: the numbers of samples of the clients."""
     if error.what == _NO_MEMORY:
         raise MemoryError("there is no memory left for the clients' vectors.")
     if error.what == _BAD_CODE:
@@ -153,12 +157,12 @@ def raise_kernel_error(error: TroubleStruct, layers: Layers, lengths: Sequence[i
 
 
 def readable(vector: Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether a kernel can read a vector as it lies in memory."""
+    """Return whether a kernel can read a vector from its memory."""
     return vector.dtype == dtype and vector.is_contiguous() and vector.is_cpu
 
 
 def wrong_vector_count(rows: int, columns: int) -> ValueError:
-    """Return the error that refuses more vectors, or fewer, than a program has."""
+    """Return the error for more or fewer vectors than a program has."""
     return ValueError(f"a kernel takes {columns} vectors for each of {rows} clients.")
 
 
@@ -169,10 +173,11 @@ def check_vectors(
     rows: int,
     columns: int,
 ) -> None:
-    """Refuse vectors that a kernel would read or write beyond; those of several rows once."""
+    """Raise ValueError for vectors of the wrong number, length, dtype or device."""
     if len(vectors) != rows or any(len(row) != columns for row in vectors):
         raise wrong_vector_count(rows, columns)
     shape = (layers.d,)
+    # Clients share the vectors of the broadcast, so each is checked once.
     for vector in {id(vector): vector for row in vectors for vector in row}.values():
         if vector is None:
             continue
@@ -186,7 +191,7 @@ def check_vectors(
 
 
 def check_rows(lengths: Sequence[int], rows: Sequence[Sequence[Tensor | None]]) -> None:
-    """Refuse mini-batches that are no indices, or as many as others have."""
+    """Raise BadDataError unless all clients have equally many mini-batches of indices."""
     for position, (length, row) in enumerate(zip(lengths, rows, strict=True)):
         if len(row) != len(rows[0]):
             raise BadDataError(position, f"{len(row)} mini-batches, others {len(rows[0])}")

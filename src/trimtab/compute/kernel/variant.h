@@ -1,4 +1,4 @@
-// One variant of the kernels: REAL, EXP and the like, LANES and NAME are defined by who includes it.
+// One variant of the kernels. The including file defines REAL, EXP and the like, LANES and NAME.
 #include "workspace.h"
 #include "products.h"
 #include "functions.h"

@@ -1,5 +1,5 @@
-// The memory of one thread, and the only place that says how large each part of it is. Each part is an allocation
-// of its own, so that a sanitiser sees where it ends. Included once for each number type and vector width.
+// The memory of one thread; the sizes of all buffers are defined here only. Each buffer is a separate allocation, so
+// that a sanitiser finds accesses beyond its end. Included once for each number type and vector width.
 
 #define QUAD (LANES < 4 ? LANES : 4)
 #define STRETCH (3 * LANES)
@@ -9,18 +9,18 @@
 #define PART 2048L  // numbers of a vector
 
 typedef struct {
-  long tile;           // how many samples at a time
-  REAL **output;       // (layers): what each layer makes of them, (tile, outputs)
-  REAL **slope;        // (layers): derivatives of its activation, like output; 0 where output tells them
+  long tile;           // samples at a time
+  REAL **output;       // (layers): outputs of each layer, (tile, outputs)
+  REAL **slope;        // (layers): derivatives of the activations, like output; 0 if output determines them
   REAL *targets;       // (tile, outputs)
-  REAL *back[2];       // (tile, widest hidden layer): gradients with respect to what layers get, in turn
-  REAL *packed;        // room for many_products and for weights
-  const REAL **rows;   // (tile): where what a layer gets lies, row by row
-  REAL **registers;    // (registers): of a program, (d)
-  REAL *part;          // (PART): of an output of a program
+  REAL *back[2];       // (tile, widest hidden layer): gradients with respect to layers' inputs, alternating
+  REAL *packed;        // buffer of many_products and weights
+  const REAL **rows;   // (tile): pointers to the rows of a layer's input
+  REAL **registers;    // (registers): vectors of a program, (d)
+  REAL *part;          // (PART): part of an output of a program
   void **allocations;  // all of the above
   long count;
-  int failed;  // whether there was no memory for one of them
+  int failed;  // whether an allocation failed
 } NAME(Workspace);
 #define WORKSPACE NAME(Workspace)
 
@@ -33,13 +33,13 @@ static void *NAME(allocated)(WORKSPACE *w, size_t bytes) {
 
 static REAL *NAME(numbers)(WORKSPACE *w, long count) { return NAME(allocated)(w, count * sizeof(REAL)); }
 
-// How many numbers many_products and weights need to pack a layer of m outputs for n samples.
+// The size of `packed` for n samples and a layer of m outputs.
 static long NAME(packing)(long n, long m) {
   const long panels = (m + PANEL - 1) / PANEL, groups = (m + 3) / 4;
   return MAX(PANEL * (DEPTH + n * panels), n * (4 * groups + STRETCH));
 }
 
-// Room for n samples at a time, and for the registers of a program on vectors of length d.
+// Allocate the memory for n samples at a time and the registers of a program on vectors of length d.
 static WORKSPACE NAME(workspace)(const Model *model, long n, long registers, long d) {
   WORKSPACE w = {.tile = n < TILE ? n : TILE};
   const long tile = w.tile, layers = model->layers;
