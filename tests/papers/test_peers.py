@@ -227,8 +227,8 @@ def test_peers_are_told_the_model_and_the_data_of_the_workload(peers, name, tmp_
     assert work.epochs == (None if len(steps) > 1 or name == "W8" else work.K // min(steps))
 
 
-def test_a_module_that_nobody_can_be_told_is_refused(peers, refused):
-    with refused("Wrapped cannot be told to peers"):
+def test_a_module_that_cannot_be_described_to_peers_is_refused(peers, refused):
+    with refused("Wrapped cannot be described to peers"):
         list(peers.described(WORKLOADS["any"].module()))
 
 

@@ -147,6 +147,7 @@ def test_members_that_subclasses_compute_or_assign_may_be_either():
             self.N, self.metric, self.groups = 3, LOSS, ["a", "b", "a"]
             self.x_star, self.has_test, self.weighing = X, False, "own"
             self.validate = lambda x: {"loss": 1.0}
+            self.steps = {}  # This is a name that a user's class may have taken before.
 
     class Computed(SixOfOurs):
         x_star = property(lambda self: X)

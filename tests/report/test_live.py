@@ -18,6 +18,7 @@ from trimtab.cli import main
 from trimtab.cli.output import LivePage, command_again
 from trimtab.cli.progress import Board, StudyProgress, watch
 from trimtab.core.task import Progress, Task
+from trimtab.problems.metrics import ACCURACY
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.sources import source_of
 from trimtab.studies.comparison import read_comparison
@@ -251,7 +252,7 @@ class Rounds:
     """Rounds of a run as a study tells them, and the clock that they go by."""
 
     def __init__(self, folder, **about):
-        goal = {"metric": "accuracy", "range": {"name": "accuracy", "higher": True}, "target": 0.9}
+        goal = Goal(ACCURACY, 0.9).to_json()
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"goal": goal, **about}))
         self.now = 0.0

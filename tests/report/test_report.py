@@ -229,40 +229,6 @@ def test_long_work_shows_a_line_in_a_notebook_alone(monkeypatch, there):
 # -- what older folders have
 
 
-def test_a_folder_without_clients_and_search_shows_what_it_has(folder, tmp_path):
-    def older(content):
-        outcome = content["outcome"]
-        del outcome["population"]
-        for entry in outcome["entries"]:
-            del entry["searched"], entry["per_client"]["values"]
-
-    source = read_source(copied(folder, tmp_path / "older", older))
-    text = write_pages([source], tmp_path / "page.html").read_text()
-    assert "<h2>Clients</h2>" not in text
-    assert "Who gains" not in text
-    for title in ("Curves", "Table", "Search", "How each client is served", "Settings"):
-        assert f"<h2>{title}</h2>" in text
-
-
-def test_a_folder_of_the_first_version_shows_what_it_has(folder, tmp_path):
-    kept = ("name", "label", "settings", "rounds", "bytes", "seconds", "best", "tried", "curve")
-    line = ("r", "bytes_down", "bytes_up", "seconds", "drift", "accuracy")
-
-    def first(content):
-        outcome = content["outcome"]
-        content["outcome"] = {n: outcome[n] for n in ("metric", "target", "advice")}
-        content["outcome"]["entries"] = [
-            {n: e[n] for n in kept} | {"curve": [{n: c[n] for n in line} for c in e["curve"]]}
-            for e in outcome["entries"]
-        ]
-
-    source = read_source(copied(folder, tmp_path / "first", first))
-    text = write_pages([source], tmp_path / "page.html").read_text()
-    assert set(data_of(text)["series"][0]["x"]) == {"rounds", "bytes", "seconds"}
-    assert '<option value="bytes">' in text
-    assert '<option value="work">' not in text
-
-
 def test_an_algorithm_has_the_colour_of_the_registry_whatever_a_record_says(folder, tmp_path):
     def pink(content):
         content["outcome"]["entries"][0]["colour"] = "#ff00ff"

@@ -142,7 +142,7 @@ def classifier(**settings):
 
 def test_rows_that_are_all_right_do_not_show_that_the_next_would_be():
     problem = classifier(clients=list(clients(labels=1))).split(0.5, 0)
-    x, n = problem.x0(), len(problem._unseen.validation)
+    x, n = problem.x0(), len(problem._evaluation_data.validation)
     assert problem.validate(x)["accuracy"] == 1.0
     assert problem.validation_error(x, "accuracy") == pytest.approx(1 / (n + 2))
 

@@ -44,7 +44,7 @@ def trained(problem):
 def test_the_error_of_an_accuracy_is_that_of_a_share():
     problem = classifier(n=500).split(0.8, 0)
     x = trained(problem)
-    p, n = problem.validate(x)["accuracy"], len(problem._unseen.validation)
+    p, n = problem.validate(x)["accuracy"], len(problem._evaluation_data.validation)
     error = problem.validation_error(x, "accuracy")
     assert error == pytest.approx((p * (1 - p) / n) ** 0.5, rel=0.5)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tests.helpers.command import trimtab
 from trimtab import Epochs, FedAvg, Sgd, Supervised, simulate
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem
 from trimtab.studies.goal import goal_of
 from trimtab.studies.record import RoundLine
@@ -355,7 +356,7 @@ def test_a_metric_cannot_be_called_so(name, refused):
     problem = Scripted(1)
     problem.evaluate = lambda x: {"loss": 1.0, name: 2.0}
     with refused(repr(name), "another name"):
-        goal_of(problem, None)
+        goal_of(as_problem(problem), None)
 
 
 # -- settings and resuming

@@ -37,7 +37,7 @@ _PLAIN = (
 _KNOWN = {"torch", "numpy", "trimtab"}
 # Classes that moved keep the module and name that the fingerprints of saved runs have for them.
 _SAVED_AS = {
-    ("trimtab.problems.catalogue", "_Block"): ("trimtab.problems.catalogue", "_Block"),
+    ("trimtab.problems.catalogue", "_Block"): ("trimtab.problems.models", "_Block"),
     ("trimtab.problems.supervised.hugging_face", "SplitBatches"): (
         "trimtab.problems.supervised.hugging_face",
         "Collated",

@@ -6,9 +6,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,19 @@ from trimtab.errors import BadArgument
 from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metrics import ACCURACY, LOSS, READY, Metric, known_as, ready
 from trimtab.problems.origin import derived
+
+if TYPE_CHECKING:
+    from builtins import property as _default
+else:
+
+    class _default:  # noqa: N801
+        """A property that subclasses may also replace by a method or by an attribute."""
+
+        def __init__(self, get):
+            self.get, self.__doc__ = get, get.__doc__
+
+        def __get__(self, problem, cls=None):
+            return self if problem is None else self.get(problem)
 
 
 class OnePass(Protocol):
@@ -36,8 +49,7 @@ class Problem(ABC):
     Subclasses set `N`, `d` and `weights` and define `x0`, `oracle` and `evaluate`, which only a
     simulation can do without. Every other member has a default: override it for speed, or where a
     closed form exists. A member that is None by default is optional: None means that the problem
-    cannot do it. Members are read when they are needed, so a property may be costly. Values whose
-    default is a cached_property may be properties or attributes in subclasses.
+    cannot do it. Members are read when they are needed, so a property may be costly.
     """
 
     N: int
@@ -72,7 +84,7 @@ class Problem(ABC):
     symmetric: bool = True
     """False if oracles are not gradients of functions, as in linear systems and TD learning."""
 
-    @cached_property
+    @_default
     def x_star(self) -> Vector | None:
         """The minimum of f, if it is known."""
         return None
@@ -122,17 +134,17 @@ class Problem(ABC):
         rows = V.reshape(-1, self.d)
         return torch.stack([_central_difference(self, i, x, v) for v in rows]).view(V.shape)
 
-    @property
+    @_default
     def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
         """(clients, x, V) -> the same for several clients, (s, m, d), if that is faster."""
         return None
 
-    @property
+    @_default
     def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
         """(i, x) -> the (d, d) Hessian of f_i, if that is cheaper than d products."""
         return None
 
-    @property
+    @_default
     def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
         """(i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V."""
         return None
@@ -142,12 +154,12 @@ class Problem(ABC):
     threads: bool = False
     """True if oracles of several clients may be called at once, and gain by it."""
 
-    @property
+    @_default
     def chunk_oracle(self) -> Callable[[Sequence[int], int, int], Gradient] | None:
         """(clients, seed, r) -> the oracle of several clients, for y of shape (d,) or (s, d)."""
         return None
 
-    @property
+    @_default
     def kernel(self) -> Any:
         """What `play` needs to run tapes in this round; None if it cannot."""
         return None
@@ -156,12 +168,12 @@ class Problem(ABC):
         """Run a tape for several clients; called only where `kernel`, its layers, is not None."""
         raise NotImplementedError
 
-    @property
+    @_default
     def why_no_kernel(self) -> Callable[[], str] | None:
         """() -> why there is no `kernel`."""
         return None
 
-    @property
+    @_default
     def why_not_vectorised(self) -> Callable[[], str] | None:
         """() -> why `chunk_oracle` is not faster than one client after the other; "" if it is."""
         return None
@@ -175,22 +187,22 @@ class Problem(ABC):
     columns: Any = None
     """How the columns of a table became inputs and targets; `str` describes it."""
 
-    @property
+    @_default
     def samples(self) -> Callable[[int], tuple[int, int]] | None:
         """i -> the n_i of client i, and the b_i of its mini-batches."""
         return None
 
-    @property
+    @_default
     def steps(self) -> Callable[[float], int] | None:
         """epochs -> K."""
         return None
 
-    @property
+    @_default
     def steps_in_a_pass(self) -> Callable[[int], int] | None:
         """i -> the number of mini-batches in one pass over the data of client i."""
         return None
 
-    @cached_property
+    @_default
     def weighing(self) -> str | None:
         """Where the weights come from: "uniform", "samples" or "own"."""
         return None
@@ -210,27 +222,27 @@ class Problem(ABC):
     metrics: Mapping[str, Any] = MappingProxyType({})
     """Functions of outputs and targets, by name."""
 
-    @property
+    @_default
     def with_metric(self) -> Callable[[str], "Problem"] | None:
         """The name of a ready metric -> this problem, which measures it too."""
         return None
 
-    @property
+    @_default
     def has_own_test(self) -> Callable[[int], bool] | None:
         """i -> whether client i is evaluated on test data of its own."""
         return None
 
-    @cached_property
+    @_default
     def has_test(self) -> bool:
         """Whether `evaluate` uses data that no client trains on."""
         return True
 
-    @property
+    @_default
     def split(self) -> Callable[[float, int], "Problem"] | None:
         """(fraction, seed) -> this problem with some rows of each client held out."""
         return None
 
-    @cached_property
+    @_default
     def has_validation(self) -> bool:
         """Whether `validate` may be called."""
         return self._overrides("validate")
@@ -239,7 +251,7 @@ class Problem(ABC):
         """Return metrics on the validation data; called only if `has_validation`."""
         raise NotImplementedError
 
-    @property
+    @_default
     def validation_error(self) -> Callable[[Vector, str], float | None] | None:
         """(x, name) -> the standard error of a metric of `validate`; None: too few rows."""
         return None
@@ -250,12 +262,12 @@ class Problem(ABC):
         """Return x as the tensors of a model file, such as a module's state_dict."""
         return {"x": x.clone()}
 
-    @property
+    @_default
     def flatten(self) -> Callable[[dict[str, Tensor]], Vector] | None:
         """The inverse of `unflatten`."""
         return None if self._overrides("unflatten") else lambda tensors: tensors["x"]
 
-    @property
+    @_default
     def fingerprint(self) -> str:
         """A line that tells problems apart in saved runs."""
         return f"{type(self).__name__} N={self.N} d={self.d}"
