@@ -210,3 +210,11 @@ def test_a_log_that_cannot_be_written_says_what_to_do():
     with pytest.raises(OSError, match=r"cannot take more of the log of rounds \(No space .*TMPDIR"):
         log.append(LoggedRound(1, (SentExchange(b"abc", [0]),), [0]))
     assert len(log) == 0
+
+
+def test_a_truncated_log_is_an_error_and_not_a_wrong_round():
+    log = RoundLog()
+    log.append(LoggedRound(1, (SentExchange(b"abc", [0]),), [0]))
+    log._file.truncate(1)
+    with pytest.raises(OSError, match=r"temporary file of the log in .* was truncated; resume"):
+        list(log.since(0, lambda i: True))

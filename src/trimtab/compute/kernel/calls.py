@@ -38,10 +38,10 @@ from trimtab.compute.kernel.samples import (
 )
 from trimtab.core.threads import one_thread
 
-# The same for a combination, which is limited by memory: 2^20 elements are 4 MiB in float32.
-_LONG_VECTOR = 1 << 20
 # Threads start in each call. They pay off from about 100 us of work on, 500,000 multiplications.
 _MIN_THREADED_WORK = 500_000
+# They pay off for a combination of vectors with this many elements, 4 MiB in float32.
+_LONG_VECTOR = 1 << 20
 # Limit of the buffer for sums of blocks, 64 MiB; one slot per thread is always allowed.
 _MAX_SUM_BYTES = 1 << 26
 # Cost in outputs: a layer of 2 to 15 outputs fills one vector register, so it takes as long as one
