@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from trimtab import Columns, Scaffold, Supervised, compare, diagnose, simulate
 from trimtab.federation.setup.problem_file import ProblemFile
+from trimtab.problems.clients import problem_notes
 from trimtab.problems.metrics import ACCURACY
-from trimtab.problems.notes import notes
 
 pandas = pytest.importorskip("pandas", reason="pip install 'trimtab[pandas]'")
 ROWS = 60
@@ -81,7 +81,7 @@ def test_what_became_of_the_columns_is_said():
         "grade is low, mid, high",
         "the target is ill, no = 0, yes = 1",
     ]
-    assert f"columns: {problem.columns}." in notes(problem, ACCURACY)
+    assert f"columns: {problem.columns}." in problem_notes(problem, ACCURACY)
     parted = problem.split(0.2)
     assert parted.columns == problem.columns
     assert parted.names == problem.names

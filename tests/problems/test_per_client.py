@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from trimtab import Metric, Quadratic, Supervised
+from trimtab.problems.clients import per_client, problem_notes
 from trimtab.problems.metrics import ACCURACY, LOSS, READY
-from trimtab.problems.notes import notes
-from trimtab.problems.per_client import per_client
 
 SCORE = Metric("score", higher=True)
 
@@ -120,15 +119,17 @@ def labelled(y, **settings):
 
 def test_accuracy_on_unbalanced_labels_comes_with_a_note():
     test = randn(50, FEATURES), torch.tensor([0] * 47 + [1] * 3)
-    note, weights = notes(labelled([0, 1, 0, 1], test=test), ACCURACY)
+    note, weights = problem_notes(labelled([0, 1, 0, 1], test=test), ACCURACY)
     assert note == (
         "94 % of the test labels are class 0, so accuracy 0.94 is what always saying that scores; "
         "auc, f1 and balanced accuracy tell more."
     )
     assert weights.startswith("all clients weigh the same")
-    assert len(notes(labelled([0, 1, 0, 1], test=test), READY["auc"].metric)) == 1
-    assert "93" in notes(labelled([1] * 14 + [0]), ACCURACY)[0]
-    assert "of the clients' labels are class 1" in notes(labelled([1] * 14 + [0]), ACCURACY)[0]
+    assert len(problem_notes(labelled([0, 1, 0, 1], test=test), READY["auc"].metric)) == 1
+    assert "93" in problem_notes(labelled([1] * 14 + [0]), ACCURACY)[0]
+    assert (
+        "of the clients' labels are class 1" in problem_notes(labelled([1] * 14 + [0]), ACCURACY)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_accuracy_on_unbalanced_labels_comes_with_a_note():
 )
 def test_only_large_classes_are_noted(counts, noted):
     y = [label for label, count in enumerate(counts) for _ in range(count)]
-    assert (len(notes(labelled(y), ACCURACY)) == 2) is noted
+    assert (len(problem_notes(labelled(y), ACCURACY)) == 2) is noted
 
 
 def test_shares_of_clients_labels_are_weighted_as_accuracy_is():
@@ -160,7 +161,7 @@ def test_one_logit_has_notes_and_numbers_and_lazy_clients_have_none():
     X = randn(20, FEATURES)
     y = torch.tensor([0.0] * 18 + [1.0] * 2).double()[:, None]
     problem = Supervised(nn.Linear(FEATURES, 1), nn.BCEWithLogitsLoss(), [(X, y)])
-    assert notes(problem, ACCURACY)[0].startswith("90 % of the clients' labels are class 0")
+    assert problem_notes(problem, ACCURACY)[0].startswith("90 % of the clients' labels are class 0")
     assert problem.replace(loss=F.mse_loss, clients=[(X, y + 0.5)]).class_shares() is None
 
     class Lazy:
@@ -170,7 +171,7 @@ def test_one_logit_has_notes_and_numbers_and_lazy_clients_have_none():
         def __getitem__(self, i):
             raise AssertionError("nobody asked for it")
 
-    assert len(notes(Supervised(nn.Linear(2, 2), F.cross_entropy, Lazy()), ACCURACY)) == 1
+    assert len(problem_notes(Supervised(nn.Linear(2, 2), F.cross_entropy, Lazy()), ACCURACY)) == 1
 
 
 def test_labels_that_are_ignored_do_not_count():
@@ -180,15 +181,15 @@ def test_labels_that_are_ignored_do_not_count():
 
 
 def test_the_weights_in_force_are_said():
-    (uniform,) = notes(classifier(9, 7), LOSS)
+    (uniform,) = problem_notes(classifier(9, 7), LOSS)
     assert "whatever their size (the papers' default)" in uniform
     assert 'weights="samples"' in uniform
-    assert notes(classifier(9, 7, weights="samples").split(), LOSS) == [
+    assert problem_notes(classifier(9, 7, weights="samples").split(), LOSS) == [
         "clients weigh by their number of samples."
     ]
-    assert notes(classifier(9, 7, weights=[1, 3]), LOSS) == [
+    assert problem_notes(classifier(9, 7, weights=[1, 3]), LOSS) == [
         "clients weigh by the weights given, from 0.25 to 0.75."
     ]
-    assert notes(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0], weights=[1, 4]), LOSS) == [
+    assert problem_notes(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0], weights=[1, 4]), LOSS) == [
         "clients weigh by the weights given, from 0.2 to 0.8."
     ]

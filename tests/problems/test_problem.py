@@ -12,9 +12,9 @@ from tests.problems.test_own_problems import D, Lossless, Six, WithClientLoss, s
 from trimtab import Metric, Problem, Quadratic, Scaffold, Simulation, diagnose, simulate
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.adapter import as_problem
+from trimtab.problems.clients import per_client
 from trimtab.problems.metrics import LOSS
 from trimtab.problems.origin import Origin, origin_of, remember
-from trimtab.problems.per_client import per_client
 from trimtab.problems.problem import judged_by, metric_of, same_problem
 from trimtab.studies.split import held_out
 

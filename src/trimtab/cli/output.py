@@ -206,12 +206,12 @@ def follow_study(
 
 def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str]:
     """Return a function that makes the page of a comparison or a run as it is now."""
-    from trimtab.problems.population import population_of
+    from trimtab.problems.clients import summarise_clients
     from trimtab.report.page import nothing_yet, page_of
     from trimtab.report.sources import source_of
     from trimtab.studies.underway import Underway
 
-    there = Underway(folder, population_of(problem))
+    there = Underway(folder, summarise_clients(problem))
 
     def make() -> str:
         result = there.look()

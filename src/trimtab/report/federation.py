@@ -15,8 +15,8 @@ from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.summary import CHECKPOINT, Summary
+from trimtab.problems.clients import ClientSummary
 from trimtab.problems.metrics import ACCURACY, LOSS
-from trimtab.problems.population import Population
 from trimtab.report.page import page_of
 from trimtab.report.sources import SiteFacts, Source
 from trimtab.studies.comparison import About, Comparison
@@ -125,10 +125,10 @@ def _sites(rounds: Sequence[dict[str, Any]], summary: Summary) -> tuple[SiteFact
     return tuple(facts.values())
 
 
-def _population(folder: Path, summary: Summary, weighing: str) -> Population:
+def _population(folder: Path, summary: Summary, weighing: str) -> ClientSummary:
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
         (d,) = file.get_slice("0").get_shape()
-    return Population(len(summary.p), d, tuple(summary.p.values()), weighing)
+    return ClientSummary(len(summary.p), d, tuple(summary.p.values()), weighing)
 
 
 def _record(federation: Federation, job: Job | None, summary: Summary) -> dict[str, Any]:

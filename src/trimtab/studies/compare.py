@@ -13,8 +13,8 @@ from trimtab._files import Lock, read_json, write_json
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
+from trimtab.problems.clients import summarise_clients
 from trimtab.problems.metrics import ACCURACY
-from trimtab.problems.population import population_of
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
@@ -209,7 +209,7 @@ def _compared(
     )
     advice = advise(entries, goal)
     result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
-    result.population = population_of(study.measured.problem)
+    result.population = summarise_clients(study.measured.problem)
     if study.folder is not None:
         _write(study.folder, result, winners, goal)
     return result

@@ -6,7 +6,7 @@ from typing import Any
 
 from trimtab._files import plain, read_json
 from trimtab.errors import BadArgument
-from trimtab.problems.population import Population
+from trimtab.problems.clients import ClientSummary
 from trimtab.studies import export
 from trimtab.studies.advice import verdict
 from trimtab.studies.chosen import Chosen
@@ -49,7 +49,7 @@ class Comparison:
     page: Path | None = None
     about: About = field(default_factory=lambda: About())
     chosen: Chosen | None = None  # the model that a run leaves
-    population: Population | None = None  # who the clients are
+    population: ClientSummary | None = None  # who the clients are
 
     @property
     def metric(self) -> str:
@@ -128,5 +128,5 @@ def read_comparison(folder: Path) -> Comparison:
     name = content["settings"]["problem"]
     result = Comparison(name, goal, entries, outcome["advice"], folder, about=about)
     if outcome["population"] is not None:
-        result.population = Population.from_json(outcome["population"])
+        result.population = ClientSummary.from_json(outcome["population"])
     return result

@@ -7,7 +7,7 @@ from typing import Any
 from trimtab.core import Vector
 from trimtab.core.hyper import step_size
 from trimtab.core.task import Note
-from trimtab.problems.per_client import per_client
+from trimtab.problems.clients import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.budget import Clock
 from trimtab.studies.cost import spent

@@ -11,9 +11,7 @@ from trimtab.core import Algorithm, Vector
 from trimtab.core.task import task
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.notes import notes
-from trimtab.problems.per_client import per_client
-from trimtab.problems.population import population_of
+from trimtab.problems.clients import per_client, problem_notes, summarise_clients
 from trimtab.problems.problem import Problem, judged_by
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
@@ -112,7 +110,9 @@ def run(
             raise trial.diverged
         _write_models(trial, goal, save, out)
         chosen = _chosen(trial, goal, patience, save, held_out)
-        told = About(split=held_out, seeds=(seed,), notes=tuple(notes(problem, goal.metric)))
+        told = About(
+            split=held_out, seeds=(seed,), notes=tuple(problem_notes(problem, goal.metric))
+        )
         result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
@@ -140,7 +140,7 @@ def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) 
         folder=trial.record.folder,
         about=about,
         chosen=chosen,
-        population=population_of(trial.problem),
+        population=summarise_clients(trial.problem),
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trimtab.core import Algorithm, Vector
+from trimtab.problems.clients import problem_notes
 from trimtab.problems.metrics import Metric
-from trimtab.problems.notes import notes
 from trimtab.problems.problem import Problem, judged_by
 from trimtab.simulation import Rounds, Simulation
 from trimtab.studies.chosen import Split
@@ -65,7 +65,7 @@ class Measured:
         own += [NO_TEST] if self.tested_on == "training" and not self.on_the_end else []
         own += [FEW_ROWS.format(goal=goal, easier=goal.easier())] if goal.slack else []
         own += [TOO_FEW_ROWS.format(goal=goal)] if untold else []
-        return [*own, *notes(self.problem, goal.metric)]
+        return [*own, *problem_notes(self.problem, goal.metric)]
 
 
 def held_out(problem: Problem, split: float | None, seed: int, metric: str | None) -> Measured:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab._files import read_json
 from trimtab.algorithms.registry import NAMES, kind
-from trimtab.problems.population import Population
+from trimtab.problems.clients import ClientSummary
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.cost import cost_of, spent
@@ -58,7 +58,7 @@ class RunFolder:
 class Underway:
     """The folder of a comparison or a run at work, to be looked at again and again."""
 
-    def __init__(self, folder: Path, population: Population | None = None) -> None:
+    def __init__(self, folder: Path, population: ClientSummary | None = None) -> None:
         self.folder, self.population = folder, population
         self._runs: dict[Path, RunFolder] = {}
 

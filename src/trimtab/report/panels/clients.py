@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from trimtab.problems.population import Population
+from trimtab.problems.clients import ClientSummary
 from trimtab.report.charts.holdings import holdings_chart
 from trimtab.report.charts.scales import extent
 from trimtab.report.charts.strips import Served, gain_chart, strip_chart
@@ -19,7 +19,7 @@ ROWS = 200  # <= 200 clients are in the table behind a chart
 
 def clients(page: Page) -> str:
     """Show how many samples each client has, and of which labels."""
-    shown: dict[Population, list[str]] = {}
+    shown: dict[ClientSummary, list[str]] = {}
     for source in page.sources:
         if source.result.population is not None and source.result.population.sizes:
             shown.setdefault(source.result.population, []).append(source.name)
@@ -27,7 +27,7 @@ def clients(page: Page) -> str:
     return section("Clients", "".join(_held(p, n if several else []) for p, n in shown.items()))
 
 
-def _held(population: Population, names: list[str]) -> str:
+def _held(population: ClientSummary, names: list[str]) -> str:
     sizes, labels = population.sizes, population.labels
     who = "One client" if population.N == 1 else f"{population.N} clients"
     said = f"{who} with {_span(min(sizes), max(sizes))} samples"

@@ -4,7 +4,7 @@ from html import escape
 from typing import Any
 
 from trimtab.core.display import format_number
-from trimtab.problems.population import Population
+from trimtab.problems.clients import ClientSummary
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import html_table, section
 
@@ -92,7 +92,7 @@ def _metric(source: Source) -> str:
     return f"{goal.name} ({way} is better){target}"
 
 
-def _about_clients(population: Population) -> dict[str, str]:
+def _about_clients(population: ClientSummary) -> dict[str, str]:
     batches, weights = population.batches, population.weights
     facts = {"clients N": str(population.N), "parameters d": f"{population.d:,}"}
     if batches:
