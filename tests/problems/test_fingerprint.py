@@ -18,9 +18,8 @@ from torch.utils.data import Dataset, TensorDataset
 from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.fingerprint import likeness
+from trimtab.problems.fingerprint import likeness, same_problem
 from trimtab.problems.hashing import hashed_code, hashed_tensors
-from trimtab.problems.problem import same_problem
 
 MODULE = net()
 WEIGHT = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
 from trimtab.problems import lyapunov
-from trimtab.problems.problem import same_problem
+from trimtab.problems.fingerprint import same_problem
 
 WEIGHTS = [0.1, 0.4, 0.3, 0.2]
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

@@ -12,10 +12,11 @@ from tests.problems.test_own_problems import D, Lossless, Six, WithClientLoss, s
 from trimtab import Metric, Problem, Quadratic, Scaffold, Simulation, diagnose, simulate
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.adapter import as_problem
+from trimtab.problems.fingerprint import same_problem
 from trimtab.problems.metric import LOSS
 from trimtab.problems.origin import Origin, origin_of, remember
 from trimtab.problems.per_client import per_client
-from trimtab.problems.problem import judged_by, metric_of, same_problem
+from trimtab.problems.problem import judged_by, metric_of
 from trimtab.studies.split import held_out
 
 X = torch.tensor([0.3, -1.0, 2.0]).double()

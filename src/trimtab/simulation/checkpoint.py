@@ -15,7 +15,8 @@ from torch import Tensor
 from trimtab._version import RESULTS
 from trimtab.core import Algorithm
 from trimtab.errors import BadArgument
-from trimtab.problems.problem import Problem, same_problem
+from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import FUNCTION
 from trimtab.simulation.tensor_file import damaged, named, named_clients, reading, write_tensors
 
