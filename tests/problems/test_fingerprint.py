@@ -19,9 +19,8 @@ from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, OnBatch, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.fingerprint import likeness
+from trimtab.problems.fingerprint import likeness, same_problem
 from trimtab.problems.hashing import hashed_code, hashed_tensors
-from trimtab.problems.problem import same_problem
 from trimtab.problems.supervised import hugging_face
 
 MODULE = net()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab import FedAvg, GarnetTD, LinearSystem, Scaffold, simulate
-from trimtab.problems.problem import same_problem
+from trimtab.problems.fingerprint import same_problem
 
 SIZES = {"N": 3, "states": 8, "features": 3, "gamma": 0.8, "heterogeneity": 1.0, "seed": 1}
 ONES = torch.ones(3, dtype=torch.float64)

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
-from trimtab.problems.problem import judged_by, same_problem
+from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.problem import judged_by
 from trimtab.problems.supervised.clients import HeldOutView, held_out
 
 SIZES = (20, 4, 9)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
+from trimtab.problems.fingerprint import same_problem
 from trimtab.problems.linear_system import solve_continuous_lyapunov, solve_discrete_lyapunov
-from trimtab.problems.problem import same_problem
 
 WEIGHTS = [0.1, 0.4, 0.3, 0.2]
 weighted = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["uniform", "weighted"])

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
+from trimtab.problems.fingerprint import same_problem
 from trimtab.problems.metrics import ACCURACY, LOSS, READY, known_as, ready
-from trimtab.problems.problem import judged_by, metric_of, same_problem
+from trimtab.problems.problem import judged_by, metric_of
 
 CLASSIFY = ["accuracy", "balanced accuracy", "auc", "f1", "log loss", "perplexity"]
 REGRESS = ["mse", "mae", "r2"]

@@ -13,9 +13,10 @@ from trimtab import Metric, Problem, Quadratic, Scaffold, Simulation, diagnose, 
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client
+from trimtab.problems.fingerprint import same_problem
 from trimtab.problems.metrics import LOSS
 from trimtab.problems.origin import Origin, origin_of, remember
-from trimtab.problems.problem import judged_by, metric_of, same_problem
+from trimtab.problems.problem import judged_by, metric_of
 from trimtab.studies.split import held_out
 
 X = torch.tensor([0.3, -1.0, 2.0]).double()

@@ -13,9 +13,10 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import State, leaves
 from trimtab.core.replies import Tally
 from trimtab.core.threads import one_thread
+from trimtab.problems.fingerprint import same_problem
 from trimtab.problems.loading import load_again
 from trimtab.problems.origin import Origin
-from trimtab.problems.problem import Problem, same_problem
+from trimtab.problems.problem import Problem
 from trimtab.simulation.checkpoint import named_clients, write_tensors
 from trimtab.simulation.client_states import ClientStates
 from trimtab.simulation.cohort import Work

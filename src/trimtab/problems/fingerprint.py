@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trimtab.problems.problem import Problem
+
 _FORM = 2  # It rises when the same problem would give other parts.
 _WORDS = {
     "module": "the module differs",
@@ -60,6 +62,18 @@ def line(kind: str, parts: Mapping[str, Any]) -> str:
 def is_line(stored: str) -> bool:
     """Return whether a stored fingerprint has named parts."""
     return stored.partition(" ")[0].endswith(f"/{_FORM}")
+
+
+def same_problem(problem: Problem, stored: str) -> Likeness:
+    """Compare a problem with the fingerprint in a saved run."""
+    now = problem.fingerprint
+    if is_line(stored) and is_line(now):
+        return likeness(stored, now)
+    if stored != now:
+        return Likeness((f"it was {stored}, is now {now}",))
+    if problem._overrides("fingerprint"):
+        return Likeness()
+    return Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
 def likeness(stored: str, now: str) -> Likeness:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.fingerprint import Likeness, is_line, likeness
 from trimtab.problems.metrics import ACCURACY, LOSS, READY, Metric, known_as, ready
 from trimtab.problems.origin import derived
 
@@ -375,18 +374,6 @@ def _with(problem: Any, metric: Metric) -> Problem:
             "an attribute that can."
         ) from error
     return judged  # type: ignore[no-any-return]
-
-
-def same_problem(problem: Problem, stored: str) -> Likeness:
-    """Compare a problem with the fingerprint in a saved run."""
-    now = problem.fingerprint
-    if is_line(stored) and is_line(now):
-        return likeness(stored, now)
-    if stored != now:
-        return Likeness((f"it was {stored}, is now {now}",))
-    if problem._overrides("fingerprint"):
-        return Likeness()
-    return Likeness(unknown=(f"this {now}, which has no fingerprint",))
 
 
 def side_by_side(oracles: Sequence[Gradient]) -> Gradient:

@@ -19,7 +19,8 @@ from trimtab._files import atomic_write
 from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.errors import BadArgument
-from trimtab.problems.problem import Problem, same_problem
+from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import FUNCTION
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ from trimtab._files import (
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
-from trimtab.problems.problem import Problem, same_problem
+from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Executor
 
 FORMAT = 1
