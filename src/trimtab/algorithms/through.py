@@ -43,7 +43,7 @@ class Stage(Protocol):
         ...
 
 
-class Client(NamedTuple):
+class StagedState(NamedTuple):
     """The state of a client if a stage has a state."""
 
     inner: State  # the algorithm's state, which `core.tree.control` reads
@@ -73,7 +73,7 @@ class Through:
 
     def init_client(self, x: Vector) -> State:
         inner, own = self.algorithm.init_client(x), tuple(s.init(x) for s in self.stages)
-        return Client(inner, own) if leaves(own) else inner
+        return StagedState(inner, own) if leaves(own) else inner
 
     def round(self, server: State, clients: Clients) -> State:
         return self.algorithm.round(server, _Passing(clients, self.stages))
@@ -105,7 +105,7 @@ class Relay:
     stages: tuple[Stage, ...]
 
     def local(self, g: ClientOracle, state: State, *broadcast: Any) -> tuple[Any, State]:
-        behind = isinstance(state, Client)
+        behind = isinstance(state, StagedState)
         inner, own = state if behind else (state, ((),) * len(self.stages))
         new: list[State] = []
 
@@ -120,7 +120,7 @@ class Relay:
         upload, inner = self.program(replace(g, send=send), inner, *broadcast)
         if not new:  # A program without a state need not call g.sent.
             upload = send(upload)
-        return upload, Client(inner, tuple(new)) if behind else inner
+        return upload, StagedState(inner, tuple(new)) if behind else inner
 
     def upload_bytes(self, upload: Any) -> int:
         """Return how many bytes an upload takes after the last stage."""

@@ -83,7 +83,7 @@ def status_line() -> Callable[[str], None] | None:
     return show
 
 
-class Line:
+class StatusLine:
     """Shows the events of a task as they arrive, and its duration at the end."""
 
     def __init__(self, name: str, show: Callable[[str], None]) -> None:

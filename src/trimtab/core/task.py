@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
-from trimtab.core.display import Line, status_line
+from trimtab.core.display import StatusLine, status_line
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -124,7 +124,7 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
         work = start(*args, **kwargs)
         show = status_line()
         if show is not None:
-            line = Line(steps.__name__, show)
+            line = StatusLine(steps.__name__, show)
             for event in work:
                 line.show_event(event)
             line.end()

@@ -27,7 +27,7 @@ class NoRepliesError(Exception):
     """No client was available, or all replies of a round were lost."""
 
 
-class Cohort:
+class SimulatedCohort:
     """The clients of one round. Their new states are staged until the round is over."""
 
     def __init__(self, sim: "Simulation", r: int, sampled_clients: list[int]) -> None:

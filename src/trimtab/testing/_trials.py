@@ -124,7 +124,7 @@ def start(dtype: torch.dtype = torch.float64) -> Vector:
     return torch.linspace(1, 2, D, dtype=dtype)
 
 
-class Clients:
+class RecordingClients:
     """Clients in any order, alone or as one chunk, that record programs, messages and states."""
 
     def __init__(
@@ -226,13 +226,13 @@ def run_round(
     chunk: bool = False,
     lost: int | None = None,
     seed: int = 0,
-) -> tuple[State, Clients]:
+) -> tuple[State, RecordingClients]:
     """Run a round from these states or the initial ones; return the server's and the clients."""
     problem = problem or quadratic(seed=seed)
     x = start(problem.b.dtype)
     server = algorithm.init_server(x) if server is None else server
     states = states or {i: algorithm.init_client(x) for i in range(N)}
-    clients = Clients(problem, order, states, chunk=chunk, lost=lost, seed=seed)
+    clients = RecordingClients(problem, order, states, chunk=chunk, lost=lost, seed=seed)
     return algorithm.round(server, clients), clients
 
 
