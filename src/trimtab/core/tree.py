@@ -81,5 +81,5 @@ def with_control(state: State, c_i: Tensor) -> State:
 
 
 def nbytes(tree: State) -> int:
-    """Return how many bytes the tensors of a message take."""
+    """Return the bytes of all tensors of a message or state."""
     return sum([leaf.nbytes for leaf in leaves(tree)])
