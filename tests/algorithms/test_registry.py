@@ -305,7 +305,7 @@ def test_an_executor_of_ones_own(tmp_path, refused):
         Simulation.load(*arguments)
     again = Simulation.load(*arguments, executor=Backwards())
     assert torch.equal(next(again).x, next(sim).x)
-    with refused("executor=<class", "an Executor of your own"):
+    with refused("executor=<class", "an instance of Executor"):
         simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), executor=Backwards)
 
 
