@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab._version import __version__
 
+# Type checkers and editors read these imports; at run time `__getattr__` does the same work.
 if TYPE_CHECKING:
     from trimtab.algorithms import (
         ALGORITHMS,
@@ -130,6 +131,7 @@ __all__ = [
     "testing",
 ]
 
+# The module of each name, below trimtab. All other names are in `algorithms`.
 _HOMES = {
     **dict.fromkeys(("BadArgument", "DataError", "Diverged", "InUse"), "errors"),
     "Epochs": "core",
@@ -150,10 +152,11 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    # `testing` is a module, not an attribute of one.
     if name == "testing":
         return import_module("trimtab.testing")
     value = getattr(import_module(f"trimtab.{_HOMES.get(name, 'algorithms')}"), name)
-    globals()[name] = value  # the next use finds it without a search
+    globals()[name] = value  # Python calls __getattr__ only for names that are not here.
     return value
 
 

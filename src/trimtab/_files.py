@@ -36,7 +36,7 @@ def atomic_write(path: Path, before_rename: Callable[[], None] = lambda: None) -
         sync(part)
         before_rename()
         os.replace(part, path)
-    except BaseException:
+    except BaseException:  # Also after Ctrl-C no temporary file must remain.
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
@@ -81,6 +81,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             lines.append(json.loads(text))
         except ValueError:
+            # Appending is not atomic: a crash can leave half a line, which is the last one.
             break
     return lines
 
@@ -131,6 +132,7 @@ class Lock:
         folder.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            # flock is released by the kernel even if the process is killed; a file would remain.
             if "fcntl" in globals():
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

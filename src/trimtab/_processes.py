@@ -29,10 +29,15 @@ from typing import IO, Any
 log = logging.getLogger("trimtab.federation.processes")
 
 HEARTBEAT_FD = "TRIMTAB_HEARTBEAT_FD"  # environment variable: the pipe's file descriptor
+# A federation takes a process for hung after 30 s, so that some heartbeats may be lost.
 HEARTBEAT_SECONDS = 2.0
-STABLE_SECONDS = 60.0  # a child that ran this long restarts without a growing delay
-FIRST_DELAY, MAX_DELAY = 0.5, 15.0  # seconds before a restart; doubled after each early exit
-SUSPENDED_SECONDS = 15.0  # between two polls: this process itself was stopped (laptop, SIGSTOP)
+# Restarts are delayed by 0.5 s, doubled after each early exit up to 15 s, so that a process that
+# cannot start does not keep a core busy. One that ran for a minute is not failing at its start.
+STABLE_SECONDS = 60.0
+FIRST_DELAY, MAX_DELAY = 0.5, 15.0
+# Callers poll several times per second. A long pause means that this process was suspended itself
+# (a closed laptop, SIGSTOP), and its children are not to blame for missing heartbeats.
+SUSPENDED_SECONDS = 15.0
 
 _ROUTINE = re.compile(r"INFO|WARNING *: *EXPERIMENTAL")  # lines that Flower always writes
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -100,7 +105,7 @@ class Child:
         self._send_lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the process in a session of its own, after killing what is left of the last."""
+        """Start the process in a new session, after killing what is left of the last one."""
         if self.process is not None:
             self._forget_process()
         self._close_pipe()

@@ -23,7 +23,7 @@ def environment() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the name of the processor, empty where the system has none to give."""
+    """Return the name of the processor; empty if the system does not report one."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = [line for line in file if line.startswith("model name")]

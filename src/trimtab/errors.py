@@ -28,11 +28,12 @@ class BadArgument(ValueError):
         """Return the sentence with each argument as `spell(name, value)` writes it."""
         return self.sentence.format_map(_Braces(self.facts, spell))
 
+    # Pickle would call the class with `args`, the finished message; worker processes send errors.
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.argument, self.sentence, self.facts)
+        return _rebuild, (type(self), self.argument, self.sentence, self.facts)
 
 
-def _again(kind: type[BadArgument], argument: str, sentence: str, facts: dict[str, Any]) -> Any:
+def _rebuild(kind: type[BadArgument], argument: str, sentence: str, facts: dict[str, Any]) -> Any:
     return kind(argument, sentence, **facts)
 
 
@@ -64,11 +65,17 @@ class DataError(ValueError):
 
 
 class Diverged(ArithmeticError):
-    """x, or a state, is no longer finite. The simulation stays at its last finite round."""
+    """x, or a state, is no longer finite. The simulation stays at its last finite round.
+
+    algorithm: the algorithm as it was in that round.
+    r: the round that diverged; the first round is 1.
+    why: the advice at the end of the message, "try a smaller step size" by default.
+    """
 
     def __init__(self, algorithm: Any, r: int, why: str = "try a smaller step size") -> None:
         super().__init__(f"{algorithm} diverged at round {r}: x is no longer finite; {why}.")
         self.algorithm, self.r, self.why = algorithm, r, why
 
+    # As above: the arguments, not the message.
     def __reduce__(self) -> tuple[Any, ...]:
         return Diverged, (self.algorithm, self.r, self.why)

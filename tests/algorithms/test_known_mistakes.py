@@ -310,7 +310,7 @@ class AnotherMiniBatch(Mime):
 # -- the simulator: what it makes of replies
 
 
-class Cohort(simulation.Cohort):
+class Cohort(simulation.SimulatedCohort):
     """Clients whose replies are put together in a wrong way."""
 
     def run(self, program, *broadcast):
@@ -370,7 +370,7 @@ class CommitsLostReplies(Cohort):
 
 
 def cohort(kind: type[Cohort]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(simulation, "Cohort", kind)
+    return lambda patch: patch.setattr(simulation, "SimulatedCohort", kind)
 
 
 def one_state_for_all(patch: pytest.MonkeyPatch) -> None:

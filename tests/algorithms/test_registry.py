@@ -129,7 +129,7 @@ def test_words_become_an_algorithm(refused):
         build("fedavg", eta_l=0.1, K=2, mu=1.0)
     with refused("sgd needs a step size; pass eta, or let"):
         build("sgd")
-    with refused("'scafold' is no algorithm; pass one of sgd, fedavg"):
+    with refused("'scafold' is not an algorithm; pass one of sgd, fedavg"):
         kind("scafold")
 
 
@@ -139,7 +139,7 @@ def test_the_name_of_one_of_ours_is_taken(refused):
 
     with refused("trimtab has an algorithm of this name"):
         registry.register(Scaffold)
-    with refused("is no algorithm, for it has no init_server"):
+    with refused("is not an algorithm: it has no init_server"):
         registry.register(dict)
 
 
@@ -151,7 +151,7 @@ def test_an_algorithm_that_reads_differently_here_is_refused(mine, refused):
     registry.register(cls)
     description = encode(algorithm)
     assert decode(description) == algorithm
-    with refused("Mine here is not the one that was sent"):
+    with refused("Mine has other source code here than at the sender"):
         decode(description | {"code": "0"})
     registry._own.clear()
     with refused("there is no algorithm 'mine'"):
@@ -228,8 +228,8 @@ def test_check_says_which_rules_are_broken(mine, capsys):
         ("nosuch.py:Mine", "nosuch.py: there is no such file; pass file.py:Class."),
         ("mine.py", "mine.py names no class; pass mine.py:Mine."),
         ("mine.py:Nope", "mine.py has no Nope; pass mine.py:Mine."),
-        ("mine.py:Server", "mine.py:Server is no algorithm, for it has no init_server; write"),
-        ("mine.py:problem", "mine.py:problem is no algorithm"),
+        ("mine.py:Server", "mine.py:Server is not an algorithm: it has no init_server; write"),
+        ("mine.py:problem", "mine.py:problem is not an algorithm"),
     ],
 )
 def test_what_is_no_algorithm_is_one_sentence(mine, capsys, what, sentence):
@@ -305,7 +305,7 @@ def test_an_executor_of_ones_own(tmp_path, refused):
         Simulation.load(*arguments)
     again = Simulation.load(*arguments, executor=Backwards())
     assert torch.equal(next(again).x, next(sim).x)
-    with refused("executor=<class", "an Executor of your own"):
+    with refused("executor=<class", "an instance of Executor"):
         simulate(Scaffold(eta_l=0.1, K=3), quadratic_problem(), executor=Backwards)
 
 
@@ -322,7 +322,7 @@ def test_a_base_optimiser_is_given_by_its_name_or_as_itself(refused):
     assert build("mime", **words).base == Momentum()
     assert build("mime", **words, base="adam", eps=0.5).base == Adam(eps=0.5)
     assert build("mime", **words, base=Adam(eps=0.5)) == Mime(**words, base=Adam(eps=0.5))
-    with refused("'nadam' is no base optimiser; pass one of momentum, adam, yogi, adagrad"):
+    with refused("'nadam' is not a base optimiser; pass one of momentum, adam, yogi, adagrad"):
         build("mime", **words, base="nadam")
 
 
@@ -391,7 +391,7 @@ def test_what_is_registered_is_known_by_its_title_and_where_it_comes_from():
 def test_what_an_entry_point_names_is_held_to_the_contract(monkeypatch):
     point = SimpleNamespace(name="lost", value="lost:Lost", load=lambda: object)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with pytest.raises(ValueError, match="lost:Lost is no algorithm"):
+    with pytest.raises(ValueError, match="lost:Lost is not an algorithm"):
         registry.kind("lost")
 
 

@@ -51,7 +51,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = {f["name"]: f for f in json.loads(printed(capsys, "doctor", "--json"))}
     assert {"trimtab", "torch", "cores", "kernel", "digits"} <= set(before)
-    assert "downloaded when it is first used" in before["a9a"]["missing"]
+    assert "downloaded on first use" in before["a9a"]["missing"]
     (tmp_path / "data" / "a9a").mkdir(parents=True)
     (tmp_path / "data" / "a9a" / "a9a").write_text("")
     after = {f["name"]: f for f in json.loads(printed(capsys, "doctor", "--json"))}

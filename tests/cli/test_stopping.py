@@ -116,7 +116,7 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
 def test_a_diagnosis_that_is_stopped_leaves_an_honest_page_and_its_folder_can_be_used_again(capsys):
     words = ("diagnose", "digits", "--out", "here")
     err = stop_when(holds("here/report.html", "The diagnosis goes on"), *words)
-    assert "its first facts are in here/report.html. What was measured after them is lost" in err
+    assert "its first facts are in here/report.html. Later measurements are lost" in err
     assert "repeat the command" in err
     page = Path("here/report.html").read_text()
     assert "goes on" not in page
@@ -150,6 +150,6 @@ def test_a_check_that_is_stopped_says_that_nothing_is_kept(capsys, monkeypatch):
         main(["check", "fedavg"])
     assert end.value.code == 130
     assert capsys.readouterr().err == (
-        "trimtab: stopped; no verdict is kept: repeat the command.\n"
+        "trimtab: stopped; no verdict is saved: repeat the command.\n"
     )
     assert not list(Path().iterdir())

@@ -50,7 +50,7 @@ def test_the_whole_way_on_the_command_line(capsys, operator):
 
     code, out, err = trimtab(capsys, "federate", "register", "fed", "oslo/request.json")
     assert (code, err) == (0, "")
-    assert f"oslo is let in with key {own}" in out
+    assert f"oslo is admitted with key {own}" in out
     with tarfile.open("fed/sites/oslo.tar.gz") as file:
         assert not [m.name for m in file if "key" in m.name]
     for path in Path("fed").rglob("*"):

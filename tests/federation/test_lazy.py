@@ -62,8 +62,8 @@ def test_status_answers_at_once(operator):
     out = answer("federate", "status", operator)
     assert f"{operator}: Scaffold(eta_l=0.1, K=2, eta_g=1.0, option='II', lean=False)" in out
     assert "round 4 of 9, epoch 1" in out
-    assert "rome: weight 0.75, last in round 4, never heard of, key SHA256:" in out
-    assert "oslo: weight 0.25, in no round yet, never heard of, key SHA256:" in out
+    assert "rome: weight 0.75, last in round 4, no contact yet, key SHA256:" in out
+    assert "oslo: weight 0.25, in no round yet, no contact yet, key SHA256:" in out
 
 
 def test_status_as_json_is_what_it_was(operator):

@@ -357,7 +357,7 @@ def test_a_reproduction_under_another_name_or_beside_others_is_refused(tmp_path,
     (strange / "cell.json.gz").write_bytes(gzip.compress(b"{}"))
     for words, sentence in (
         ([strange], "is called as no reproduction is; rename it to one of figure3"),
-        ([strange, folder], "is a reproduction, which has a page of its own; pass it alone."),
+        ([strange, folder], "is a reproduction, which has a separate page; pass it alone."),
     ):
         with pytest.raises(SystemExit):
             main(["report", *map(str, words)])

@@ -284,5 +284,5 @@ def test_a_file_without_a_tensor_is_damaged(refused, saved, name):
 
 def test_a_file_that_is_no_simulation_is_refused(refused, path):
     save_file({"x": torch.zeros(3)}, path)
-    with refused(str(path), "no saved simulation"):
+    with refused(str(path), "not a saved simulation"):
         Simulation.load(path, SCAFFOLD, quadratic())

@@ -584,7 +584,7 @@ def test_diverged_can_be_pickled():
 
 @pytest.mark.parametrize("algorithm", [FedAvg, "scaffold", None, 3])
 def test_what_is_no_algorithm_is_refused(refused, algorithm):
-    with refused("is no algorithm; pass an instance, as Scaffold"):
+    with refused("is not an algorithm; pass an instance, as Scaffold"):
         simulate(algorithm, quadratic())
 
 

@@ -502,7 +502,7 @@ def test_goals_are_accuracy_or_loss():
 
 
 def test_bad_arguments_get_one_sentence():
-    with pytest.raises(ValueError, match="'scafold' is no algorithm; pass one of sgd, fedavg"):
+    with pytest.raises(ValueError, match="'scafold' is not an algorithm; pass one of sgd, fedavg"):
         compare(pair(1.0), ["scafold"])
     for R in (0, -1, 2.5, None, True):
         with pytest.raises(ValueError, match=f"R={R}; pass a number of rounds R >= 1"):

@@ -499,7 +499,7 @@ def test_nothing_is_moved_for_a_command_that_is_wrong(capsys):
 
 BAD = {
     "sgd --eta 1 --force --resume --out .": "--force starts anew, and --resume goes on; pass one",
-    "fedavg --eta-l 1 --K 5 --epochs 5": "--epochs and --K both say how many steps; pass",
+    "fedavg --eta-l 1 --K 5 --epochs 5": "--epochs and --K both set the number of local steps;",
     "sgd --eta 1 --epochs 5": "sgd makes no local steps; drop --epochs.",
     "scaffoldm --eta-l 1 --epochs 5": "ScaffoldM: --K Epochs(5), but it counts local steps;",
     "fedavg --eta-l 1 --epochs 0": "Epochs(0); pass a number that is positive.",

@@ -1,6 +1,6 @@
-"""The algorithms, one file each; registry.py knows them by name. Names are found on first use.
+"""The algorithms, one file each; registry.py lists them by name.
 
-Imports core, errors and _importing.
+Imports core, errors and _importing. A module is imported when one of its names is first used.
 """
 
 from importlib import import_module
@@ -74,9 +74,10 @@ __all__ = [
 ]
 
 
+# Names whose module has another name. An algorithm's module is its name in lower case, and all
+# remaining names are in `bases`.
 _ELSEWHERE = {
-    "Rounding": "through",
-    **dict.fromkeys(("Stage", "Through"), "through"),
+    **dict.fromkeys(("Rounding", "Stage", "Through"), "through"),
     **dict.fromkeys(("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled"), "scheduled"),
 }
 
@@ -84,11 +85,14 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trimtab.algorithms' has no attribute {name!r}")
-    globals()[name] = value = _first_use(name)  # the next use finds it without a search
+    globals()[name] = value = _first_use(
+        name
+    )  # Python calls __getattr__ only for names that are not here.
     return value
 
 
 def _first_use(name: str) -> Any:
+    # Both mappings import every algorithm or base, so that they are built only if they are used.
     if name == "ALGORITHMS":
         return {name: registry.kind(name).cls for name in registry.NAMES}
     if name == "BASES":

@@ -14,7 +14,11 @@ from trimtab.core import Fraction, Positive, Rule, State, Vector, validate
 
 
 class Base(Protocol):
-    """An optimiser split into direction U and state V, both pure."""
+    """An optimiser split into direction U and state V, both pure.
+
+    Mime applies U at the clients with the server's state, and V at the server only, so that one
+    method for both would not do.
+    """
 
     def init(self, x: Vector) -> State:
         """Return the first state."""
@@ -29,6 +33,7 @@ class Base(Protocol):
         ...
 
 
+# A class has these methods as well, but Momentum instead of Momentum() is a common mistake.
 def _is_base(value: Any) -> bool:
     return not isinstance(value, type) and all(hasattr(value, name) for name in ("init", "U", "V"))
 
@@ -40,7 +45,7 @@ AnyBase = Annotated[
 
 
 class Moments(NamedTuple):
-    """First and second moment."""
+    """First and second moment of the gradient."""
 
     m: Vector
     v: Vector
@@ -48,7 +53,10 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Momentum:
-    """Heavy ball: m' = g + beta m, U = m'."""
+    """Heavy ball: m' = g + beta m, U = m'.
+
+    beta: the factor of the old momentum, 0 <= beta < 1; default 0.9.
+    """
 
     beta: Fraction = 0.9
 
@@ -67,7 +75,12 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Exponential means of g and g^2: U = m'/(sqrt v' + eps)."""
+    """Exponential means of g and g^2: U = m'/(sqrt v' + eps).
+
+    beta1: the factor of the old mean of g, 0 <= beta1 < 1; default 0.9.
+    beta2: the factor of the old mean of g^2, 0 <= beta2 < 1; default 0.99.
+    eps: added to the root, positive; default 1e-3.
+    """
 
     beta1: Fraction = 0.9
     beta2: Fraction = 0.99
@@ -80,7 +93,7 @@ class Adam:
         return Moments(torch.zeros_like(x), torch.zeros_like(x))
 
     def U(self, g: Vector, s: Moments) -> Vector:
-        m, v = self.V(g, s)
+        m, v = self.V(g, s)  # The direction uses the new moments, not those of s.
         return m / (torch.sqrt(v) + self.eps)
 
     def V(self, g: Vector, s: Moments) -> Moments:
@@ -92,7 +105,12 @@ class Adam:
 
 @dataclass(frozen=True)
 class Yogi:
-    """Adam whose second moment moves by a bounded amount: v' = v - (1-b2) g^2 sign(v - g^2)."""
+    """Adam whose second moment changes by at most (1 - beta2) g^2 per round.
+
+    v' = v - (1 - beta2) g^2 sign(v - g^2)
+
+    beta1, beta2, eps: as for Adam, with the same defaults.
+    """
 
     beta1: Fraction = 0.9
     beta2: Fraction = 0.99
@@ -117,7 +135,10 @@ class Yogi:
 
 @dataclass(frozen=True)
 class Adagrad:
-    """Sum of squares: v' = v + g^2, U = g/(sqrt v' + eps)."""
+    """Sum of squares: v' = v + g^2, U = g/(sqrt v' + eps).
+
+    eps: added to the root, positive; default 1e-3.
+    """
 
     eps: Positive = 1e-3
 

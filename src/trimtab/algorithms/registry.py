@@ -1,7 +1,7 @@
-"""Algorithms by name: the only place that knows them. No torch is loaded before one is used.
+"""Algorithms by name; no other module lists them. Torch is loaded when one is first used.
 
-An algorithm of one's own is found as `mine.py:Mine`, as an entry point of the group
-`trimtab.algorithms`, or by its name after `register(Mine)`.
+A user's algorithm is found as `mine.py:Mine`, as an entry point of the group `trimtab.algorithms`,
+or by its name after `register(Mine)`.
 """
 
 import hashlib
@@ -42,34 +42,36 @@ _TITLES = {  # class, title and colour by name
     "dane": ("Dane", "DANE", "#660033"),
 }
 NAMES = tuple(_TITLES)
+# Sentences of a report compare other algorithms with these, which readers know.
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
 BASE_NAMES = ("momentum", "adam", "yogi", "adagrad")
-GROUP = "trimtab.algorithms"  # of entry points
+GROUP = "trimtab.algorithms"  # the group of entry points
+# Colours of users' algorithms. The name decides which one, so that it is the same on every page.
 _OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of an algorithm's class."""
+    """Facts about an algorithm's class."""
 
-    name: str  # in lower case, as it is typed
+    name: str  # in lower case, as on the command line
     cls: type[Any]
     title: str  # as papers write it
     colour: str
-    shown: str  # in tables and sentences: the class, as one would type it
-    well_known: bool = False  # what others are compared with in a sentence
-    source: str = ""  # where a class that does not come with trimtab was found
+    shown: str  # the name of the class, for tables and sentences
+    well_known: bool = False  # whether sentences compare other algorithms with it
+    source: str = ""  # file.py:Class or module:Class; empty for algorithms of trimtab
 
     @cached_property
     def parameters(self) -> tuple[Any, ...]:
-        """Its hyper-parameters, those of an algorithm that it wraps in their place."""
+        """The hyper-parameters; a wrapped algorithm is replaced by its own."""
         from trimtab.core.hyper import parameters_of
 
         return parameters_of(self.cls)
 
     @property
     def step(self) -> str:
-        """The name of its step size; empty if it has none."""
+        """The name of the step size; empty if there is none."""
         return next((p.name for p in self.parameters if p.is_step), "")
 
     @property
@@ -79,7 +81,7 @@ class Kind:
 
     @cached_property
     def stateful(self) -> bool:
-        """Whether its clients keep a state from round to round."""
+        """Whether clients keep a state from round to round."""
         import torch
 
         from trimtab.core import leaves
@@ -91,10 +93,14 @@ _own: dict[str, Kind] = {}  # registered by users
 
 
 def register(cls: type[Any], *, title: str | None = None, colour: str | None = None) -> type[Any]:
-    """Let an algorithm of one's own be known by the name of its class; usable as a decorator.
+    """Register a user's algorithm under the name of its class; usable as a decorator.
 
     In a federation, a site runs the algorithms of trimtab and those that its own problem file
     registers, and no others.
+
+    cls: a frozen dataclass with init_server, init_client and round.
+    title: its name in charts and sentences; by default the name of the class.
+    colour: its colour in charts, as "#00798c"; by default one that depends on the name.
     """
     _check_class(cls, cls.__name__)
     name = cls.__name__.lower()
@@ -108,7 +114,9 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
 
 
 def kind(what: Any) -> Kind:
-    """Return the kind of a name, a class or an instance.
+    """Return the facts about an algorithm.
+
+    what: a name, file.py:Class, a class or an instance; a wrapper has the facts of its algorithm.
 
     >>> kind("scaffold").title, kind("scaffold").step, kind("scaffold").stateful
     ('SCAFFOLD', 'eta_l', True)
@@ -124,7 +132,6 @@ def kind(what: Any) -> Kind:
 
 
 def _wrapper_of(inner: Kind, wrapper: str) -> Kind:
-    """Return the kind of an algorithm that is wrapped: its own, under a name of its own."""
     return replace(
         inner,
         name=f"{inner.name}-{wrapper.lower()}",
@@ -134,7 +141,7 @@ def _wrapper_of(inner: Kind, wrapper: str) -> Kind:
 
 
 def known() -> list[str]:
-    """Return the names that may be typed."""
+    """Return the names that the command line accepts, apart from file.py:Class."""
     names = (*NAMES, *_own, *(point.name.lower() for point in entry_points(group=GROUP)))
     return list(dict.fromkeys(names))
 
@@ -154,7 +161,7 @@ def _named(name: str) -> Kind:
             return _kind_of_class(cls, source=point.value)
     raise BadArgument(
         "algorithm",
-        "{_name!r} is no algorithm; pass one of {_known}, or file.py:Class.",
+        "{_name!r} is not an algorithm; pass one of {_known}, or file.py:Class.",
         _name=name,
         _known=", ".join(known()),
     )
@@ -182,7 +189,7 @@ def _class_in(spec: str) -> type[Any]:
 
 
 def _one_of(module: Any, otherwise: str) -> str:
-    """Return the name of an algorithm in a module, for a sentence."""
+    """Return the name of an algorithm in a module, which an error message proposes."""
     own = [n for n, c in vars(module).items() if isinstance(c, type) and hasattr(c, "init_server")]
     return own[0] if own else otherwise
 
@@ -190,9 +197,9 @@ def _one_of(module: Any, otherwise: str) -> str:
 def _check_class(cls: Any, where: str) -> None:
     missing = [n for n in ("init_server", "init_client", "round") if not hasattr(cls, n)]
     if not isinstance(cls, type) or not is_dataclass(cls) or missing:
-        lacks = f"it has no {missing[0]}" if missing else "it is no dataclass"
+        lacks = f"it has no {missing[0]}" if missing else "it is not a dataclass"
         raise ValueError(
-            f"{where} is no algorithm, for {lacks}; write a frozen dataclass with init_server, "
+            f"{where} is not an algorithm: {lacks}; write a frozen dataclass with init_server, "
             "init_client and round."
         )
 
@@ -203,6 +210,7 @@ def _kind_of_class(
     name = cls.__name__.lower()
     if cls.__module__ == f"trimtab.algorithms.{name}":
         return _builtin(name)
+    # The title and colour that the user registered count, unless this call registers again.
     if name in _own and _own[name].cls is cls and title is None and colour is None:
         return _own[name]
     chosen = colour or _OTHERS[crc32(name.encode()) % len(_OTHERS)]
@@ -210,7 +218,7 @@ def _kind_of_class(
     return Kind(name, cls, title or cls.__name__, chosen, cls.__name__, source=where)
 
 
-# -- made from words
+# -- built from names and values
 
 
 def bases() -> Mapping[str, type[Any]]:
@@ -221,9 +229,11 @@ def bases() -> Mapping[str, type[Any]]:
 
 
 def build(what: Any, **words: Any) -> Any:
-    """Return an algorithm with hyper-parameters that are given by their names.
+    """Return an algorithm with these hyper-parameters.
 
-    A base optimiser is given by its name, with its own hyper-parameters beside the others.
+    what: a name, file.py:Class, a class or a Kind.
+    words: hyper-parameters by name. A base optimiser is given as `base="adam"` ("momentum" by
+        default), with its own hyper-parameters among the others.
 
     >>> build("mime", eta=0.1, K=5, base="momentum", beta=0.5)
     Mime(eta=0.1, K=5, base=Momentum(beta=0.5))
@@ -246,7 +256,7 @@ def build(what: Any, **words: Any) -> Any:
 
 
 def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
-    """Return the words with a base optimiser that is made of its name and its own words."""
+    """Replace the name of a base optimiser, and its hyper-parameters, by an instance of it."""
     if "base" not in (p.name for p in chosen.parameters):
         return words
     base = words.get("base") or "momentum"
@@ -255,7 +265,7 @@ def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
     if base not in BASE_NAMES:
         raise BadArgument(
             "base",
-            "{_name!r} is no base optimiser; pass one of {_known} as {base}.",
+            "{_name!r} is not a base optimiser; pass one of {_known} as {base}.",
             _name=base,
             _known=", ".join(BASE_NAMES),
         )
@@ -291,17 +301,20 @@ def _assembled(cls: type[Any], words: dict[str, Any]) -> Any:
 
 
 def trial_of(chosen: Kind, **words: Any) -> Any:
-    """Return an instance to look at: step 0.1 and K = 5 where nothing else is given."""
+    """Return an instance to inspect or check; words: hyper-parameters by name.
+
+    The step size is 0.1, which is stable for L = 1, and K is 5, unless words has others.
+    """
     step = {chosen.step: 0.1} if chosen.step else {}
     local = {"K": 5} if chosen.has_K else {}
     return build(chosen, **step | local | words)
 
 
-# -- on paper: no code travels, only names and hyper-parameters
+# -- as JSON: names and hyper-parameters; docs/decisions/no-code-travels.md says why no code
 
 
 def encode(hyper: Any) -> Any:
-    """Return an algorithm as JSON holds it: names and hyper-parameters.
+    """Return an algorithm as JSON: names and hyper-parameters.
 
     >>> from trimtab import Mime, Momentum
     >>> encode(Mime(eta=0.1, K=5, base=Momentum()))
@@ -315,7 +328,7 @@ def encode(hyper: Any) -> Any:
     admitted = _admitted()
     if admitted.get(name) is not type(hyper):
         raise ValueError(
-            f"{hyper} is not in the registry, so that no site can know it; use one of "
+            f"{hyper} is not in the registry, so sites do not know it; use one of "
             f"{', '.join(NAMES)}, or register({type(hyper).__name__}) in the problem file."
         )
     own = {"code": _digest(type(hyper))} if name in _own else {}
@@ -323,23 +336,23 @@ def encode(hyper: Any) -> Any:
 
 
 def decode(description: Any) -> Any:
-    """Return what `encode` described: one of trimtab's, or one that was registered here.
+    """Return the algorithm that `encode` described.
 
-    A class that is registered at both ends but reads differently is refused.
+    Raise ValueError if its class is not registered here, or has other source code here.
     """
     if isinstance(description, list):
         return tuple(decode(part) for part in description)
     if not isinstance(description, dict):
         return description
-    words = dict(description)
+    words = dict(description)  # a copy, because entries are removed below
     name, code = words.pop("kind", None), words.pop("code", None)
     admitted = _admitted()
     if not isinstance(name, str) or name not in admitted:
         raise ValueError(f"there is no algorithm {name!r}; use one of {_listed(admitted)}.")
     if code is not None and code != _digest(admitted[name]):
         raise ValueError(
-            f"{admitted[name].__name__} here is not the one that was sent; use the same problem "
-            "file everywhere."
+            f"{admitted[name].__name__} has other source code here than at the sender; use the "
+            "same problem file everywhere."
         )
     hyper = {word: decode(value) for word, value in words.items()}
     try:
@@ -354,7 +367,7 @@ def _admitted() -> dict[str, type[Any]]:
 
 
 def _parts() -> dict[str, type[Any]]:
-    """Return what algorithms are made of, or wrapped in, by name."""
+    """Return the classes that are parts or wrappers of algorithms, by name."""
     from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
     from trimtab.algorithms.through import STAGES, Through
     from trimtab.core.hyper import Epochs

@@ -23,7 +23,11 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from 1 down to `least`, which round R + 1 and those after it have."""
+    """Half a cosine from 1 in round 1 to `least` in round R + 1 and later.
+
+    R: the number of rounds over which the factor falls.
+    least: the last factor, 0 < least <= 1; default 0.01.
+    """
 
     R: Count
     least: Share = 0.01
@@ -38,7 +42,10 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Decay:
-    """1, rate, rate^2, …: the field shrinks by the same factor every round."""
+    """1, rate, rate^2, …: the field shrinks by the same factor every round.
+
+    rate: the factor from one round to the next, 0 < rate <= 1.
+    """
 
     rate: Share
 
@@ -51,7 +58,11 @@ class Decay:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Steps: ((100, 0.1), (150, 0.01)) is 1, from round 100 on 0.1, from round 150 on 0.01."""
+    """A factor that changes at given rounds; it is 1 before the first of them.
+
+    steps: pairs (round, factor), by increasing round; each factor counts from its round on, as in
+        ((100, 0.1), (150, 0.01)).
+    """
 
     steps: tuple[tuple[int, float], ...]
 
@@ -69,7 +80,12 @@ class Piecewise:
 
 @dataclass(frozen=True, init=False, repr=False)
 class Scheduled:
-    """An algorithm with schedules: Scheduled(Scaffold(eta_l=0.1, K=20), eta_l=Cosine(R=200))."""
+    """An algorithm with schedules: Scheduled(Scaffold(eta_l=0.1, K=20), eta_l=Cosine(R=200)).
+
+    algorithm: the algorithm whose fields are the values of round 1, if its factor is 1.
+    schedules: pairs (field, schedule), as the registry stores them; default ().
+    named: schedules by field, the usual form; a field must hold a number.
+    """
 
     algorithm: Any
     schedules: tuple[tuple[str, Schedule], ...]
@@ -77,6 +93,7 @@ class Scheduled:
     def __init__(self, algorithm: Any, schedules: Any = (), **named: Schedule) -> None:
         object.__setattr__(self, "algorithm", algorithm)
         object.__setattr__(self, "schedules", (*schedules, *named.items()))
+        # Epochs cannot be multiplied by a factor.
         numbered = (p for p in own_parameters(type(algorithm)) if p.type in (int, float))
         known = {p.name for p in numbered if not isinstance(getattr(algorithm, p.name), Epochs)}
         for name, schedule in self.schedules:
@@ -103,6 +120,7 @@ class Scheduled:
         for name, schedule in self.schedules:
             value = getattr(self.algorithm, name)
             scaled = value * schedule(r)
+            # A whole number, such as K, stays one, and at least 1.
             now[name] = max(1, round(scaled)) if isinstance(value, int) else scaled
         return replace(self.algorithm, **now)  # type: ignore[no-any-return]
 

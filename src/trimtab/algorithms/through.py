@@ -39,12 +39,12 @@ class Stage(Protocol):
         ...
 
     def size(self, upload: Any) -> int:
-        """Return how many bytes an upload takes in transit."""
+        """Return the bytes of an upload in transit."""
         ...
 
 
-class Client(NamedTuple):
-    """The state of a client if a stage has a state."""
+class StagedState(NamedTuple):
+    """A client's state if some stage has a state."""
 
     inner: State  # the algorithm's state, which `core.tree.control` reads
     stages: tuple[State, ...]
@@ -73,7 +73,8 @@ class Through:
 
     def init_client(self, x: Vector) -> State:
         inner, own = self.algorithm.init_client(x), tuple(s.init(x) for s in self.stages)
-        return Client(inner, own) if leaves(own) else inner
+        # If no stage has a state, the client's state is the algorithm's own, also in checkpoints.
+        return StagedState(inner, own) if leaves(own) else inner
 
     def round(self, server: State, clients: Clients) -> State:
         return self.algorithm.round(server, _Passing(clients, self.stages))
@@ -105,7 +106,7 @@ class Relay:
     stages: tuple[Stage, ...]
 
     def local(self, g: ClientOracle, state: State, *broadcast: Any) -> tuple[Any, State]:
-        behind = isinstance(state, Client)
+        behind = isinstance(state, StagedState)
         inner, own = state if behind else (state, ((),) * len(self.stages))
         new: list[State] = []
 
@@ -120,10 +121,10 @@ class Relay:
         upload, inner = self.program(replace(g, send=send), inner, *broadcast)
         if not new:  # A program without a state need not call g.sent.
             upload = send(upload)
-        return upload, Client(inner, tuple(new)) if behind else inner
+        return upload, StagedState(inner, tuple(new)) if behind else inner
 
     def upload_bytes(self, upload: Any) -> int:
-        """Return how many bytes an upload takes after the last stage."""
+        """Return the bytes of an upload after the last stage."""
         return self.stages[-1].size(upload)
 
 
@@ -144,6 +145,7 @@ class _Received:
 
     def mean(self) -> Any:
         mean = self.replies.mean()
+        # The last stage of the clients is undone first.
         for stage in reversed(self.stages):
             mean = stage.receive(mean, len(self), self.clients)
         return mean
@@ -151,7 +153,10 @@ class _Received:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Numbers are rounded to multiples of `step`, which travel as 16-bit integers."""
+    """Numbers are rounded to multiples of `step`, which travel as 16-bit integers.
+
+    step: the distance of two values that can be sent, positive.
+    """
 
     step: Positive
 

@@ -1,4 +1,4 @@
-"""The command line. Its commands are loaded when they are used: help and Ctrl-C need no torch."""
+"""The command line. A command is imported when it is used: help and Ctrl-C do not load torch."""
 
 import sys
 import traceback
@@ -13,6 +13,7 @@ import click
 from trimtab._version import __version__
 from trimtab.cli.group import LazyGroup
 
+# The titles of `trimtab --help` and the commands below each; others come under More commands.
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
     "Show": ("report", "export"),
@@ -28,6 +29,7 @@ EXAMPLES = {
     "trimtab report runs/compare-digits-1 runs/compare-digits-2": "two results on one page",
     "trimtab reproduce figure3 --quick": "a figure of the SCAFFOLD paper",
 }
+# The short helps are repeated here, so that `trimtab --help` does not import the commands.
 COMMANDS = {
     "compare": "Tune algorithms on PROBLEM, run them side by side, and recommend one.",
     "run": "Run one ALGORITHM on PROBLEM and save its model.",
@@ -65,7 +67,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; an error is one sentence and exit code 2.
 
-    `--debug`, at any position, shows the traceback first, and the library's log.
+    arguments: the words of the command line; by default those of this process. `--debug`, at any
+        position, shows the log of the library, and the traceback before the sentence.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings(), _debugging("--debug" in words):
@@ -75,16 +78,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _main(words: list[str]) -> None:
     try:
+        # `obj` is what `command_again` shows on the page.
         given = [word for word in words if word != "--debug"]
         cli.main(given, prog_name="trimtab", standalone_mode=False, obj=given)
     except (click.Abort, KeyboardInterrupt):
         _end("stopped.", 130)
     except click.UsageError as error:
+        # Imported only here, because `output` loads rich.
         from trimtab.cli.output import usage_sentence
 
         _end(usage_sentence(error), 2)
     except click.ClickException as error:
-        _end(error.format_message(), 130)
+        _end(error.format_message(), 130)  # Commands raise it when the user stops them.
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
@@ -95,7 +100,7 @@ def _main(words: list[str]) -> None:
 
 @contextmanager
 def _debugging(when: bool) -> Iterator[None]:
-    """Show what the library logs, on stderr."""
+    """Show the log of the library on stderr."""
     logger, handler = getLogger("trimtab"), StreamHandler()
     handler.setFormatter(Formatter("trimtab: debug: %(message)s"))
     before = logger.level
@@ -110,7 +115,7 @@ def _debugging(when: bool) -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    """Show a warning as one sentence."""
+    # A warning has the form of an error, without the line of code that Python shows.
     click.echo(f"trimtab: note: {' '.join(str(message).split())}", err=True)
 
 

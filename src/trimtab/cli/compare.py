@@ -23,6 +23,7 @@ from trimtab.errors import BadArgument
 if TYPE_CHECKING:
     from trimtab.studies.prior import Prior
 
+# Repeated from studies, which would load torch for `--help`.
 UNITS = ("rounds", "exchanges", "bytes", "work")
 
 
@@ -64,7 +65,7 @@ def compare(
     """Tune algorithms on PROBLEM, run them side by side, and recommend one.
 
     PROBLEM is file.py:function or a built-in name: digits, quadratic, garnet, emnist, cifar10, a9a,
-    heart, concrete, shakespeare. Data files are looked for in --data, TRIMTAB_DATA and the cache.
+    heart, concrete, shakespeare. Data files are read from --data, TRIMTAB_DATA or the cache.
     Step size, K, eta_g and momentum are searched unless they are given.
     """
     from trimtab.core import Epochs
@@ -76,6 +77,7 @@ def compare(
         raise conflicting_steps_error()
     steps = K if options.epochs is None else Epochs(options.epochs)
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
+    # Everything below may run the user's file, whose prints must not mix with JSON on stdout.
     with users_output():
         recipe = options.recipe(problem)
         made, _ = recipe.made
@@ -111,14 +113,14 @@ def compare(
 
 
 def _share(split: float | str | None) -> float | None:
-    """Return the share of the rows that is held out: a tenth by default."""
+    # `compare` tunes on validation data, so that a tenth is held out unless `none` is given.
     if split is None:
         return 0.1
     return None if split == "none" else float(split)
 
 
 def _prior(folder: Path) -> "Prior":
-    """Return what a diagnosis expects."""
+    """Return the predictions of a diagnosis, which the search tries first."""
     from trimtab._files import read_json
     from trimtab.studies.prior import Prior
 

@@ -59,13 +59,15 @@ def diagnose(
 
     folder = output_folder(out, f"diagnose-{short_name(problem)}", resume=False)
     there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    if there - {"report.html"}:  # which one that was stopped leaves
+    # A diagnosis that was stopped leaves its page, and may be repeated into the same folder.
+    if there - {"report.html"}:
         raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     with users_output():
         made = load_problem(problem, batch=batch, data=data, seed=seed)
         work = diagnose_problem.start(
             made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
         )
+        # Only now: a problem that cannot be loaded leaves no empty folder.
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / "report.html"
         with _FirstPage(problem, page, live) as first:
@@ -89,7 +91,7 @@ class _FirstPage:
         self.live = LivePage(path, self._so_far, live)
 
     def on_event(self, event: Any) -> None:
-        """Write the page as soon as there are facts."""
+        """Write the page as soon as the first facts are known."""
         from trimtab.diagnosis.first_facts import FirstFacts
         from trimtab.report.diagnosis import write_first_facts
 
@@ -106,8 +108,8 @@ class _FirstPage:
         if self.facts is None:
             return "stopped; nothing was measured yet: repeat the command."
         return (
-            f"stopped; its first facts are in {self.path}. What was measured after them is lost, "
-            "for a diagnosis cannot be resumed: repeat the command."
+            f"stopped; its first facts are in {self.path}. Later measurements are lost, because a "
+            "diagnosis cannot be resumed: repeat the command."
         )
 
     def _so_far(self) -> str:
@@ -126,9 +128,9 @@ class _FirstPage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Say on the page that nothing more comes, if the diagnosis did not end.
+        """Mark the page as stopped if the diagnosis did not end.
 
-        A live page without facts is removed, and so is an empty folder: the diagnosis was refused.
+        A live page without facts is removed, and so is an empty folder: nothing was measured.
         """
         from trimtab.report.diagnosis import STOPPED, write_first_facts
 
@@ -138,5 +140,5 @@ class _FirstPage:
             write_first_facts(self.facts, self.name, self.path, STOPPED)
         elif self.live.live:
             self.path.unlink(missing_ok=True)
-        with suppress(OSError):
+        with suppress(OSError):  # A folder that is not empty stays.
             self.path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""`trimtab doctor`: what this machine has, what is missing, and how to get it."""
+"""`trimtab doctor`: the parts that trimtab can use here, and how to get the missing ones."""
 
 import json
 import os
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One item that was checked; missing: how to get it, empty if it is available."""
+    """One item that was checked.
+
+    part: the title of its group.
+    name, value: the item, and its version, place or state.
+    missing: how to get it; empty if it is available.
+    """
 
     part: str
     name: str
@@ -32,7 +37,7 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("compute.kernel", "problems.data.files")
 def doctor(data: Path | None, as_json: bool) -> None:
-    """Show versions, cores, kernel, devices and data, and what is missing and how to get it."""
+    """Show versions, cores, kernel, devices and data, and how to get missing parts."""
     findings = [*_versions(), *_machine(), *_kernel(), *_devices(), *_data(data), *_extras()]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -42,6 +47,7 @@ def doctor(data: Path | None, as_json: bool) -> None:
         if finding.part != part:
             part = finding.part
             click.echo(part)
+        # Both marks have the same width, so that the names are aligned.
         mark = "missing  " if finding.missing else "ok       "
         click.echo(f"  {mark}{finding.name}: {finding.value}")
         if finding.missing:
@@ -50,7 +56,7 @@ def doctor(data: Path | None, as_json: bool) -> None:
     if lacks:
         click.echo(f"{len(lacks)} of {len(findings)} are missing; trimtab works without them.")
     else:
-        click.echo("Everything that trimtab can use is here.")
+        click.echo("All optional parts are available.")
 
 
 def _versions() -> Iterator[Finding]:
@@ -76,7 +82,7 @@ def _kernel() -> Iterator[Finding]:
 
     from trimtab.compute import kernel
 
-    level = kernel.simd_level()
+    level = kernel.simd_level()  # None if the kernel is not built, or switched off
     if level is not None:
         right = [
             str(t).removeprefix("torch.") for t in (torch.float32, torch.float64) if kernel.works(t)
@@ -100,9 +106,9 @@ def _devices() -> Iterator[Finding]:
         for j in range(torch.cuda.device_count()):
             yield Finding("machine", f"cuda:{j}", torch.cuda.get_device_name(j))
     elif torch.backends.mps.is_available():
-        yield Finding("machine", "mps", "there")
+        yield Finding("machine", "mps", "available")
     else:
-        yield Finding("machine", "devices", "the processor alone")
+        yield Finding("machine", "devices", "CPU only")
 
 
 def _data(data: Path | None) -> Iterator[Finding]:
@@ -115,7 +121,7 @@ def _data(data: Path | None) -> Iterator[Finding]:
 
 
 def _sources() -> "dict[str, tuple[Source, ...]]":
-    """Return the files of each data set that a loader can read."""
+    """Return the files of each data set; digits, which comes with scikit-learn, has none."""
     from trimtab.problems.data.emnist import EMNIST
     from trimtab.problems.data.images import CIFAR10, CIFAR100
     from trimtab.problems.data.shakespeare import SHAKESPEARE
@@ -139,13 +145,14 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
     folders = [f for s in sources for p in search_folders(data) if (f := p / s.folder).is_dir()]
     if found:
         return Finding("data", name, f"in {found[0].parent}")
+    # Users who downloaded a data set by hand may have renamed its files.
     if any(any(folder.iterdir()) for folder in folders):
         return Finding("data", name, f"files under other names in {folders[0]}")
-    how = f"It is downloaded when it is first used, or by hand from {sources[0].url}."
+    how = f"It is downloaded on first use, or by hand from {sources[0].url}."
     return Finding("data", name, "not here yet", how)
 
 
-_EXTRAS = {  # what is imported, what it is for, and how it is installed
+_EXTRAS = {  # The module that is imported, its use, and how to install it.
     "trimtab_papers": (
         "trimtab-papers, for `trimtab reproduce` and `trimtab bench`",
         "pip install 'trimtab[papers]'",
@@ -161,9 +168,10 @@ _EXTRAS = {  # what is imported, what it is for, and how it is installed
 
 def _extras() -> Iterator[Finding]:
     for module, (what, how) in _EXTRAS.items():
+        # find_spec finds the module without importing it.
         there = find_spec(module) is not None
         yield Finding(
-            "extras", what, "there" if there else "not installed", "" if there else f"{how}."
+            "extras", what, "installed" if there else "not installed", "" if there else f"{how}."
         )
     browser = shutil.which("chromium")
     yield Finding(

@@ -12,7 +12,7 @@ KINDS = ("csv", "tensorboard", "mlflow")
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR…")
-@click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="What to write.")
+@click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="Format to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to [the first DIR].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("report.sources")
@@ -26,6 +26,7 @@ def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool
 
     sources = told_apart([read_any(folder) for folder in folders])
     home = out or folders[0]
+    # Each format has its own extra, so that only the one that is written is imported.
     if kind == "csv":
         from trimtab.report.tools.spreadsheet import write_csv
 
@@ -48,4 +49,4 @@ def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool
         "mlflow": f"mlflow ui --backend-store-uri sqlite:///{paths[0]}",
     }
     if kind in how:
-        click.echo(f"Look at it with: {how[kind]}")
+        click.echo(f"Show it with: {how[kind]}")

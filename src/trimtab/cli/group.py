@@ -1,4 +1,4 @@
-"""Groups of commands that know their one-line helps, and import a command when it is used.
+"""Groups of commands with one-line helps, which import a command when it is used.
 
 Other distributions add commands to the program through the entry-point group `trimtab.commands`.
 """
@@ -21,10 +21,11 @@ R = TypeVar("R")
 
 
 class HelpfulGroup(click.Group):
-    """Commands of which one must be named: without any word, their help is shown."""
+    """A group that shows its help if no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the help where no command is named."""
+        """Show the help and exit with code 2 if no command is given."""
+        # Completion parses incomplete lines, and must neither print nor exit.
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             sys.exit(2)
@@ -32,14 +33,14 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """Commands by name: their helps, the module that each is in, and how help orders them.
+    """A group whose commands are imported when they are used; help and completion need no import.
 
     helps: one line for each command of this distribution.
-    homes: the module of each, in which it has its own name.
+    homes: the module of each command; the command is its attribute of the same name.
     sections: titles of the help, and the commands below each; by default one for all.
-    examples: command lines for the end of the help, with what they do.
-    entry_point_group: where other distributions name their commands; by default they cannot.
-    extras: for a command of trimtab-NAME, a distribution of its own, the extra NAME.
+    examples: command lines for the end of the help, each with an explanation; none by default.
+    entry_point_group: the group in which other distributions register commands; none by default.
+    extras: the extra NAME of each command that is in the distribution trimtab-NAME.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LazyGroup(HelpfulGroup):
 
     @cached_property
     def others(self) -> dict[str, EntryPoint]:
-        """The commands of other distributions; a name of ours stays ours."""
+        """The commands of other distributions; none can replace a command of trimtab."""
         if self.entry_point_group is None:
             return {}
         found = {point.name: point for point in entry_points(group=self.entry_point_group)}
@@ -88,7 +89,7 @@ class LazyGroup(HelpfulGroup):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the helps in their sections, then examples; load only other distributions'."""
+        """Write the helps in their sections, then examples; import only foreign commands."""
         helps = self._all_helps()
         longest = max(map(len, helps))
         listed = {name for names in self.sections.values() for name in names}
@@ -98,6 +99,10 @@ class LazyGroup(HelpfulGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+        self._write_examples(formatter, helps)
+
+    def _write_examples(self, formatter: click.HelpFormatter, helps: Mapping[str, str]) -> None:
+        # An example of a command that is not installed would only give an error.
         examples = {
             words: what for words, what in self.examples.items() if words.split()[1] in helps
         }
@@ -109,11 +114,10 @@ class LazyGroup(HelpfulGroup):
                         formatter.write_text(what)
 
     def _all_helps(self) -> dict[str, str]:
-        """Return the help of every command that is installed."""
         return {**self.helps, **{name: _help_of(point) for name, point in self.others.items()}}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer names and options; load only other distributions' commands."""
+        """Offer names and options; import only foreign commands."""
         helps = {n: text for n, text in self._all_helps().items() if n.startswith(incomplete)}
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=text) for name, text in helps.items()), *options]
@@ -133,7 +137,11 @@ def _help_of(point: EntryPoint) -> str:
 
 
 def requires(*modules: str, package: str = "trimtab") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Import modules of a package before a command runs; help and completion do not need them."""
+    """Import modules before a command runs, as a decorator; help and completion do not need them.
+
+    modules: names below the package.
+    package: "trimtab" by default.
+    """
 
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @wraps(command)
@@ -151,13 +159,14 @@ def requires(*modules: str, package: str = "trimtab") -> Callable[[Callable[P, R
 @contextmanager
 def deferring_interrupt() -> Iterator[None]:
     """Defer the first Ctrl-C to the end: an interrupted import can raise any error."""
-    asked: list[int] = []
+    signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if asked:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
 
+    # Another handler belongs to a program that uses the command line, and stays.
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:
         signal.signal(signal.SIGINT, note)
@@ -166,5 +175,5 @@ def deferring_interrupt() -> Iterator[None]:
     finally:
         if usual:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked:
+    if signals:
         raise KeyboardInterrupt

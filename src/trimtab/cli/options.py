@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 live_option = click.option(
     "--live", is_flag=True, help="Write the page while the command works; it reloads itself."
 )
-OWN = "trimtab.own"  # where a command finds the options of the user's own algorithm
+OWN = "trimtab.own"  # the key in the context of the options of a user's algorithm
 
 # The hyper-parameters of all algorithms and bases that come with trimtab. They are repeated here so
 # that help and completion need no torch; a test compares them with the registry.
@@ -31,20 +31,21 @@ PARAMETERS: dict[str, type] = {
 
 
 class CountOrFraction(click.ParamType[int | float]):
-    """A whole number, or a fraction such as 0.2."""
+    """Reads a whole number, or a fraction such as 0.2."""
 
     name = "number"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | float:
         """Read '20' as a number and '0.2' as a fraction."""
         try:
+            # 1 is one client, 1.0 all of them, so that the text decides and not the value.
             return int(value) if str(value).lstrip("-").isdigit() else float(value)
         except ValueError:
             self.fail(f"{value!r} is neither a number nor a fraction.", param, ctx)
 
 
 class Numbers(click.ParamType[list[int]]):
-    """Whole numbers with commas between."""
+    """Reads whole numbers with commas between."""
 
     name = "numbers"
 
@@ -57,12 +58,12 @@ class Numbers(click.ParamType[list[int]]):
 
 
 class ShareOrNone(click.ParamType[float | str]):
-    """A share such as 0.1, or the word none."""
+    """Reads a share such as 0.1, or the word none."""
 
     name = "share"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Read '0.1' as a number and 'none' as it is."""
+        """Read '0.1' as a number; return 'none' unchanged."""
         try:
             return "none" if value == "none" else float(value)
         except ValueError:
@@ -96,7 +97,7 @@ class RunOptions:
     live: bool
 
     def recipe(self, spec: str) -> "Recipe":
-        """Return how the problem that is meant is made, as the options want it."""
+        """Return the problem of a name or file.py:function with these options."""
         from trimtab.studies.recipe import Recipe
 
         return Recipe(spec, self.seed, self.batch, self.data, self.partition, self.weights)
@@ -144,7 +145,7 @@ _RUN_OPTIONS = (
 
 
 class Address(click.ParamType[str]):
-    """The address of a cluster."""
+    """The address of a cluster, shown as ADDRESS in the help."""
 
     name = "address"
 
@@ -165,20 +166,21 @@ def cluster_of(given: str | None) -> str | bool:
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that all runs take, gathered as `options`."""
+    """Add the options of all runs to a command, which receives them as one `options`."""
 
     @wraps(command)
     def gathered(**words: Any) -> Any:
         options = RunOptions(**{f.name: words.pop(f.name) for f in fields(RunOptions)})
         return command(options=options, **words)
 
+    # Decorators apply from the last to the first; help then has the order of _RUN_OPTIONS.
     for option in reversed(_RUN_OPTIONS):
         gathered = option(gathered)
     return gathered
 
 
 def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one option for each hyper-parameter that an algorithm or base has."""
+    """Add one option per hyper-parameter of the algorithms and bases to a command."""
     base = click.Choice(BASE_NAMES)
     command = click.option("--base", type=base, help="Optimiser in mime, fedopt, ….")(command)
     lean = "Upload dx alone (scaffold, option II)."
@@ -189,9 +191,11 @@ def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) -> "Algorithm":
-    """Return the algorithm of a name with the hyper-parameters that were given.
+    """Return an algorithm with the hyper-parameters on the command line.
 
-    own: options that no algorithm of trimtab has, for one of the user's.
+    name: as for `registry.kind`.
+    words: options of `hyper_options`; None where one was not given.
+    own: options that no algorithm of trimtab has, for a user's algorithm; none by default.
     """
     kind = registry.kind(name)
     given = {word: value for word, value in words.items() if value is not None}
@@ -200,7 +204,7 @@ def algorithm_of(name: str, words: dict[str, Any], own: Mapping[str, str] = {}) 
 
 
 def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[str, Any]:
-    """Return the hyper-parameters with K as passes over each client's data, if epochs are given."""
+    """Return the hyper-parameters; if epochs are given, K is that many passes over the data."""
     if epochs is None:
         return words
     from trimtab.core import Epochs
@@ -214,7 +218,9 @@ def with_epochs(name: str, words: dict[str, Any], epochs: float | None) -> dict[
 
 def conflicting_steps_error() -> BadArgument:
     """Return the error for a number of local steps together with a number of epochs."""
-    return BadArgument("epochs", "{epochs} and {K} both say how many steps; pass one of them.")
+    return BadArgument(
+        "epochs", "{epochs} and {K} both set the number of local steps; pass one of them."
+    )
 
 
 def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
@@ -231,6 +237,7 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
                 _option=option,
                 _names=", ".join(parameters),
             )
+        # Other types, such as Literal, are checked by the algorithm itself.
         declared = parameters[name].type
         known = click.types.convert_type(declared if declared in (int, float, bool) else str)
         words[name] = known.convert(value, None, None)
@@ -238,10 +245,10 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
 
 
 class WithOwnOptions(click.Command):
-    """A command that keeps options it does not know, for the algorithm: --clip 1.0, --clip=1.0."""
+    """A command that passes unknown options to the algorithm: --clip 1.0, --clip=1.0."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take unknown options out, with what follows them."""
+        """Move unknown options and their values to the context."""
         known = {option for p in self.get_params(ctx) for option in (*p.opts, *p.secondary_opts)}
         own: dict[str, str] = {}
         rest: list[str] = []
@@ -254,6 +261,7 @@ class WithOwnOptions(click.Command):
             elif equals:
                 own[option] = value
             else:
+                # A negative number, -1, is a value; only a second option begins with two dashes.
                 own[option] = left.pop(0) if left and not left[0].startswith("--") else "true"
         ctx.meta[OWN] = own
         return super().parse_args(ctx, rest)

@@ -1,4 +1,4 @@
-"""Folders for results, pages, and what commands print: results and one-sentence errors."""
+"""The output of commands: folders, pages, results on the terminal, one-sentence errors."""
 
 import os
 import shlex
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def users_output() -> Iterator[None]:
-    """Send everything that Python or a library prints meanwhile to standard error."""
+    """Send everything that Python or a library prints meanwhile to standard error.
+
+    Standard output is for results, and with --json for JSON alone.
+    """
+    # C libraries write to descriptor 1 and not to sys.stdout, so that both are redirected.
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)
@@ -41,9 +45,10 @@ def users_output() -> Iterator[None]:
 
 
 def show(result: "Comparison") -> None:
-    """Show a comparison or a run: its table, the advice, where its page is."""
+    """Print a comparison or a run: its table, the advice, the path of its page."""
     from trimtab.report import terminal_table
 
+    # Rich assumes 80 columns where there is no terminal, which would wrap the table.
     console = Console(width=None if sys.stdout.isatty() else 116, emoji=False)
     console.print(terminal_table(result))
     for note in result.about.notes:
@@ -54,12 +59,13 @@ def show(result: "Comparison") -> None:
 
 
 def write_report(result: "Comparison", folder: Path) -> Path:
-    """Write the page of a result into its folder, after the command that makes it again."""
+    """Write the page of a result into its folder, and its command into the record."""
     from trimtab._files import read_json, write_json
     from trimtab.report import write_page
 
     path = folder / ("run.json" if (folder / "run.json").exists() else "compare.json")
     record, command = read_json(path), command_again()
+    # A resumed run keeps the command that began it.
     if command and "command" not in record:
         write_json(path, record | {"command": command})
     return write_page(result, folder / "report.html")
@@ -70,13 +76,16 @@ class LivePage:
 
     The page that the command writes at the end replaces it, and does not reload itself.
 
-    path: the file, which is that of the last page.
-    make: returns the page of what there is so far.
-    live: whether it is wanted; if not, nothing is written.
+    path: the file, which the last page replaces.
+    make: returns the page of the results so far.
+    live: whether `--live` was given; if not, nothing is written.
+    clock: returns seconds; `monotonic` by default.
     """
 
-    EVERY = 1.0  # seconds between two pages, at least
-    COST = 20.0  # making pages takes at most a twentieth of the command's time
+    # At most one page per second, and at most a twentieth of the command's time for pages, so
+    # that they do not slow its work down.
+    EVERY = 1.0
+    COST = 20.0
 
     def __init__(
         self,
@@ -86,7 +95,7 @@ class LivePage:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.path, self.make, self.live, self.clock = path, make, live, clock
-        self._next: float | None = None  # when the next page is due, after the first one
+        self._next: float | None = None  # the time of the next page; None before the first one
 
     def on_event(self, event: Any) -> None:
         """Write the page, with the progress of a task as its note."""
@@ -99,8 +108,8 @@ class LivePage:
     def update(self, note: str, now: bool = False) -> None:
         """Write the page, if it is time for a new one.
 
-        note: what the command is doing, for the line below the title.
-        now: whether it is written even if the last one is new.
+        note: the current work of the command, for the line below the title.
+        now: write the page even if the last one is new; default False.
         """
         started = self.clock()
         early = self._next is not None and started < self._next and not now
@@ -118,26 +127,27 @@ class LivePage:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Write a page that does not reload itself, if the command fails or is stopped."""
         if kind is not None and self._next is not None:
-            self._write("Stopped. This page shows what was done until then.", reloads=False)
+            self._write("Stopped. This page shows the results until then.", reloads=False)
 
     def _write(self, note: str, reloads: bool) -> None:
         from trimtab._files import write_file
         from trimtab.report.style import asset
 
         script = f"<script>{asset('live.js')}</script>" if reloads else ""
-        # Other processes write the folder meanwhile, and no page is worth the work that it shows:
-        # what cannot be read or written now is tried again with the next page.
+        # Other processes write the folder meanwhile, so that a file may be incomplete. The command
+        # must not fail because of a page; the next page tries again.
         with suppress(OSError, ValueError, KeyError):
             line = f'</h1>\n<p class="live">{escape(note)}</p>{script}'
             write_file(self.path, self.make().replace("</h1>", line, 1))
 
 
 def command_again() -> str:
-    """Return the command that makes the same result again; empty where there was none."""
+    """Return the command that repeats the result; empty if Python called it without one."""
     words: list[str] | None = click.get_current_context().find_root().obj
     kept, left = ["trimtab"], list(words or ())
     while left:
         word = left.pop(0)
+        # These options change the output only, not the result; --log has a value.
         if word == "--log":
             left[:1] = []
         elif word not in ("--resume", "--json", "--debug", "--live"):
@@ -146,7 +156,12 @@ def command_again() -> str:
 
 
 def output_folder(out: Path | None, stem: str, resume: bool) -> Path:
-    """Return where to write: `--out`, or in runs the next free folder (to resume, the newest)."""
+    """Return the folder to write to.
+
+    out: `--out`, which is returned if it is not None.
+    stem: the name of a folder in runs, to which the next free number is added.
+    resume: take the newest existing folder instead; raise BadArgument if there is none.
+    """
     if out is not None:
         if resume and not out.exists():
             raise _nothing_to_resume(out)
@@ -165,7 +180,7 @@ def _nothing_to_resume(folder: Path) -> BadArgument:
 
 
 def short_name(problem: str) -> str:
-    """Return the name of a problem for that of a folder.
+    """Return the name of a problem as a part of a folder's name.
 
     >>> short_name("some/mine.py:problem")
     'mine-problem'
@@ -183,7 +198,13 @@ def follow_study(
     problem: "Problem",
     options: RunOptions,
 ) -> "Comparison":
-    """Run the study, show its progress as the options say, and write its page."""
+    """Run a study, show its progress, and write its page.
+
+    work: the study as a task.
+    folder: the folder of its results.
+    name, problem: the problem, for the title and the summary of its clients.
+    options: those of the command; `--log` and `--live` count here.
+    """
     counted = StudyProgress(folder)
     with ExitStack() as at_end:
         log = None
@@ -205,7 +226,7 @@ def follow_study(
 
 
 def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str]:
-    """Return a function that makes the page of a comparison or a run as it is now."""
+    """Return a function that returns the current page of a comparison or a run."""
     from trimtab.problems.clients import summarise_clients
     from trimtab.report.page import nothing_yet, page_of
     from trimtab.report.sources import source_of
@@ -224,22 +245,23 @@ def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str
 
 
 def usage_sentence(error: click.UsageError) -> str:
-    """Return click's message about a wrong option, and where the right ones are listed.
+    """Return click's message about a wrong option, and the command that lists all options.
 
     >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
-    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` says what there is."
+    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` lists all options."
     """
+    # Errors are one sentence, so that click's second sentence becomes a part of the first.
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
     if isinstance(error, click.NoSuchOption):
         said, near = error.message, ", ".join(error.possibilities or ())
         close = f"close are {near}, and " if near else ""
     command = "trimtab" if error.ctx is None else error.ctx.command_path
     said = " ".join(said.split()).removesuffix(".")
-    return f"{said}; {close}`{command} --help` says what there is."
+    return f"{said}; {close}`{command} --help` lists all options."
 
 
 def error_sentence(error: Exception) -> str:
-    """Return the message of an error of trimtab; for other errors, add where they were raised."""
+    """Return the message of an error of trimtab; for other errors, add their location."""
     from trimtab._importing import source_location
 
     if isinstance(error, BadArgument):
@@ -250,6 +272,7 @@ def error_sentence(error: Exception) -> str:
         return f"{error.filename}: {why}; pass another path, or fix this one."
     if place is None and isinstance(error, ValueError | ArithmeticError | OSError):
         text = str(error)
+        # Such an error is in the user's code, whose traceback helps.
         fixable = text.endswith("; fix it.") and error.__cause__ is not None
         return f"{text[:-1]}, or pass --debug for the whole traceback." if fixable else text
     what = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
@@ -264,5 +287,6 @@ def option_of(name: str, value: str = "") -> str:
     >>> option_of("round_timeout"), option_of("R"), option_of("resume", "True")
     ('--round-timeout', '-R', '--resume')
     """
+    # The only argument with a short option alone.
     option = "-R" if name == "R" else f"--{name.replace('_', '-')}"
     return option if value in ("", "True") else f"{option} {value}"

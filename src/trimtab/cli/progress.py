@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 HEADS = ("algorithm", "step size", "round", "now", "best", "drift", "bytes")
-SURE = 5.0  # nothing is said of the time left before 5 seconds are over
+# The time left is extrapolated from the rounds so far, which jumps while they are few; it is shown
+# after 5 seconds.
+SURE = 5.0
 
 
 @dataclass
@@ -40,7 +42,11 @@ class EntryProgress:
 
 
 class StudyProgress:
-    """All algorithms of a comparison, or the one of a run, in the order in which they came."""
+    """The algorithms of a comparison, or that of a run, in the order of their first rounds.
+
+    folder: the folder of the results, whose record has goal and budget.
+    clock: returns seconds; `monotonic` by default.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = monotonic) -> None:
         self.folder, self.clock = folder, clock
@@ -49,10 +55,12 @@ class StudyProgress:
         self.goal: Goal | None = None
         self._about: dict[str, Any] = {}
         self._work = 0.0  # sample gradients of this process
-        self._before: float | None = None  # sample gradients, or rounds, of the process before it
+        # Sample gradients, or rounds, of the process that this one resumes; they took none of the
+        # time of this process.
+        self._before: float | None = None
 
     def add(self, event: "RoundDone") -> None:
-        """Count a round; rounds without a label only measure the speed, and are not counted."""
+        """Count a round, unless it has no label: such rounds only measure the speed."""
         if not event.label:
             return
         self._read()
@@ -77,7 +85,7 @@ class StudyProgress:
 
     @property
     def left(self) -> float | None:
-        """The seconds left at most; None if they are not known."""
+        """An upper bound of the seconds left; None if it is unknown."""
         before = self._before or 0.0
         done, total = self._done_and_total()
         if not total or self.elapsed < SURE or done <= before:
@@ -86,13 +94,13 @@ class StudyProgress:
 
     @property
     def sentence(self) -> str:
-        """How many rounds, and how long it took and will take."""
+        """The number of rounds, the time they took, and the time left."""
         rounds = sum(one.rounds for one in self.entries.values())
         said = f"{rounds:,} rounds in {format_seconds(self.elapsed)}"
         return said if self.left is None else f"{said}, at most {format_seconds(self.left)} left"
 
     def _done_and_total(self) -> tuple[float, float]:
-        """Return how much is done and how much there is: rounds of a run, else gradients."""
+        """Return the work done and the total work: rounds of a run, else sample gradients."""
         if self._about.get("R"):
             return float(max(one.last.line.r for one in self.entries.values())), self._about["R"]
         budget = self._about.get("budget") or 0.0
@@ -100,7 +108,7 @@ class StudyProgress:
         return (self._before or 0.0) + self._work, budget * count
 
     def _earlier(self, first: "RoundDone") -> float:
-        """Return what an earlier process has done of it, once a first round is over here."""
+        """Return the work of an earlier process, given the first round of this one."""
         if self._about.get("R"):
             return first.line.r - 1.0
         from trimtab.studies.underway import Underway
@@ -110,7 +118,7 @@ class StudyProgress:
         return max(0.0, there.work - first.line.work)
 
     def _read(self) -> None:
-        """Read once what the folder says of the goal; and of the budget, when it is known."""
+        # The record exists once the first round is done, and its goal does not change.
         if self.goal is not None:
             return
         from trimtab._files import read_json
@@ -122,7 +130,7 @@ class StudyProgress:
 
 
 class Board:
-    """A table of the algorithms at work, on a terminal; nothing elsewhere."""
+    """A live table of the algorithms on a terminal; without a terminal it prints nothing."""
 
     def __init__(self, console: Console, progress: StudyProgress) -> None:
         self.console, self.progress = console, progress
@@ -155,6 +163,7 @@ class Board:
         for head in HEADS:
             title = {"now": metric, "best": f"best {metric}"}.get(head, head)
             table.add_column(escape(title), justify="left" if head == "algorithm" else "right")
+        # A copy, because rich draws the table in its own thread while entries are added.
         for label, one in list(self.progress.entries.items()):
             line = one.last.line
             now = None if goal is None else line.metrics.get(goal.name)
@@ -172,7 +181,10 @@ def follow(
 ) -> "Comparison":
     """Show the rounds of a study live on a terminal; stop cleanly on Ctrl-C.
 
-    progress: counts the rounds; a new one by default. log: is called with every round.
+    work: the study as a task.
+    folder: the folder of its results, which the message after Ctrl-C names.
+    progress: counts the rounds; a new one by default.
+    log: called with every round; None by default.
     """
     from trimtab.core.task import Note
 
@@ -201,8 +213,9 @@ def watch(
 ) -> R:
     """Run a task with a progress bar on a terminal, and return its result.
 
-    stopped: returns the sentence that is printed after Ctrl-C. on_event: is called with every
-    event.
+    work: the task.
+    stopped: returns the sentence that is printed after Ctrl-C.
+    on_event: called with every event; None by default.
     """
     from trimtab.core import task
 
@@ -231,7 +244,7 @@ def watch(
 
 @contextmanager
 def on_interrupt(sentence: str) -> Iterator[None]:
-    """Turn Ctrl-C into one sentence: what is saved, and how to continue."""
+    """Replace the traceback of Ctrl-C by a sentence about saved results and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -240,18 +253,18 @@ def on_interrupt(sentence: str) -> Iterator[None]:
 
 @contextmanager
 def stoppable(console: Console, step: str) -> Iterator[list[int]]:
-    """Turn the first Ctrl-C or SIGTERM into a flag, read between steps; the second one kills."""
-    asked: list[int] = []
+    """Turn the first Ctrl-C or SIGTERM into a flag, read between steps; the second one raises."""
+    signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if asked:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
         console.print(f"stopping after this {step}; press again to stop at once")
 
     before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

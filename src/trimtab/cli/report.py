@@ -24,26 +24,18 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 
     DIR is the folder of a comparison, a run, a diagnosis, a federation's operator, or a
     reproduction such as results/table3.
-    The page of one folder lies in it, that of several in runs, unless --out says where. A diagnosis
-    alone is put in runs too, for its folder has a page of its own.
+    The page of one folder is written into it, that of several folders into runs, unless --out is
+    given. That of a single diagnosis is written into runs too, because its folder has a page.
     """
     from trimtab.report import write_pages
     from trimtab.report.sources import read_any
 
-    others = {folder: other for folder in folders if (other := _page_of_others(folder))}
-    if others and len(folders) > 1:
-        raise BadArgument(
-            "out",
-            "{_folder} is a {_kind}, which has a page of its own; pass it alone.",
-            _folder=(first := next(iter(others))),
-            _kind=others[first][0],
-        )
+    html = _foreign_page(folders)
     diagnoses = {folder.name: found for folder in folders if (found := _diagnosis_alone(folder))}
     inside = len(folders) == 1 and out is None and not diagnoses
     home = folders[0] if inside else output_folder(out, "report", resume=False)
     page, results = home / "report.html", []
-    if others:
-        ((_, html),) = others.values()
+    if html is not None:
         write_file(page, html())
     else:
         results = [read_any(folder) for folder in folders if not _diagnosis_alone(folder)]
@@ -56,11 +48,27 @@ def report(folders: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     click.echo(f"Page: {page}")
 
 
-def _page_of_others(folder: Path) -> tuple[str, Callable[[], str]] | None:
-    """Return the kind of a folder that another distribution shows, and what makes its page.
+def _foreign_page(folders: tuple[Path, ...]) -> Callable[[], str] | None:
+    """Return the function that makes the page of a folder of another distribution, if it is one."""
+    foreign = {folder: found for folder in folders if (found := _read_foreign(folder))}
+    for folder, (kind, html) in foreign.items():
+        # Such a page is complete HTML, which cannot be put beside other results.
+        if len(folders) > 1:
+            raise BadArgument(
+                "out",
+                "{_folder} is a {_kind}, which has a separate page; pass it alone.",
+                _folder=folder,
+                _kind=kind,
+            )
+        return html
+    return None
 
-    An entry point of the group `trimtab.pages` is named as the kind; it is a function that takes a
-    folder, and returns None unless the folder is of its kind.
+
+def _read_foreign(folder: Path) -> tuple[str, Callable[[], str]] | None:
+    """Return the kind of a folder of another distribution, and the function that makes its page.
+
+    An entry point of the group `trimtab.pages` has the name of the kind. It is a function that
+    takes a folder, and returns None unless the folder is of its kind.
     """
     for point in entry_points(group="trimtab.pages"):
         made: Callable[[], str] | None = point.load()(folder)
@@ -70,7 +78,8 @@ def _page_of_others(folder: Path) -> tuple[str, Callable[[], str]] | None:
 
 
 def _diagnosis_alone(folder: Path) -> dict[str, Any] | None:
-    """Return the diagnosis of a folder that holds nothing else."""
+    """Return the diagnosis of a folder without other results; None otherwise."""
+    # A folder may hold a diagnosis in addition to a run or a comparison.
     from trimtab.report.sources import read_diagnosis
 
     others = any((folder / name).exists() for name in ("run.json", "compare.json"))

@@ -75,9 +75,11 @@ def run(
 
     executor = _executor(cluster, shards, snapshots)
     with users_output():
+        # Wrong hyper-parameters are reported before a built-in problem is loaded, which may take
+        # long. A problem file may register the algorithm, so that it must be read first.
         chosen = None if ".py" in problem else build()
         made, _ = options.recipe(problem).made
-        if chosen is None:  # a file may register algorithms, and so it is read first
+        if chosen is None:
             chosen = build()
         name = f"{kind(chosen).name}-{short_name(problem)}"
         folder = output_folder(options.out, name, options.resume)
@@ -103,6 +105,7 @@ def run(
             executor=executor,
         )
         result = follow_study(work, folder, problem, made, options)
+    # `--save` decides which of the two files exist.
     models = {
         "last": None if save == "best" else folder / "model.safetensors",
         "best": None if save == "last" else folder / "best.safetensors",
@@ -119,7 +122,7 @@ def run(
 def _as_json(
     result: "Comparison", target: float | None, models: dict[str, Path | None]
 ) -> dict[str, Any]:
-    """Return what came of a run, and where its models are."""
+    """Return the JSON of a run: its result, and the paths of page and models."""
     assert result.chosen is not None
     last, best = (None if models[name] is None else str(models[name]) for name in ("last", "best"))
     return {
@@ -130,13 +133,14 @@ def _as_json(
 
 
 def _executor(cluster: str | None, shards: int | None, snapshots: Path | None) -> "Executor | None":
-    """Return what runs the cohorts: a cluster, or None for the usual choice."""
+    """Return the executor of a cluster, or None for the default."""
     if cluster is None:
         for name, given in (("shards", shards), ("snapshots", snapshots)):
             if given is not None:
                 sentence = "{" + name + "} is for a cluster; pass {cluster} too, or drop it."
                 raise BadArgument(name, sentence)
         return None
+    # Imported only here: Ray is an extra.
     from trimtab.cluster.executor import Ray
     from trimtab.simulation.executors.tree import SHARDS
 

@@ -1,6 +1,7 @@
-"""What an algorithm may import: protocols, trees of tensors, checks of hyper-parameters.
+"""The names that an algorithm may import: protocols, trees of tensors, checks of hyper-parameters.
 
-Imports torch and the standard library only. Names are found when they are first used.
+Imports torch and the standard library only. Modules are imported when a name is first used, so
+that the command line can read hyper-parameters without torch.
 """
 
 from importlib import import_module
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
     from trimtab.core.tree import Leaf, NotATensorError, leaves, map_leaves, nbytes
 
+# The names of each module. The command line reads `hyper`, which must not load torch.
 _HOMES = {
     "hyper": (
         *("Count", "Epochs", "EqualSteps", "Fraction", "NonNegative", "Positive", "Rule"),
@@ -80,6 +82,6 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             value = getattr(import_module(f"trimtab.core.{home}"), name)
-            globals()[name] = value  # the next use finds it without a search
+            globals()[name] = value  # Python calls __getattr__ only for names that are not here.
             return value
     raise AttributeError(f"module 'trimtab.core' has no attribute {name!r}")

@@ -9,7 +9,8 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-EVERY = 0.25  # seconds between two updates of the status line; more often it flickers
+# Seconds between two updates of the status line. If it changes more often, it flickers.
+EVERY = 0.25
 
 
 def format_number(n: float) -> str:
@@ -19,6 +20,7 @@ def format_number(n: float) -> str:
     ('5.2 k', '3.4 M', '12 ')
     """
     for letter in ("", "k", "M", "G"):
+        # 999.5 and more would be shown as 1e+03.
         shown = f"{n:.3g}" if letter and n < 999.5 else f"{n:.0f}"
         if float(shown) < 1000:
             return f"{shown} {letter}"
@@ -67,6 +69,7 @@ def status_line() -> Callable[[str], None] | None:
     A second sentence replaces the first.
     """
     IPython = sys.modules.get("IPython")
+    # A terminal IPython has a shell as well, but only a notebook has a kernel.
     shell = None if IPython is None else IPython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return None
@@ -74,16 +77,16 @@ def status_line() -> Callable[[str], None] | None:
     shown: list[Any] = []
 
     def show(sentence: str) -> None:
-        look = {"text/plain": sentence, "text/html": f"<small>{escape(sentence)}</small>"}
+        content = {"text/plain": sentence, "text/html": f"<small>{escape(sentence)}</small>"}
         if shown:
-            shown[0].update(look, raw=True)
+            shown[0].update(content, raw=True)
         else:
-            shown.append(display.display(look, raw=True, display_id=True))
+            shown.append(display.display(content, raw=True, display_id=True))
 
     return show
 
 
-class Line:
+class StatusLine:
     """Shows the events of a task as they arrive, and its duration at the end."""
 
     def __init__(self, name: str, show: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Hyper-parameters: a field's type says what it may be, and which one is the step size.
+"""Hyper-parameters: the type of a field defines its range, and marks the step size.
 
 eta_l: StepSize         positive; the one that is tuned
 K: Steps                a whole number >= 1, or Epochs of each client's own data
@@ -28,7 +28,11 @@ from trimtab.errors import BadArgument
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value, and the end of the sentence that says what to pass instead."""
+    """A condition on a value, and the advice if the value does not meet it.
+
+    holds: returns whether a value is allowed.
+    sentence: the end of the error message; `{name}` is replaced by the name of the field.
+    """
 
     holds: Callable[[Any], bool]
     sentence: str
@@ -36,6 +40,7 @@ class Rule:
 
 def _number(what: str, holds: Callable[[float], bool]) -> Rule:
     def is_one(value: Any) -> bool:
+        # bool is a subclass of int, and True is never meant as 1 here.
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and isfinite(value) and holds(value)
 
@@ -48,7 +53,9 @@ def _counts(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Epochs:
-    """Passes of each client over its own data, in the place of a number of local steps.
+    """Passes of each client over its own data, in place of a number of local steps.
+
+    count: the number of passes, positive; a fraction such as 0.25 is a part of a pass.
 
     >>> Epochs(5), Epochs(5).steps(3), Epochs(0.25).steps(3)
     (Epochs(5), 15, 1)
@@ -72,7 +79,7 @@ class Epochs:
         return f"{self.count:g} epoch{'' if self.count == 1 else 's'}"
 
 
-_STEP_SIZE = object()  # marks the field that is tuned
+_STEP_SIZE = object()  # It marks the field that `compare` tunes.
 _POSITIVE = _number("positive", lambda v: v > 0)
 
 Positive = Annotated[float, _POSITIVE]
@@ -120,7 +127,7 @@ def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
 
 def own_parameters(cls: type[Any]) -> tuple[Parameter, ...]:
     """Return the fields of a dataclass as hyper-parameters."""
-    hashable: Any = cls
+    hashable: Any = cls  # mypy does not take type[Any] for a Hashable, as `cache` needs it.
     return _own_parameters(hashable)
 
 
@@ -132,6 +139,7 @@ def _own_parameters(cls: Any) -> tuple[Parameter, ...]:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError):  # A type is imported for type checkers only: no rules.
         hints = {}
+    # A class without a StepSize field, of a user, may still have a field with the usual name.
     fallback = next((f.name for f in fields(cls) if f.name in ("eta_l", "eta")), "")
     marked = any(_STEP_SIZE in get_args(hints.get(f.name)) for f in fields(cls))
     return tuple(
@@ -169,7 +177,7 @@ def _plain_type(hint: Any) -> Any:
 def validate(hyper: Any) -> None:
     """Check a dataclass of hyper-parameters by the types of its fields; for `__post_init__`.
 
-    Numbers of NumPy or PyTorch become Python's own, so that `repr` can be read back.
+    Numbers of NumPy or PyTorch become Python numbers, so that `repr` can be read back.
 
     >>> from trimtab import FedAvg
     >>> FedAvg(eta_l=0.1, K=0)
@@ -179,6 +187,7 @@ def validate(hyper: Any) -> None:
     for parameter in own_parameters(type(hyper)):
         name, rule = parameter.name, parameter.rule
         value = plain_number(getattr(hyper, name))
+        # The dataclass is frozen, so that a plain assignment would raise an error.
         if value is not getattr(hyper, name):
             object.__setattr__(hyper, name, value)
         if rule is not None and not rule.holds(value):
@@ -187,7 +196,7 @@ def validate(hyper: Any) -> None:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number of NumPy or PyTorch as Python's own, and all else as it is."""
+    """Return a number of NumPy or PyTorch as a Python number, and other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
@@ -204,7 +213,7 @@ class Varying(Protocol):
 
 
 def at(algorithm: Any, r: int) -> Any:
-    """Return the algorithm of round r; what does not change is returned as it is.
+    """Return the algorithm of round r; without schedules, the same object.
 
     >>> from trimtab import Decay, FedAvg, Rounding, Scheduled, Through
     >>> at(Through(Scheduled(FedAvg(eta_l=0.1, K=5), eta_l=Decay(0.5)), (Rounding(0.1),)), 3)

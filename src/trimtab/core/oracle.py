@@ -33,6 +33,7 @@ class RandomDraws:
         """Return numbers of one kind in the shape of `like`."""
         self.calls += 1
         make = torch.randn if kind == "normal" else torch.rand
+        # Drawn on the CPU: generators of other devices give other numbers for the same seed.
         drawn = make(like.shape, generator=stream(*self.numbers, self.calls), dtype=like.dtype)
         return drawn.to(like.device)
 
@@ -47,13 +48,14 @@ def server_random(seed: int, r: int) -> RandomDraws:
     return RandomDraws(seed, SERVER, r)
 
 
+# The default of an oracle outside a simulation: without a seed, draws could not be repeated.
 def _nothing_drawn(kind: str, like: Vector) -> Vector:
     raise ValueError("this oracle draws no random numbers; run the program in a simulation.")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSteps:
-    """How many of the K local steps of a round a client makes: K_i.
+    """The number K_i of local steps that a client makes in a round, at most K.
 
     in_a_pass: returns the steps of one pass over the client's data; None without samples.
     slow: the probability that K_i is uniform in 1 … K, a function of (seed, client, round).
@@ -80,6 +82,7 @@ class LocalSteps:
         seed, client, r = self.key
         draw = stream(seed, SLOW, client, r)
         chance, part = torch.rand(2, generator=draw, dtype=torch.float64).tolist()
+        # part < 1, so this is uniform in 1 … K; max(1, int(part * K)) would never be K.
         return 1 + int(part * K) if chance < self.slow else K
 
 
@@ -103,12 +106,12 @@ class ClientOracle:
         return self.gradient(y, k)
 
     def steps(self, K: int | Epochs, *, equal: bool = False) -> int:
-        """Return how many local steps this client makes in this round."""
+        """Return K_i, the number of local steps of this client in this round."""
         if equal and self.unequal:
             raise BadArgument(
                 "slow",
                 "this algorithm needs the same number of local steps from every client, because "
-                "its server reckons with K; pass {slow:0}.",
+                "its server computes with K; pass {slow:0}.",
             )
         return self.count(K)
 

@@ -1,4 +1,4 @@
-"""The nouns: a model is one vector x in R^d, a round is written from the server's seat.
+"""The interfaces: a model is one vector x in R^d, and the server's code describes a round.
 
 Notation follows Karimireddy et al. (2020), Table 1; `docs/notation.md` is the dictionary.
 States, uploads and broadcasts are tensors or (named) tuples of them; `()` is nothing.
@@ -16,7 +16,7 @@ State = Any  # a tensor, or a (named) tuple of states; () when there is nothing 
 
 
 class Gradient(Protocol):
-    """The stochastic gradient g_i of one client's loss f_i: what a problem provides."""
+    """The stochastic gradient g_i of one client's loss f_i, which a problem provides."""
 
     def __call__(self, y: Vector, k: int | None = None) -> Vector:
         """Return g_i(y) on the k-th mini-batch of this round, or on all local data if k is None.
@@ -27,12 +27,13 @@ class Gradient(Protocol):
 
 
 class Oracle(Gradient, Protocol):
-    """What a program sees of its client; `core.oracle.ClientOracle` is one."""
+    """The client as its program sees it; `core.oracle.ClientOracle` implements this."""
 
     def steps(self, K: int | Epochs, *, equal: bool = False) -> int:
-        """Return how many local steps this client makes in this round: K_i.
+        """Return K_i, the number of local steps of this client in this round.
 
-        equal: all clients must make K steps, or there is an error.
+        K: a number of steps, or Epochs of the client's data.
+        equal: raise BadArgument unless all clients make K steps; False by default.
         """
         ...
 
@@ -50,7 +51,7 @@ class Oracle(Gradient, Protocol):
 
 
 class Replies(Protocol):
-    """What the clients that answered have sent back; only means ever reach an algorithm."""
+    """The replies of the clients that answered; an algorithm only ever sees their mean."""
 
     @property
     def share(self) -> float:
@@ -65,14 +66,18 @@ class Replies(Protocol):
 
 
 Program = Callable[..., tuple[Any, State]]
-"""What a client runs: `program(g, state, *broadcast) -> (upload, new state)`."""
+"""The function that a client runs: `program(g, state, *broadcast) -> (upload, new state)`."""
 
 
 class Clients(Protocol):
     """The clients of one round: simulated ones, or machines. Nothing else reaches them."""
 
     def run(self, program: Program, *broadcast: Any) -> Replies:
-        """Send `broadcast` to the clients, run `program` on each, and collect the replies."""
+        """Send `broadcast` to the clients, run `program` on each, and collect the replies.
+
+        program: a method of the algorithm, because programs are pickled by name.
+        broadcast: tensors or tuples of them, the same for all clients.
+        """
         ...
 
     def normal(self, like: Vector) -> Vector:

@@ -16,7 +16,7 @@ class HasUploadSize(Protocol):
     """A wrapper of a program that knows how many bytes an upload takes in transit."""
 
     def upload_bytes(self, upload: Any) -> int:
-        """Return how many bytes an upload takes."""
+        """Return the number of bytes of one upload."""
         ...
 
 
@@ -101,7 +101,7 @@ class Tally:
         return other
 
     def bytes_sent(self, program: Any) -> int:
-        """Return how many bytes the uploads took; a program that wraps another one may know."""
+        """Return the bytes of all uploads in transit, which the stages of a program may change."""
         relay: Any = getattr(program, "__self__", None)
         kind: Any = type(relay)
         if not _has_upload_size(kind):

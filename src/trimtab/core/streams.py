@@ -5,9 +5,11 @@ from contextlib import contextmanager
 
 import torch
 
+# Python's integers do not overflow; the mask keeps the lowest 64 bits, as unsigned integers of C.
 _MASK = (1 << 64) - 1
 
-# Purposes of streams: no two uses share numbers.
+# Purposes of streams: no two uses share numbers. New ones go at the end, since the results of a
+# seed depend on these numbers.
 COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER, SLOW = range(11)
 SPLIT, ERROR = 11, 12
 

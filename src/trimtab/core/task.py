@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_args
 
-from trimtab.core.display import Line, status_line
+from trimtab.core.display import StatusLine, status_line
 
 P = ParamSpec("P")
 E = TypeVar("E")
@@ -79,7 +79,7 @@ class Task(Generator[E, None, R]):
 
     def result(self) -> R:
         """Do the remaining work and return its result."""
-        for _ in self:
+        for _ in self:  # Events that the caller has not read are dropped.
             pass
         return self._results[0]
 
@@ -119,12 +119,13 @@ def task(steps: Callable[P, Generator[E, None, R]]) -> TaskFunction[P, E, R]:
     def start(*args: P.args, **kwargs: P.kwargs) -> Task[E, R]:
         return Task(steps(*args, **kwargs))
 
+    # wraps copies the signature of a generator; `made.__signature__` below has the true result.
     @wraps(steps)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         work = start(*args, **kwargs)
         show = status_line()
         if show is not None:
-            line = Line(steps.__name__, show)
+            line = StatusLine(steps.__name__, show)
             for event in work:
                 line.show_event(event)
             line.end()

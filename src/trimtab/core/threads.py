@@ -6,8 +6,10 @@ from functools import cache
 
 import torch
 
-WORTH_A_THREAD = 10_000  # With fewer parameters a thread costs more than it saves.
-KEEPS_CORES_BUSY = 2_000_000  # With so many, the operations of one client use all cores.
+# Numbers of parameters; the table of paths in docs/performance.md has both. With fewer than 10,000
+# a thread costs more than it saves. From 2,000,000 on the operations of one client use all cores.
+WORTH_A_THREAD = 10_000
+KEEPS_CORES_BUSY = 2_000_000
 
 
 class one_thread(ContextDecorator):  # noqa: N801 (it is used like a function)

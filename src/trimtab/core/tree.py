@@ -66,8 +66,8 @@ def _leaf(tree: Any, what: str = "a state or message") -> Any:
 def control(state: State) -> State:
     """Return the control variate c_i in a client's state: the state itself, or a wrapper's `inner`.
 
-    >>> from trimtab.algorithms.through import Client
-    >>> control(Client(inner="c_i", stages=())), control("c_i")
+    >>> from trimtab.algorithms.through import StagedState
+    >>> control(StagedState(inner="c_i", stages=())), control("c_i")
     ('c_i', 'c_i')
     """
     while isinstance(state, tuple) and hasattr(state, "inner"):
@@ -81,5 +81,5 @@ def with_control(state: State, c_i: Tensor) -> State:
 
 
 def nbytes(tree: State) -> int:
-    """Return how many bytes the tensors of a message take."""
+    """Return the bytes of all tensors of a message or state."""
     return sum([leaf.nbytes for leaf in leaves(tree)])

@@ -1,4 +1,4 @@
-"""The loop of rounds, sampling, client memory and checkpoints."""
+"""The loop of rounds, sampling of clients, client states and checkpoints."""
 
 from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged

@@ -26,8 +26,10 @@ from trimtab.simulation.sampling import FUNCTION
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
+# The format of files. Those of a cluster, whose client states are in snapshots, have format 2, so
+# that a version that does not know snapshots rejects them.
 FORMAT = 1
-WITH_SNAPSHOTS = 2  # the format of files whose client states are in snapshots
+WITH_SNAPSHOTS = 2
 _SETTINGS = ("r", "S", "seed", "lost", "slow", "cohorts", "executor", "changes", "clients")
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
@@ -86,8 +88,8 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         raise damaged(path, f"it has no {min(missing)}")
     if saved.get("results") != RESULTS:
         warnings.warn(
-            f"{path} was saved by a trimtab whose numbers differ from this one's, so that the "
-            "rounds to come are not those that it would have run.",
+            f"{path} was saved by a trimtab version whose numbers differ from this one's, so that "
+            "later rounds are not those that it would have run.",
             stacklevel=3,
         )
     if saved["algorithm"] != repr(algorithm):
@@ -117,7 +119,7 @@ def check_availability(sim: "Simulation", path: Path, settings: dict[str, Any]) 
         )
     raise BadArgument(
         "available",
-        "{_path} was saved with {_before} of who is there when; pass the same {available} again.",
+        "{_path} was saved with {_before} of available clients; pass the same {available} again.",
         _path=path,
         _before=before if before == FUNCTION else "another table" if now else "a table",
     )
@@ -156,7 +158,12 @@ def named_clients(states: Iterable[tuple[int, State]]) -> Iterator[tuple[str, Te
 def write_tensors(
     path: Path, tensors: Callable[[], Iterator[tuple[str, Tensor]]], metadata: dict[str, str]
 ) -> None:
-    """Write a file atomically. `tensors` is called twice: for the header, and for the data."""
+    """Write a safetensors file atomically.
+
+    path: the file.
+    tensors: yields names and tensors; called twice, for the header and for the data.
+    metadata: texts for the header.
+    """
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, leaf in tensors():
@@ -201,6 +208,7 @@ class TensorFile:
         start, end = entry["data_offsets"]
         data = torch.empty(end - start, dtype=torch.uint8)
         self._file.seek(self._begin + start)
+        # A file that was copied incompletely has its whole header.
         if self._file.readinto(data.numpy().data) != end - start:
             raise damaged(self.path, "it ends too early")
         return data.view(_DTYPES[entry["dtype"]]).view(entry["shape"]).to(device)
@@ -208,7 +216,7 @@ class TensorFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[TensorFile]:
-    """Open a file for reading."""
+    """Open a file of tensors, and close it on exit."""
     with open(path, "rb") as file:
         yield TensorFile(path, file)
 
@@ -217,6 +225,6 @@ def damaged(path: Path, why: str) -> ValueError:
     """Return the error for a file that cannot be read."""
     why = (why.splitlines() or ["it cannot be read"])[0].rstrip(".")
     return ValueError(
-        f"{path} is damaged or no saved simulation ({why}); delete this file to start again, or "
+        f"{path} is damaged or not a saved simulation ({why}); delete this file to start again, or "
         "resume without it, which runs its rounds again."
     )

@@ -32,7 +32,7 @@ class StateStore(Protocol):
         ...
 
     def items(self) -> Iterator[tuple[int, State]]:
-        """Go through the clients seen and their states, in the order of their numbers."""
+        """Yield the clients with a state and their states, by increasing number."""
         ...
 
     def stage(self, client: int, state: State) -> None:
@@ -111,14 +111,15 @@ class ClientStates:
         return client in self._committed
 
     def __iter__(self) -> Iterator[int]:
-        """Go through the clients seen, in the order of their numbers."""
+        # By number, so that a checkpoint does not depend on the order of the rounds.
         return iter(sorted(self._committed))
 
     def __len__(self) -> int:
         return len(self._committed)
 
     def items(self) -> Iterator[tuple[int, State]]:
-        """Go through the clients seen and their states, in the order of their numbers."""
+        """Yield the clients with a state and their states, by increasing number."""
+        # One copy at a time: all states together may not fit into memory.
         return ((i, self[i]) for i in self)
 
     @property
@@ -198,6 +199,7 @@ class ClientStates:
         keep = set(clients)
         new = {client: place for client, place in self._staged.items() if client in keep}
         old = [self._committed[client] for client in new if client in self._committed]
+        # Freed only after the update: a row must not be reused while the mapping has it.
         self._committed.update(new)
         dropped = [place for client, place in self._staged.items() if client not in keep]
         self._staged = {}

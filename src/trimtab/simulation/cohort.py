@@ -27,7 +27,7 @@ class NoRepliesError(Exception):
     """No client was available, or all replies of a round were lost."""
 
 
-class Cohort:
+class SimulatedCohort:
     """The clients of one round. Their new states are staged until the round is over."""
 
     def __init__(self, sim: "Simulation", r: int, sampled_clients: list[int]) -> None:
@@ -35,7 +35,7 @@ class Cohort:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what happened in this round, so that it can be run again."""
+        """Forget the exchanges of this round, so that it can be run again."""
         self.responding = self.sampled_clients
         self.bytes_down = self.bytes_up = self.exchanges = self.work = 0
         self.last: Tally | None = None
@@ -201,7 +201,7 @@ class UpdateStatistics(NamedTuple):
 def explain(
     algorithm: Algorithm, rounds: Sequence[UpdateStatistics], worst: Callable[[], int]
 ) -> str:
-    """Return half a sentence: why a run diverged, and what to do.
+    """Return the end of the message of `Diverged`: the advice and its reason.
 
     algorithm: as it was in the round that diverged.
     rounds: the last rounds that were finite, at most two.
@@ -213,19 +213,20 @@ def explain(
     >>> from trimtab import FedAvg
     >>> moves = [UpdateStatistics(1.0, 10.0, 10), UpdateStatistics(9.0, 10.0, 10)]
     >>> explain(FedAvg(eta_l=0.5, K=2), moves, worst=int)
-    'try eta_l below 0.25: the moves grow 9-fold a round, so L is about 8 and 2/L is 0.25, not 0.5'
+    'try eta_l below 0.25: the moves grow 9-fold per round, so L is about 8 and 2/L 0.25, not 0.5'
     """
     name, eta = step_size(algorithm)
     if not name:
         return "try a smaller step size"
     last = rounds[-1] if rounds else None
-    # Of one or two clients each moves nearly alone, which says nothing.
+    # One or two clients always move nearly alone, so that this would blame any of them.
     if last is not None and last.clients > 2 and last.movers < min(2.0, 0.5 * last.clients):
         return (
-            f"client {worst()} moves nearly alone, so look at its data (outliers, scale), or try "
+            f"client {worst()} moves nearly alone, so check its data (outliers, scale), or try "
             f"{name} below {eta:g}"
         )
     settings = settings_of(algorithm)
+    # Only Momentum has a `beta`; the means of Adam and Yogi do not add up.
     beta = getattr(settings.get("base"), "beta", 0.0)
     if beta:
         return (
@@ -238,8 +239,8 @@ def explain(
         return f"try {name} below {eta:g}"
     L = (1 + growth ** (1 / K)) / eta
     return (
-        f"try {name} below {2 / L:.2g}: the moves grow {growth:.2g}-fold a round, so L is about "
-        f"{L:.2g} and 2/L is {2 / L:.2g}, not {eta:g}"
+        f"try {name} below {2 / L:.2g}: the moves grow {growth:.2g}-fold per round, so L is "
+        f"about {L:.2g} and 2/L {2 / L:.2g}, not {eta:g}"
     )
 
 

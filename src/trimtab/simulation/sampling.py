@@ -30,6 +30,7 @@ def cohort_size(S: int | float | None, N: int) -> int:
     if S is None:
         return N
     S = plain_number(S)
+    # 1.0 is a fraction, all clients; 1 is one client.
     if isinstance(S, float):
         if not 0 < S <= 1:
             raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
@@ -45,6 +46,7 @@ def cohort_size(S: int | float | None, N: int) -> int:
 def checked_cohort(cohort: Sequence[int], N: int) -> list[int]:
     """Return an explicit cohort, sorted. Raise ValueError unless its clients are distinct."""
     whole = all(hasattr(i, "__index__") and not isinstance(i, bool) for i in cohort)
+    # Sorted, because executors add up replies in the order of the numbers.
     clients = sorted(index(i) for i in cohort) if whole else []
     if not clients or len(set(clients)) != len(clients) or clients[0] < 0 or clients[-1] >= N:
         raise ValueError(f"cohort {list(cohort)}: pass distinct clients from 0 to {N - 1}.")
@@ -58,6 +60,7 @@ def sampled(N: int, S: int, seed: int, r: int) -> list[int]:
     """
     if S == N:
         return list(range(N))
+    # One call for all draws; float64, since float32 cannot tell millions of clients apart.
     u = torch.rand(S, generator=stream(seed, COHORT, r), dtype=torch.float64).tolist()
     chosen: set[int] = set()
     for j, u_j in zip(range(N - S, N), u, strict=True):
@@ -71,7 +74,7 @@ FUNCTION = "a function"  # the id of every function: two of them cannot be compa
 
 @dataclass(frozen=True)
 class Availability:
-    """The available clients by round, and an id by which a checkpoint tells tables apart."""
+    """The available clients by round, and an id by which a checkpoint distinguishes tables."""
 
     there: Callable[[int], Iterable[int]]
     availability_id: str
@@ -85,8 +88,8 @@ class Availability:
             there = [-1]  # Numbers that are not whole get the error below.
         if there and not 0 <= there[0] <= there[-1] < N:
             raise ValueError(
-                f"available({r}) returned {given!r}; return those of the clients 0 to {N - 1} that "
-                "are there in that round."
+                f"available({r}) returned {given!r}; return the clients from 0 to {N - 1} that are "
+                "available in that round."
             )
         return [there[j] for j in sampled(len(there), min(S, len(there)), seed, r)]
 
@@ -99,8 +102,8 @@ def availability(given: Available, N: int) -> Availability | None:
         return _of_table(sorted(set(_rows(Path(given), N))))
     if not callable(given):
         raise ValueError(
-            f"available={given!r}; pass a function of the round that returns the clients that are "
-            "there, or the path of a CSV with the columns client,from,to."
+            f"available={given!r}; pass a function of the round that returns the available "
+            "clients, or the path of a CSV with the columns client,from,to."
         )
     return Availability(given, FUNCTION)
 
@@ -126,6 +129,7 @@ def _merged(rows: list[_Row]) -> list[_Row]:
     spans = [rows[0]]
     for client, first, last in rows[1:]:
         _, begun, until = spans[-1]
+        # Rounds 1 to 3 and 4 to 6 are one span: both ends are inclusive.
         if first <= until + 1:
             spans[-1] = (client, begun, max(last, until))
         else:
@@ -139,6 +143,7 @@ COLUMNS = ("client", "from", "to")
 def _rows(path: Path, N: int) -> Iterator[_Row]:
     """Read a table of availability; both rounds are inclusive, an empty `to` means no end."""
     try:
+        # Excel writes a byte-order mark, which utf-8-sig skips.
         lines = [*csv.reader(path.read_text(encoding="utf-8-sig").splitlines())]
     except FileNotFoundError:
         raise BadArgument(

@@ -1,10 +1,10 @@
-"""The contract of an algorithm, executable: what trimtab expects of yours as of its own.
+"""The contract of an algorithm as executable checks, the same for users' and trimtab's own.
 
 `check_algorithm` runs the checks in `CHECKS`, `check_control_sums` those in `CONTROL_SUM_CHECKS`,
 and `check_controls` one more; each may also be called alone. They use small quadratics with L = 1,
 six clients of unequal weights in R^4: pass an instance whose step size is stable for L = 1. A check
-called alone, and `verdicts`, take a seed: another one draws other quadratics, cohorts, lost replies
-and mini-batches.
+called alone, and `verdicts`, take a seed, which decides quadratics, cohorts, lost replies and
+mini-batches.
 
 Imports simulation, problems, algorithms and core; of trimtab, only the command line imports it.
 """
@@ -73,11 +73,14 @@ __all__ = [
     "verdicts",
 ]
 
-SEED = 0  # the default of `verdicts`, and the seed of the check functions
+# Fixed, so that the check functions never fail by chance in a user's test suite.
+SEED = 0
 
 
 def check_algorithm(algorithm: Any) -> None:
     """Raise ContractError unless the algorithm keeps the contract of `trimtab.core.Algorithm`.
+
+    algorithm: an instance whose step size is stable for L = 1.
 
     >>> from trimtab import FedAvg
     >>> check_algorithm(FedAvg(eta_l=0.1, K=5))
@@ -92,7 +95,7 @@ def check_algorithm(algorithm: Any) -> None:
 def check_control_sums(algorithm: Any) -> None:
     """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
 
-    The server's state must have a field `c`, and the client's state must be c_i.
+    algorithm: an instance whose server's state has a field `c`, and whose client's state is c_i.
 
     >>> from trimtab import FedDyn
     >>> check_control_sums(FedDyn(eta_l=0.1, K=5, alpha=1.0))
@@ -107,6 +110,8 @@ def check_controls(algorithm: Any) -> None:
     In addition to `check_control_sums`, c_i after a round must be the mean of the client's raw
     gradients, or its full gradient g(x) if `algorithm.option` is "I".
 
+    algorithm: as for `check_control_sums`.
+
     >>> from trimtab import Scaffold
     >>> check_controls(Scaffold(eta_l=0.1, K=5))
     """
@@ -120,14 +125,19 @@ class Verdict:
 
     rule: str
     says: str  # the rule in a sentence
-    broken: str = ""  # what breaks it, where, and what to do; empty if it is kept
+    broken: str = ""  # the error message; empty if the rule is kept
 
 
 def verdicts(algorithm: Any, *, mean_gradient: bool = False, seed: int = SEED) -> Iterator[Verdict]:
-    """Go through the rules of the contract; those of controls too, if the server has a `c`.
+    """Yield a verdict for each rule of the contract; the rules of controls too, if there is a `c`.
 
-    mean_gradient: c_i is to be the mean of the client's raw gradients, as in SCAFFOLD. What is no
-    algorithm at all breaks the first rule, and the others are not tried.
+    An object that is not an algorithm at all breaks one of the first two rules, and the others are
+    not tried.
+
+    algorithm: the instance to check.
+    mean_gradient: whether c_i must be the mean of the client's raw gradients, as in SCAFFOLD;
+        default False.
+    seed: decides problems, cohorts, lost replies and mini-batches; default 0.
 
     >>> from trimtab import FedAvg
     >>> [verdict.rule for verdict in verdicts(FedAvg(eta_l=0.1, K=5)) if verdict.broken]
@@ -136,7 +146,7 @@ def verdicts(algorithm: Any, *, mean_gradient: bool = False, seed: int = SEED) -
     for number, check in enumerate(CHECKS):
         verdict = _verdict(check, algorithm, seed)
         yield verdict
-        # Without tensors as states nothing can be run.
+        # The first two rules are about the class and its states; without them no round can run.
         if verdict.broken and number < 2:
             return
     server = algorithm.init_server(_trials.start())
@@ -151,7 +161,7 @@ def _verdict(check: Callable[[Any, int], None], algorithm: Any, seed: int) -> Ve
         check(algorithm, seed)
     except ContractError as error:
         return Verdict(check.__name__, says, str(error))
-    except Exception as error:
+    except Exception as error:  # A user's algorithm may raise anything.
         what = f"{type(algorithm).__name__}: it fails ({type(error).__name__}: {first_line(error)})"
         return Verdict(check.__name__, says, f"{what}; fix it.")
     return Verdict(check.__name__, says)

@@ -1,6 +1,6 @@
 """Small quadratics and recording clients on which `trimtab.testing` runs algorithms.
 
-Also the error of a broken rule: one sentence, what, where, and what to do.
+Also the error for a broken rule, one sentence.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +19,21 @@ from trimtab.problems import Quadratic
 from trimtab.simulation import Simulation, simulate
 
 N, D = 6, 4
-SOME = (1, 3, 5)  # a cohort of fewer clients than a vector has numbers, so that shapes differ
+# Three clients where vectors have four numbers, so that the dimensions of a chunk differ.
+SOME = (1, 3, 5)
 
 
 class ContractError(AssertionError):
-    """An algorithm breaks the contract; the sentence says what, where, and what to do."""
+    """An algorithm breaks the contract; the message names the rule and the way to keep it."""
 
 
 def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
     """Raise ContractError unless the rule holds.
 
-    algorithm: the algorithm, or its class, that the sentence names.
-    what: what is wrong.
-    advice: what to do about it.
+    holds: whether the rule holds.
+    algorithm: the algorithm, or its class, that the message names.
+    what: the fault.
+    advice: the way to correct it.
     """
     if not holds:
         name = getattr(algorithm, "__name__", type(algorithm).__name__)
@@ -39,7 +41,7 @@ def require(holds: bool, algorithm: Any, what: str, advice: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, as part of a sentence."""
+    """Return the first line of a message without its full stop, as part of a sentence."""
     return str(error).partition("\n")[0].rstrip(".")
 
 
@@ -52,7 +54,10 @@ class ZeroGradients(Quadratic):
 
 
 class TracedQuadratic(Quadratic):
-    """Quadratics with a kernel that runs a tape on tensors."""
+    """Quadratics with a kernel that runs a tape on tensors.
+
+    The compiled kernel knows layers, not quadratics; this one lets the contract check tapes.
+    """
 
     kernel = "tensors"
 
@@ -88,6 +93,7 @@ def _played(tape: Any, g: Gradient, given: Sequence[Vector]) -> list[Vector]:
     def combined(terms: Sequence[tuple[float, int]]) -> Vector:
         return torch.stack([number * values[value] for number, value in terms]).sum(0)
 
+    # A step has a mini-batch if it is a gradient, and none if it is a linear combination.
     for dest, what, *batch in tape.code.steps:
         values[dest] = g(values[what], tape.batches[batch[0]]) if batch else combined(what)
     return [combined(terms) for terms in tape.code.outputs]
@@ -102,7 +108,13 @@ def quadratic(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> Quadratic:
-    """Return N clients in R^D with L = 1 and unequal weights; equal ones have no gradient at start.
+    """Return N clients in R^D with L = 1 and unequal weights.
+
+    kind: the class of the problem; default Quadratic.
+    equal: whether all f_i are the same, with their minimum at `start()`; default False.
+    sigma: the noise of a gradient, a standard deviation; default 0.1.
+    dtype: default float64, in which rounding stays far below every tolerance.
+    seed: decides A and b; default 0.
 
     >>> round(quadratic().L, 9), quadratic().delta > 0.1
     (1.0, True)
@@ -114,6 +126,7 @@ def quadratic(
     A = rotate @ torch.diag(torch.linspace(0.25, 1, D, dtype=torch.float64)) @ rotate.mT
     b = torch.randn(N, D, generator=draw, dtype=torch.float64)
     if equal:
+        # b = A start, so that the gradient A x - b is zero there.
         A = A[[0] * N]
         b = (start() @ A[0]).expand(N, D)
     return kind(A.to(dtype), b.to(dtype), sigma, weights=range(1, N + 1))
@@ -124,7 +137,7 @@ def start(dtype: torch.dtype = torch.float64) -> Vector:
     return torch.linspace(1, 2, D, dtype=dtype)
 
 
-class Clients:
+class RecordingClients:
     """Clients in any order, alone or as one chunk, that record programs, messages and states."""
 
     def __init__(
@@ -141,12 +154,13 @@ class Clients:
         self.chunk, self.lost, self.seed = chunk, lost, seed
         self.draws = server_random(seed, 1)
         self.programs: list[Program] = []
-        self.given: list[tuple[str, State, State]] = []  # its name, as handed over, and a copy
+        # The name of each argument, the object itself and a copy: a check compares the two.
+        self.given: list[tuple[str, State, State]] = []
         self.uploads: dict[int, tuple[Any, ...]] = dict.fromkeys(order, ())
         self.gradients: dict[int, list[Vector]] = {i: [] for i in order}  # of mini-batches
 
     def run(self, program: Program, *broadcast: Any) -> Tally:
-        """Run the program on every client, then lose the reply of the one that is `lost`."""
+        """Run the program on every client, then drop the reply of client `lost`."""
         self.programs.append(program)
         self._note("the broadcast", broadcast)
         replies = (self._as_chunk if self.chunk else self._alone)(program, broadcast)
@@ -156,11 +170,12 @@ class Clients:
                 tally.add(float(self.problem.weights[i]), upload, state)
                 self.uploads[i] += (upload,)
                 self.states[i] = state
+        # A client whose reply is lost takes no part in later exchanges of the round.
         self.order = [i for i in self.order if i != self.lost]
         return tally
 
     def parts(self, *servers: State) -> Iterator[tuple[str, Any]]:
-        """Go through all parts of server states, client states and messages with their names."""
+        """Yield all parts of server states, client states and messages with their names."""
         named = [("server", server) for server in servers]
         named += [(name, copy) for name, _, copy in self.given]
         named += [("client state", self.states[i]) for i in self.uploads]
@@ -172,11 +187,11 @@ class Clients:
         self.given.append((name, tree, map_leaves(torch.clone, tree)))
 
     def normal(self, like: Vector) -> Vector:
-        """Return standard normal numbers of the server's own."""
+        """Return standard normal numbers from the server's stream."""
         return self.draws("normal", like)
 
     def uniform(self, like: Vector) -> Vector:
-        """Return uniform numbers of the server's own."""
+        """Return uniform numbers from the server's stream."""
         return self.draws("uniform", like)
 
     def _oracle(self, i: int) -> ClientOracle:
@@ -196,23 +211,27 @@ class Clients:
         return [program(self._oracle(i), self.states[i], *broadcast) for i in self.order]
 
     def _as_chunk(self, program: Program, broadcast: tuple[Any, ...]) -> list[tuple[Any, State]]:
+        s = len(self.order)
+        stacked = map_leaves(lambda *rows: torch.stack(rows), *(self.states[i] for i in self.order))
+        replies = program(self._chunk_oracle(), stacked, *broadcast)
+        for name, part in parts("(upload, state)", replies):
+            if part.shape[:1] != (s,):
+                raise ValueError(f"{name} has shape {tuple(part.shape)}, not ({s}, …)")
+        # j is bound as a default: a closure would see its last value only.
+        return [map_leaves(lambda t, j=j: t[j], replies) for j in range(s)]
+
+    def _chunk_oracle(self) -> ClientOracle:
         s, oracles = len(self.order), [self._oracle(i) for i in self.order]
 
         def g(y: Vector, k: int | None = None) -> Vector:
             rows = zip(oracles, y.expand(s, D), strict=True)
             return torch.stack([g_i(y_i, k) for g_i, y_i in rows])
 
-        stacked = map_leaves(lambda *rows: torch.stack(rows), *(self.states[i] for i in self.order))
-
         def draw(what: Any, like: Vector) -> Vector:
             rows = zip(oracles, like.expand(s, *like.shape[-1:]), strict=True)
             return torch.stack([g_i.draw(what, row) for g_i, row in rows])
 
-        replies = program(ClientOracle(g, draw), stacked, *broadcast)
-        for name, part in parts("(upload, state)", replies):
-            if part.shape[:1] != (s,):
-                raise ValueError(f"{name} has shape {tuple(part.shape)}, not ({s}, …)")
-        return [map_leaves(lambda t, j=j: t[j], replies) for j in range(s)]
+        return ClientOracle(g, draw)
 
 
 @torch.no_grad()
@@ -226,13 +245,20 @@ def run_round(
     chunk: bool = False,
     lost: int | None = None,
     seed: int = 0,
-) -> tuple[State, Clients]:
-    """Run a round from these states or the initial ones; return the server's and the clients."""
+) -> tuple[State, RecordingClients]:
+    """Run a round, and return the server's new state and the clients with their records.
+
+    server, states: the states before the round; default the initial ones.
+    order: the clients in the order in which they run; default `SOME`.
+    problem: default the quadratic of the seed.
+    chunk: whether the clients run as one chunk; default False.
+    lost: the client whose reply is dropped; default None.
+    """
     problem = problem or quadratic(seed=seed)
     x = start(problem.b.dtype)
     server = algorithm.init_server(x) if server is None else server
     states = states or {i: algorithm.init_client(x) for i in range(N)}
-    clients = Clients(problem, order, states, chunk=chunk, lost=lost, seed=seed)
+    clients = RecordingClients(problem, order, states, chunk=chunk, lost=lost, seed=seed)
     return algorithm.round(server, clients), clients
 
 
@@ -244,7 +270,7 @@ def simulated(
 
 
 def warm(algorithm: Any, seed: int = 0) -> tuple[State, dict[int, State]]:
-    """Return the server's state and all clients' after three rounds, so that they are not zero."""
+    """Return the states of server and clients after three rounds, when they are not zero."""
     sim = advance(simulated(algorithm, seed, S=4), 3)
     states = (
         sim.states[i] if i in sim.states else algorithm.init_client(start()) for i in range(N)
@@ -253,14 +279,14 @@ def warm(algorithm: Any, seed: int = 0) -> tuple[State, dict[int, State]]:
 
 
 def with_half_eta_g(algorithm: Any) -> Iterator[Any]:
-    """Go through the algorithm and, if it has an eta_g, the one with half of it."""
+    """Yield the algorithm and, if it has an eta_g, a copy with half of it."""
     yield algorithm
     if hasattr(algorithm, "eta_g"):
         yield replace(algorithm, eta_g=algorithm.eta_g / 2)
 
 
 def advance(sim: Simulation, rounds: int) -> Simulation:
-    """Run some rounds."""
+    """Run this many rounds, and return the same simulation."""
     for _ in range(rounds):
         next(sim)
     return sim
@@ -272,12 +298,12 @@ def distance(sim: Simulation) -> float:
 
 
 def all_states(sim: Simulation) -> State:
-    """Return the server's state and those of the clients seen."""
+    """Return the states of the server and of all clients that took part so far."""
     return (sim.server, *(sim.states[i] for i in sim.states))
 
 
 def parts(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Go through the parts of a state or a message with their names.
+    """Yield the parts of a state or a message with their names.
 
     >>> [name for name, _ in parts("upload", (1, (2, 3)))]
     ['upload[0]', 'upload[1][0]', 'upload[1][1]']
@@ -302,6 +328,7 @@ def equal(a: State, b: State) -> bool:
 
 def close(a: State, b: State) -> bool:
     """Return whether two states are the same up to rounding."""
+    # 1e-8 is far above rounding in float64, and below the effect of the mistakes in the tests.
     return _match(lambda t, u: torch.allclose(t, u, rtol=1e-8, atol=1e-8), a, b)
 
 

@@ -1,6 +1,6 @@
-"""`trimtab federate`: one server, several sites, each on its own machine. No logic.
+"""`trimtab federate`: one server and several sites, each on its own machine.
 
-Its commands are loaded when they are used: help, completion and `status` need no torch and no
+Its commands are imported when they are used: help, completion and `status` load neither torch nor
 Flower, and trimtab works where Flower is not installed.
 """
 
@@ -11,8 +11,9 @@ import click
 
 from trimtab.cli.group import LazyGroup
 
+# Repeated from the docstrings, so that `trimtab federate --help` imports no command.
 COMMANDS = {
-    "approve": "Show what the operator sent and what has changed in it, and accept it.",
+    "approve": "Show the files from the operator and their changes, and accept them.",
     "audit": "Check c = sum p_i c_i over the sites of DIR, which must be running; the server must "
     "not.",
     "demo": "Run four hospitals on this machine, with TLS and keys: SCAFFOLD against FedAvg. With "
@@ -43,6 +44,7 @@ class _Federate(LazyGroup):
     """Raises ValueError with one sentence if Flower is not installed."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        # find_spec finds Flower without importing it.
         if find_spec("cryptography") is None or find_spec("flwr") is None:
             raise ValueError(
                 "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`."

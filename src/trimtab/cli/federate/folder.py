@@ -26,7 +26,7 @@ def status(folder: Path, as_json: bool) -> None:
     click.echo(f"certificate {now.certificate}")
     for name, site in now.sites.items():
         last = f"last in round {site.last}" if site.last else "in no round yet"
-        heard = f"last contact {site.contact}" if site.contact else "never heard of"
+        heard = f"last contact {site.contact}" if site.contact else "no contact yet"
         click.echo(f"  {name}: weight {site.weight:.4g}, {last}, {heard}, key {site.key}")
 
 
@@ -60,6 +60,7 @@ def leave(folder: Path, name: str) -> None:
     from trimtab.federation.setup.operator_folder import Federation
     from trimtab.federation.storage.roster import RosterFile
 
+    # A running server reads the roster between two rounds.
     RosterFile(Federation.read(folder).folder).dismiss(name)
     click.echo(f"{name} leaves before the next round; if no server runs, at `federate resume`.")
 
@@ -74,5 +75,6 @@ def renew(folder: Path, host: str | None) -> None:
 
     hosts = [name.strip() for name in host.split(",")] if host else None
     federation = operator_folder.renew(operator_folder.Federation.read(folder), hosts)
+    # Read back from the file, as the server will.
     until = keys.check_certificate(federation.keys / "server.crt")
     click.echo(f"{federation.keys / 'server.crt'} is valid until {until:%Y-%m-%d}.")

@@ -31,44 +31,49 @@ def enroll(folder: Path, name: str | None, rotate: bool) -> None:
 @folder_argument
 @click.argument("request", type=path_type)
 @click.option(
-    "--replace", is_flag=True, help="Its old key is lost, and fingerprints were compared."
+    "--replace", is_flag=True, help="The old key is lost, and the fingerprints were compared."
 )
 def register(folder: Path, request: Path, replace: bool) -> None:
     """Admit the site of a REQUEST, or its new key, and write the archive for it."""
     from trimtab.federation.setup.key_request import read_request
     from trimtab.federation.setup.operator_folder import Federation
-    from trimtab.federation.setup.operator_folder import register as let_in
+    from trimtab.federation.setup.operator_folder import register as admit_request
 
-    asked = read_request(request)
-    federation = let_in(Federation.read(folder), asked, replace)
-    click.echo(f"{asked.name} is let in with key {asked.fingerprint}: is it the one that they see?")
+    # The signature in the request proves that the site has the private key.
+    key_request = read_request(request)
+    federation = admit_request(Federation.read(folder), key_request, replace)
     click.echo(
-        f"Send {federation.archive(asked.name)} to {asked.name}; it holds no secret. The authority "
-        "in it is what `trimtab federate fingerprint` shows."
+        f"{key_request.name} is admitted with key {key_request.fingerprint}; check that the site "
+        "shows the same."
+    )
+    click.echo(
+        f"Send {federation.archive(key_request.name)} to {key_request.name}; it holds no secret. "
+        "Its authority is the one that `trimtab federate fingerprint` shows."
     )
 
 
 @click.command()
 @folder_argument
 @click.argument("archive", type=path_type, required=False)
-@click.option("--problem", type=path_type, help="A problem file that came by hand.")
+@click.option("--problem", type=path_type, help="A problem file that did not come in an archive.")
 @click.option("--yes", is_flag=True, help="Approve without a question.")
 def approve(folder: Path, archive: Path | None, problem: Path | None, yes: bool) -> None:
-    """Show what the operator sent and what has changed in it, and accept it."""
+    """Show the files from the operator and their changes, and accept them."""
     from trimtab.federation.log import printable
-    from trimtab.federation.setup.approval import approve as take_in
+    from trimtab.federation.setup.approval import approve as accept
     from trimtab.federation.setup.approval import propose
 
     proposal = propose(folder, archive, problem)
     for line in (*proposal.changes, *proposal.diff):
+        # The operator's text must not send control characters to the terminal.
         click.echo(printable(line))
     if not proposal.changes and not proposal.diff:
         click.echo("Nothing has changed since it was approved.")
     click.echo(f"problem.py: SHA-256 {proposal.digest}")
     if not yes:
         click.confirm("Approve this?", abort=True)
-    policy = take_in(proposal)
-    click.echo(f"{folder / 'policy.toml'} is in force; read it, and change what you do not want:")
+    policy = accept(proposal)
+    click.echo(f"{folder / 'policy.toml'} is in force; read it, and edit it if necessary:")
     for line in policy.lines.values():
         click.echo(f"  {line}")
     click.echo("Then start the site, again if it runs: trimtab federate site DIR --data PATH")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trimtab.federation.log import LogStyle
     from trimtab.federation.setup.job import Job
 
+# The choices when a site has lost its control variate; docs/federation.md explains them.
 _LOST = click.Choice(["restore", "restart", "refuse"])
 
 
@@ -67,7 +68,7 @@ def init(
     from trimtab.federation.setup.operator_folder import create
     from trimtab.problems.supervised.batches import check_batch
 
-    check_batch(batch)
+    check_batch(batch)  # Before the folder and its keys are created.
     federation = create(
         folder,
         [name.strip() for name in sites.split(",")] if sites else [],
@@ -133,8 +134,10 @@ def server(
     from trimtab.federation.setup.operator_folder import Federation
 
     federation = Federation.read(folder)
-    _ = federation.problem  # its file may register the algorithm
+    # Reading the problem file may register the algorithm.
+    _ = federation.problem
     chosen = algorithm_of(algorithm, hyper, click.get_current_context().meta[OWN])
+    # Over real networks bytes count: SCAFFOLD uploads dx alone unless --no-lean is given.
     if hyper["lean"] is None:
         chosen = _lean(chosen)
     job = start_job(
@@ -193,27 +196,30 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     from trimtab.federation.setup.job import resume_job
     from trimtab.federation.setup.operator_folder import Federation
 
+    # An audit is a job of another kind over the same sites and states.
     job = replace(resume_job(Federation.read(folder)), kind="audit")
     done = _serve(folder, job, bind).audit
     assert done is not None
     click.echo(json.dumps(to_json(done), indent=2) if as_json else done.sentence)
+    # Exit code 1, so that a script notices.
     if not done.ok:
         sys.exit(1)
 
 
 def _lean(algorithm: "Algorithm") -> "Algorithm":
-    """Return SCAFFOLD as it uploads dx alone, where it can; any other algorithm as it is."""
+    """Return SCAFFOLD that uploads dx alone, if that is possible; other algorithms unchanged."""
     from trimtab.algorithms import Scaffold
     from trimtab.core.hyper import Epochs
 
     if isinstance(algorithm, Scaffold) and algorithm.option == "II":
+        # With epochs the server does not know K_i, and cannot compute dc from dx.
         return replace(algorithm, lean=not isinstance(algorithm.K, Epochs))
     return algorithm
 
 
 @dataclass
 class _Outcome:
-    """How a job ended."""
+    """The last events of a job."""
 
     ended: "Ended | None" = None
     audit: "AuditDone | None" = None
@@ -227,7 +233,7 @@ def _serve(
     metrics_port: int | None = None,
     live: bool = False,
 ) -> _Outcome:
-    """Run a server until its job is done, and show what happens."""
+    """Run a server until its job is done, and show its events."""
     from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
@@ -236,6 +242,7 @@ def _serve(
 
     console = Console(stderr=True, emoji=False)
     process, outcome = OperatorProcess(folder, bind), _Outcome()
+    # The contexts end in reverse order: the log is closed after the processes.
     with (
         users_output(),
         attached(folder / "logs" / "server.log", style=style),
@@ -261,6 +268,7 @@ def _serve(
             else:
                 outcome.ended = event
                 write_page(folder)
+        # Rounds are committed one by one, so that the last commit is always a place to resume.
         if process.interrupted:
             raise click.ClickException(
                 f"stopped; all committed rounds are in {folder}: "

@@ -1,4 +1,4 @@
-"""What the commands of `trimtab federate` share: arguments, output, pages, interrupts."""
+"""Shared by the commands of `trimtab federate`: arguments, output, pages, interrupts."""
 
 import signal
 import sys
@@ -45,25 +45,26 @@ def watching_options(command: Any) -> Any:
             help="Serve /healthz and /metrics on 127.0.0.1 at this port.",
         ),
     )
+    # Decorators apply from the last to the first.
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def log_style(log_json: bool, log_size: float | None) -> "LogStyle":
-    """Return the format and the size of the log."""
+    """Return the format of the log, and its size in bytes from megabytes."""
     from trimtab.federation.log import LogStyle
 
     return LogStyle(log_json, None if log_size is None else int(log_size * 1e6))
 
 
 def print_line(console: "Console", line: str) -> None:
-    """Print a line as it is."""
+    """Print a line of a log; rich neither wraps nor colours it."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_instructions(federation: "Federation", names: list[str]) -> None:
-    """Print which archive goes to which site, and the command to run there."""
+    """Print the archive of each site, and the command to run there."""
     from trimtab.federation.storage.keys import fingerprint
 
     click.echo(
@@ -80,7 +81,7 @@ def print_instructions(federation: "Federation", names: list[str]) -> None:
 
 @contextmanager
 def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None]:
-    """Serve /healthz and /metrics, and log where."""
+    """Serve /healthz and /metrics, and log their address."""
     from trimtab.federation.log import LOGGER
 
     try:
@@ -103,6 +104,7 @@ def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[
     """Set `stop` on Ctrl-C or SIGTERM, and always call `close` at the end."""
 
     def note(number: int, frame: FrameType | None) -> None:
+        # The second signal does not wait for the current round.
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
@@ -112,6 +114,7 @@ def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[
     try:
         yield
     finally:
+        # The handlers are restored after `close`, which the default ones would interrupt.
         try:
             close()
         finally:
@@ -123,14 +126,14 @@ def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page, and return its path."""
+    """Write the page of the committed rounds, and return its path."""
     from trimtab.report.federation import write_federation
 
     return write_federation(folder)
 
 
 def page_so_far(folder: Path, job: "Job") -> str:
-    """Return the page of the rounds that are committed."""
+    """Return the live page of the committed rounds."""
     from trimtab.federation.storage.summary import read_summary
     from trimtab.report.federation import read_federation
     from trimtab.report.page import nothing_yet, page_of

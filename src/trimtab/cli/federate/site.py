@@ -1,4 +1,4 @@
-"""Commands that run sites: one of them here, or four for a demonstration."""
+"""Commands that run sites: one site, or four for a demonstration."""
 
 import json
 import threading
@@ -25,11 +25,11 @@ from trimtab.cli.progress import on_interrupt
 
 @click.command()
 @folder_argument
-@click.option("--data", required=True, type=path_type, help="What `silo` in problem.py is given.")
+@click.option("--data", required=True, type=path_type, help="Argument of `silo` in problem.py.")
 @click.option(
     "--proxy",
     envvar="TRIMTAB_PROXY",
-    help="HTTP proxy on the way to the server, http://HOST:PORT; also TRIMTAB_PROXY.",
+    help="HTTP proxy to the server, http://HOST:PORT; also TRIMTAB_PROXY.",
 )
 @watching_options
 def site(
@@ -46,6 +46,7 @@ def site(
     from trimtab.federation.processes.site import SiteProcess, serve
 
     console, style = Console(stderr=True, emoji=False), log_style(log_json, log_size)
+    # The log is opened before the process starts and closed after it has ended.
     with attached(folder / "logs" / "site.log", lambda line: print_line(console, line), style):
         process = SiteProcess(folder, data, proxy)
         with until_stopped(process.stop, process.close), ExitStack() as stack:
@@ -71,6 +72,7 @@ def demo(data: Path | None, seed: int, out: Path | None, as_json: bool) -> None:
     from trimtab.federation.log import attached
     from trimtab.federation.processes.demo import demonstrate
 
+    # The processes run in their own sessions, which Ctrl-C does not reach; the event stops them.
     console, stop = Console(stderr=True, emoji=False), threading.Event()
     kept = f"all committed rounds are in {out}: repeat the command."
     with (

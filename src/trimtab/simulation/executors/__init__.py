@@ -19,6 +19,7 @@ from trimtab.simulation.executors.loop import Loop
 from trimtab.simulation.executors.threads import Fused, Threads
 from trimtab.simulation.executors.tree import Tree
 
+# Instances without state are shared by all simulations; `begin` of the others returns a copy.
 EXECUTORS: dict[str, Executor] = {
     executor.name: executor for executor in (Loop(), Fused(), Batched(), Threads())
 }
@@ -44,11 +45,12 @@ def executor_of(wanted: Any, problem: Problem, S: int) -> Executor:
             return choose(problem, S)
         if wanted in EXECUTORS:
             return EXECUTORS[wanted]
+        # The name of a tree has its number of shards, on which the bits of a checkpoint depend.
         wanted = _tree(wanted) or wanted
     if isinstance(wanted, Executor) and not isinstance(wanted, type):
         return wanted.begin(problem, S)
     names = ", ".join(EXECUTORS)
-    raise ValueError(f"executor={wanted!r}; pass auto, {names}, or an Executor of your own.")
+    raise ValueError(f"executor={wanted!r}; pass auto, {names}, or an instance of Executor.")
 
 
 def _tree(name: str) -> Tree | None:

@@ -45,6 +45,7 @@ class Batched(Executor):
         play = None if layers is None else partial(problem.play, layers)
         most = max(1, min(max(CHUNK, CACHED_NUMBERS // d), CHUNK_NUMBERS // d))
         for alike, traced in _by_steps(exchange, clients):
+            # At least 8 clients per wave, however large their vectors: cores must not be idle.
             for wave in _slices(alike, max(8, min(WAVE, 4 * CHUNK_NUMBERS // d))):
                 if play is not None and _ran_in_kernel(exchange, play, traced.tape, wave, tally):
                     continue
@@ -84,6 +85,7 @@ def _ran_in_kernel(
     """Run the tape in the kernel and add its sums to `tally`; False if the kernel cannot."""
     if tape is None:
         return False
+    # Numbers in the broadcast, such as a count of rounds, are constants of the tape.
     sent = [leaf for leaf in leaves(e.broadcast) if leaf.dim()]
     new = e.new_state()
     vectors = [*leaves(new), *sent]
@@ -204,7 +206,7 @@ def _rows(e: Exchange, clients: Sequence[int]) -> tuple[Any, State]:
     states = [e.state(i) for i in clients]
     given = [*leaves(states[0]), *(leaf for leaf in leaves(e.broadcast) if leaf.dim())]
     if any(leaf.shape != (d,) or not leaf.is_floating_point() for leaf in given):
-        raise NotBatchableError("a tensor that is no vector")
+        raise NotBatchableError("a tensor that is not a vector")
     old = map_leaves(lambda *leaves: torch.stack(leaves), *states)
     sent = map_leaves(lambda leaf: leaf.expand(s, d) if leaf.dim() else leaf, e.broadcast)
     g = with_lazy_vectors(_oracle(e, clients), LazyRows)
@@ -220,7 +222,7 @@ def _oracle(e: Exchange, clients: Sequence[int]) -> ClientOracle:
 
     def draw(what: Any, like: Any) -> Any:
         if like.shape[-1:] != (d,):
-            raise NotBatchableError("random numbers that are no vector")
+            raise NotBatchableError("random numbers that are not a vector")
         rows = like.expand(len(clients), d)
         return torch.stack([draws(what, row) for draws, row in zip(each, rows, strict=True)])
 

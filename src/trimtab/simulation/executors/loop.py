@@ -7,7 +7,7 @@ from trimtab.simulation.executors.executor import Exchange, Executor
 
 
 class Loop(Executor):
-    """The reference."""
+    """The reference for all other executors; the sites of a federation reproduce its bits."""
 
     name = "loop"
 

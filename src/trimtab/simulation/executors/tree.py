@@ -14,7 +14,9 @@ from trimtab.errors import BadArgument
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors.executor import Exchange, Executor
 
-SHARDS = 16  # the default V, and the largest number of machines that share the work
+# The default V. A shard is on one machine, so that V is also the largest number of machines that
+# share the work.
+SHARDS = 16
 Node = tuple[int, int]
 """A subtree: its first shard, and the number of its leaves, which is a power of two."""
 
@@ -118,5 +120,5 @@ def _added(sums: Mapping[Node, Tally], node: Node) -> Tally | None:
     left, right = (_added(sums, (first + j * (size // 2), size // 2)) for j in (0, 1))
     if left is None or right is None:
         return left if right is None else right
-    left.merge(right)
+    left.merge(right)  # In place: nodes are added once, so that no sum is needed again.
     return left
