@@ -8,7 +8,7 @@ many chains against the formula with its second, stochastic term.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.bias_cells import (
     ALGORITHMS,
@@ -22,26 +22,22 @@ from trimtab_papers.bias_cells import (
     mini_batches,
 )
 from trimtab_papers.engine import TITLES, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     Held,
     MissingRecordError,
     Records,
+    Sentences,
     Verdict,
     over_seeds,
-    sentence,
     slope,
     spread,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 # -- what the paper says
 
 
-WHERE = "slides, Numerical Illustration: FedAvg"
+PAPER = Sentences("slides, Numerical Illustration: FedAvg")
 FEW, MANY = HS
 
 ChainsByH = dict[int, dict[str, Chain]]
@@ -62,10 +58,9 @@ def _by_H(told: Callable[[int], str]) -> str:
     return "; ".join(f"H = {H}: {told(H)}" for H in HS)
 
 
-@sentence(
+@PAPER.says(
     "FedAvg's bias is gamma (H-1)/2 Hess^-1 mean_c (Hess_c - Hess) grad f_c to first order: the "
-    "relative gap halves with gamma (1.8-2.2), cosine above 0.999.",
-    WHERE,
+    "relative gap halves with gamma (1.8-2.2), cosine above 0.999."
 )
 def fedavg_has_the_bias_of_the_formula(records: Records) -> Verdict:
     full, _ = _complete(records)
@@ -78,7 +73,7 @@ def fedavg_has_the_bias_of_the_formula(records: Records) -> Verdict:
     )
 
 
-@sentence("Richardson-Romberg's bias is of second order (1.8-2.2).", WHERE)
+@PAPER.says("Richardson-Romberg's bias is of second order (1.8-2.2).")
 def richardson_romberg_is_of_second_order(records: Records) -> Verdict:
     full, _ = _complete(records)
     orders = {
@@ -92,14 +87,14 @@ def richardson_romberg_is_of_second_order(records: Records) -> Verdict:
     return Verdict(held, _by_H(lambda H: f"order {orders[H]:.2f}"))
 
 
-@sentence("SCAFFOLD has no heterogeneity bias: with full batches it stops at x*.", WHERE)
+@PAPER.says("SCAFFOLD has no heterogeneity bias: with full batches it stops at x*.")
 def scaffold_stops_at_the_optimum(records: Records) -> Verdict:
     full, _ = _complete(records)
     held = max(full[H].scaffold for H in HS) < 1e-6
     return Verdict(held, _by_H(lambda H: f"stops {full[H].scaffold:.1g} from x*"))
 
 
-@sentence("When the number of local iterations increases, FedAvg's bias increases.", WHERE)
+@PAPER.says("When the number of local iterations increases, FedAvg's bias increases.")
 def bias_grows_with_local_steps(records: Records) -> Verdict:
     full, _ = _complete(records)
     last = {H: full[H].steps[-1] for H in HS}
@@ -110,10 +105,9 @@ def bias_grows_with_local_steps(records: Records) -> Verdict:
     )
 
 
-@sentence(
+@PAPER.says(
     "With i.i.d. mini-batches the mean of FedAvg's stationary law is where the formula puts it "
-    "(within 30 %).",
-    WHERE,
+    "(within 30 %)."
 )
 def mean_of_fedavg_is_that_of_the_formula(records: Records) -> Verdict:
     _, seeds = _complete(records)
@@ -123,8 +117,8 @@ def mean_of_fedavg_is_that_of_the_formula(records: Records) -> Verdict:
     return over_seeds(held, told)
 
 
-@sentence(
-    "With i.i.d. mini-batches SCAFFOLD and Richardson-Romberg end nearer to x* than FedAvg.", WHERE
+@PAPER.says(
+    "With i.i.d. mini-batches SCAFFOLD and Richardson-Romberg end nearer to x* than FedAvg."
 )
 def both_cures_end_nearer(records: Records) -> Verdict:
     _, seeds = _complete(records)
@@ -142,16 +136,6 @@ def both_cures_end_nearer(records: Records) -> Verdict:
         return ", ".join(f"{TITLES[n]} {spread(some, '.2g')}" for n, some in biases.items())
 
     return over_seeds(held, _by_H(told))
-
-
-SENTENCES = (
-    fedavg_has_the_bias_of_the_formula,
-    richardson_romberg_is_of_second_order,
-    scaffold_stops_at_the_optimum,
-    bias_grows_with_local_steps,
-    mean_of_fedavg_is_that_of_the_formula,
-    both_cures_end_nearer,
-)
 
 
 # -- how it is shown
@@ -204,26 +188,25 @@ def _mini_batch_rows(records: Records) -> list[str]:
 _FAINT: dict[str, Any] = {"linewidth": 0.7, "alpha": 0.4}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9.5, 6.4)
+def figure(fig: Any, records: Records) -> None:
     """Return |x - x*| against rounds, and the predicted biases as dashed lines."""
-    with new_figure(9.5, 6.4) as made:
-        panels: Any = made.subplots(2, len(HS), sharey="row", squeeze=False)
-        for column, H in enumerate(HS):
-            above, below = panels[0][column], panels[1][column]
-            full, seeds = full_batches(records, H), list(mini_batches(records, H).values())
-            if full is not None:
-                _draw_full(above, full)
-            if seeds:
-                _draw_chains(below, seeds[0])
-            above.set_title(f"H = {H}, full batches", fontsize=10)
-            below.set_title(f"H = {H}, i.i.d. mini-batches of {BATCH}", fontsize=10)
-            below.set_xlabel("rounds")
-        for row in panels:
-            row[0].set_ylabel("|x - x*|")
-            for axes in row:
-                axes.set_yscale("log")
-        _legends(panels[0][0], panels[1][1])
-    return made
+    panels = fig.subplots(2, len(HS), sharey="row", squeeze=False)
+    for column, H in enumerate(HS):
+        above, below = panels[0][column], panels[1][column]
+        full, seeds = full_batches(records, H), list(mini_batches(records, H).values())
+        if full is not None:
+            _draw_full(above, full)
+        if seeds:
+            _draw_chains(below, seeds[0])
+        above.set_title(f"H = {H}, full batches", fontsize=10)
+        below.set_title(f"H = {H}, i.i.d. mini-batches of {BATCH}", fontsize=10)
+        below.set_xlabel("rounds")
+    for row in panels:
+        row[0].set_ylabel("|x - x*|")
+        for axes in row:
+            axes.set_yscale("log")
+    _legends(panels[0][0], panels[1][1])
 
 
 def _draw_full(axes: Any, full: FullBatches) -> None:
@@ -270,7 +253,7 @@ BIAS = Reproduction(
     source="Mangold et al. 2025, slides 'Numerical Illustration: FedAvg'",
     minutes=1,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides name neither data nor step; ours are synthetic, with four clients whose "

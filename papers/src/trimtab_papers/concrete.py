@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,23 +22,18 @@ from trimtab.problems.partition import by_similarity
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import Diverged, simulate
 from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     Curve,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     first_below,
     rounded,
-    sentence,
     thinned,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("sgd", "fedavg", "scaffold")
 N, K = 10, 10
@@ -193,7 +188,7 @@ def _run(problem: Quadratic, algorithm: Algorithm, R: int) -> list[float]:
 # -- what the paper says
 
 
-WHERE, OURS = "slides, Quick demo", "ours: the slides compare at one rate"
+PAPER = Sentences("slides, Quick demo", ours="ours: the slides compare at one rate")
 
 
 def _sorted(records: Records) -> dict[str, Tuned]:
@@ -210,7 +205,7 @@ def _own_best(tuned: dict[str, Tuned], *names: str) -> str:
     return f"rounds to {TARGET:g}: {told}"
 
 
-@sentence("FedAvg needs a smaller learning rate than SGD.", WHERE)
+@PAPER.says("FedAvg needs a smaller learning rate than SGD.")
 def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
     tuned = _sorted(records)
     fine, sgd_fine = (tuned[name].best(FINE).eta for name in ("fedavg", "sgd"))
@@ -222,14 +217,14 @@ def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
     )
 
 
-@sentence("FedAvg is slower than SGD, each with its own best rate.", WHERE)
+@PAPER.says("FedAvg is slower than SGD, each with its own best rate.")
 def fedavg_is_slower_than_sgd(records: Records) -> Verdict:
     tuned = _sorted(records)
     held = tuned["sgd"].best().sooner(tuned["fedavg"].best())
     return Verdict(held, _own_best(tuned, "sgd", "fedavg"))
 
 
-@sentence("SCAFFOLD works with SGD's learning rate, tuned over powers of ten.", WHERE)
+@PAPER.says("SCAFFOLD works with SGD's learning rate, tuned over powers of ten.")
 def scaffold_works_with_a_coarse_rate(records: Records) -> Verdict:
     tuned = _sorted(records)
     eta = tuned["sgd"].best(DECADES).eta
@@ -238,7 +233,7 @@ def scaffold_works_with_a_coarse_rate(records: Records) -> Verdict:
     return Verdict(scaffold.rounds is not None, told)
 
 
-@sentence("SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8.", WHERE)
+@PAPER.says("SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8.")
 def scaffold_works_with_a_fine_rate(records: Records) -> Verdict:
     tuned = _sorted(records)
     eta = tuned["sgd"].best(FINE).eta
@@ -250,7 +245,7 @@ def scaffold_works_with_a_fine_rate(records: Records) -> Verdict:
     )
 
 
-@sentence("With SGD's learning rate (powers of ten) SCAFFOLD is faster than SGD.", WHERE)
+@PAPER.says("With SGD's learning rate (powers of ten) SCAFFOLD is faster than SGD.")
 def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
     tuned = _sorted(records)
     sgd, R = tuned["sgd"].best(DECADES), tuned["sgd"].R
@@ -259,21 +254,11 @@ def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
     return Verdict(scaffold.sooner(sgd), f"rounds to {TARGET:g} at {sgd.eta:g}: {told}")
 
 
-@check("At its own best rate SCAFFOLD is faster than SGD at its own.", OURS)
+@PAPER.check("At its own best rate SCAFFOLD is faster than SGD at its own.")
 def scaffold_is_faster_at_its_best(records: Records) -> Verdict:
     tuned = _sorted(records)
     held = tuned["scaffold"].best().sooner(tuned["sgd"].best())
     return Verdict(held, _own_best(tuned, "scaffold", "sgd"))
-
-
-SENTENCES = (
-    fedavg_needs_a_smaller_rate,
-    fedavg_is_slower_than_sgd,
-    scaffold_works_with_a_coarse_rate,
-    scaffold_works_with_a_fine_rate,
-    scaffold_is_faster_with_the_same_rate,
-    scaffold_is_faster_at_its_best,
-)
 
 
 # -- how it is shown
@@ -302,20 +287,20 @@ def table(records: Records) -> str:
     return "\n".join(rows)
 
 
-def figure(records: Records) -> "Figure":
+@drawn(6, 4)
+def figure(fig: Any, records: Records) -> None:
     """Return the slides' plot for each cut: all at SGD's rate, and FedAvg at its own as well."""
     cuts = [cut for cut in CUTS if f"{cut}-sgd" in records] or ["sorted"]
-    with new_figure(3.6 * len(cuts) + 1.2, 3.8) as made:
-        panels: Any = made.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
-        for axes, cut in zip(panels, cuts, strict=True):
-            _panel(axes, cut, of_cut(records, cut))
-        panels[0].set_ylabel("f(x) - f*")
-        for name in ALGORITHMS:
-            panels[-1].plot([], [], color=colour(name), linewidth=1.6, label=TITLES[name])
-        for style, label in (("-", "SGD's rate (0.1)"), (":", "own best rate")):
-            panels[-1].plot([], [], color="#777777", linestyle=style, linewidth=1.6, label=label)
-        made.legend(loc="outside right center")
-    return made
+    fig.set_size_inches(3.6 * len(cuts) + 1.2, 3.8)
+    panels = fig.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
+    for axes, cut in zip(panels, cuts, strict=True):
+        _panel(axes, cut, of_cut(records, cut))
+    panels[0].set_ylabel("f(x) - f*")
+    for name in ALGORITHMS:
+        panels[-1].plot([], [], color=colour(name), linewidth=1.6, label=TITLES[name])
+    for style, label in (("-", "SGD's rate (0.1)"), (":", "own best rate")):
+        panels[-1].plot([], [], color="#777777", linestyle=style, linewidth=1.6, label=label)
+    fig.legend(loc="outside right center")
 
 
 def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
@@ -346,7 +331,7 @@ CONCRETE = Reproduction(
     source="Karimireddy et al., slides 'Quick demo' (UCI concrete)",
     minutes=1.6,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides' curves have no numbers, so the claims are their sentences. Clients are "

@@ -4,28 +4,23 @@ Mangold et al., 2025 (slides "FedAvg (with stochastic gradients) converges!", "S
 converges!", "New Convergence Rate for Scaffold", "Linear Speed-Up!").
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.contraction_cells import ALGORITHMS, PROBLEMS, SIZES, cells, coupled
 from trimtab_papers.engine import TITLES, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     of_kind,
     over_seeds,
-    sentence,
     slope,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 # -- what the paper says
 
@@ -57,7 +52,10 @@ def _contracts(records: Records, name: str) -> Verdict:
     return over_seeds(held, f"largest share of the bound: {told}")
 
 
-@sentence(
+PAPER = Sentences()
+
+
+@PAPER.says(
     "FedAvg's law contracts in W2: after t rounds the coupled chains are at most "
     "(1 - gamma mu)^(H t) x as far apart (mu = min_c mu_c, gamma H L = 1).",
     "slides, FedAvg (with stochastic gradients) converges",
@@ -66,7 +64,7 @@ def fedavg_contracts(records: Records) -> Verdict:
     return _contracts(records, "fedavg")
 
 
-@sentence(
+@PAPER.says(
     "Scaffold's law contracts in W2 at the same rate if gamma H L <= 1, in the norm of its whole "
     "state, |x|^2 + (gamma H)^2/N sum_c |xi_c|^2.",
     "slides, Scaffold also converges; they print x, and leave the norm open",
@@ -75,24 +73,7 @@ def scaffold_contracts(records: Records) -> Verdict:
     return _contracts(records, "scaffold")
 
 
-@check(
-    "The rate is attained: where one axis is the flattest of all clients, the last round contracts "
-    "both by (1 - gamma mu)^H (within 1 %).",
-    "ours",
-)
-def rate_is_attained(records: Records) -> Verdict:
-    found = _complete(records)["aligned"]
-    off = {
-        seed: max(
-            abs(row["last factor"] / record["settings"]["contraction"] - 1)
-            for row in record["found"].values()
-        )
-        for seed, record in found.items()
-    }
-    return over_seeds({s: v < 0.01 for s, v in off.items()}, f"at most {max(off.values()):.1g} off")
-
-
-@sentence(
+@PAPER.says(
     "Scaffold's rate: after every round E|x_T - x*|^2 is below (1 - gamma mu/4)^(H T) {…} + "
     "gamma sigma^2/(N mu) + …, with all constants 1.",
     "slides, New Convergence Rate for Scaffold",
@@ -118,7 +99,7 @@ def _slopes(records: Records, name: str) -> dict[int, float]:
     return found
 
 
-@sentence(
+@PAPER.says(
     "Linear speed-up: the gradients per client until E|x - x*|^2 <= eps^2 fall as 1/N with "
     "Scaffold (slope -1.15 to -0.85, step tuned for each N).",
     "slides, Linear Speed-Up!",
@@ -129,7 +110,24 @@ def gradients_fall(records: Records) -> Verdict:
     return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")
 
 
-@check(
+@PAPER.check(
+    "The rate is attained: where one axis is the flattest of all clients, the last round contracts "
+    "both by (1 - gamma mu)^H (within 1 %).",
+    "ours",
+)
+def rate_is_attained(records: Records) -> Verdict:
+    found = _complete(records)["aligned"]
+    off = {
+        seed: max(
+            abs(row["last factor"] / record["settings"]["contraction"] - 1)
+            for row in record["found"].values()
+        )
+        for seed, record in found.items()
+    }
+    return over_seeds({s: v < 0.01 for s, v in off.items()}, f"at most {max(off.values()):.1g} off")
+
+
+@PAPER.check(
     "In |x| alone Scaffold does not contract: chains with equal x and other controls part, by more "
     "than a thousandth of their distance, which rounding does not explain.",
     "ours",
@@ -147,16 +145,6 @@ def x_alone_does_not(records: Records) -> Verdict:
     }
     held: Held = {seed: share > 1e-3 for seed, share in shares.items()}
     return over_seeds(held, f"|x - x'| grows from 0 to {spread(list(shares.values()))} of it")
-
-
-SENTENCES = (
-    fedavg_contracts,
-    scaffold_contracts,
-    rate_of_scaffold,
-    gradients_fall,
-    rate_is_attained,
-    x_alone_does_not,
-)
 
 
 # -- how it is shown
@@ -197,14 +185,13 @@ def _counts(counts: list[int | None]) -> str:
 _DASHED: dict[str, Any] = {"color": "#777777", "linewidth": 1.3, "linestyle": "--"}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(10, 7)
+def figure(fig: Any, records: Records) -> None:
     """Return a panel for each problem and one for the gradients; every seed is a line."""
-    with new_figure(10, 7) as made:
-        *panels, last = made.subplots(2, 2).flatten()
-        for axes, problem in zip(panels, PROBLEMS, strict=True):
-            _distances(axes, records, problem)
-        _gradients(last, records)
-    return made
+    *panels, last = fig.subplots(2, 2).flatten()
+    for axes, problem in zip(panels, PROBLEMS, strict=True):
+        _distances(axes, records, problem)
+    _gradients(last, records)
 
 
 def _distances(axes: Any, records: Records, problem: str) -> None:
@@ -252,7 +239,7 @@ CONTRACTION = Reproduction(
     source="Mangold et al. 2025, slides '… converges!' and 'Linear Speed-Up!'",
     minutes=5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The distance of chains with common noise bounds W2 from above, so a share below 1 "

@@ -176,7 +176,7 @@ class Reproduction:
     source: str
     minutes: float
     cells: Callable[[bool, int], Sequence[Cell]]
-    sentences: tuple[Sentence, ...]
+    sentences: Sequence[Sentence]
     table: Callable[[Records], str]
     figure: Callable[[Records], "Figure"]
     discussion: str = ""

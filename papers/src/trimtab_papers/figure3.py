@@ -5,7 +5,7 @@ Karimireddy et al., 2020, section 7.1. One common step size for all, which the p
 """
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,24 +15,20 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import add_legend, new_figure
+from trimtab_papers.figures import add_legend, drawn
 from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
     first_below,
-    sentence,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("sgd", "fedavg", "scaffold")
 GS, KS, ETA, ROUNDS = (1, 10, 100), (2, 10), 0.12, 150
 NEAR = 1e-8  # a run is there if f(x) <= 1e-8
-WHERE = "section 7.1, Figure 3"
+PAPER = Sentences("section 7.1, Figure 3")
 
 
 # -- the cells
@@ -109,9 +105,7 @@ def _panels(records: Records) -> dict[tuple[int, int], Panel]:
     return {(panel.G, panel.K): panel for panel in map(Panel.from_json, records.values())}
 
 
-@sentence(
-    "FedAvg gets worse as local steps increase, and slower as G grows; it ends behind SGD.", WHERE
-)
+@PAPER.says("FedAvg gets worse as local steps increase, and slower as G grows; it ends behind SGD.")
 def fedavg_gets_worse(records: Records) -> Verdict:
     """Compare the last f of FedAvg between the values of K, of G, and with SGD's."""
     panels = _panels(records)
@@ -127,7 +121,7 @@ def fedavg_gets_worse(records: Records) -> Verdict:
     )
 
 
-@sentence("SCAFFOLD is unaffected by the heterogeneity G.", WHERE)
+@PAPER.says("SCAFFOLD is unaffected by the heterogeneity G.")
 def scaffold_does_not_notice_G(records: Records) -> Verdict:
     curves = {key: panel.curves["scaffold"] for key, panel in _panels(records).items()}
     apart = max(
@@ -136,7 +130,7 @@ def scaffold_does_not_notice_G(records: Records) -> Verdict:
     return Verdict(apart <= 1e-9, f"the largest difference between curves: {apart:.1g}")
 
 
-@sentence("SCAFFOLD is faster than SGD, and more so with more local steps.", WHERE)
+@PAPER.says("SCAFFOLD is faster than SGD, and more so with more local steps.")
 def local_steps_make_scaffold_faster(records: Records) -> Verdict:
     panels = _panels(records)
     few, many = (panels[1, K].rounds("scaffold") or ROUNDS for K in KS)
@@ -152,21 +146,20 @@ def _faster(records: Records, K: int) -> tuple[float, str]:
     return sgd / scaffold, f"SGD {sgd}, K = {K}: {scaffold} rounds, {sgd / scaffold:.2f} x"
 
 
-@sentence("K = 2 is twice as fast as SGD (1.9 to 2.1).", WHERE)
+@PAPER.says("K = 2 is twice as fast as SGD (1.9 to 2.1).")
 def two_steps_are_twice_as_fast(records: Records) -> Verdict:
     factor, numbers = _faster(records, 2)
     return Verdict(1.9 <= factor <= 2.1, numbers)
 
 
-@sentence("K = 10 is about 5 times faster (the slides: only 4 times; 4 to 5.5).", WHERE)
+@PAPER.says("K = 10 is about 5 times faster (the slides: only 4 times; 4 to 5.5).")
 def ten_steps_are_five_times_as_fast(records: Records) -> Verdict:
     factor, numbers = _faster(records, 10)
     return Verdict(4 <= factor <= 5.5, numbers)
 
 
-@sentence(
+@PAPER.says(
     "The improvement with K is not linear, since delta > 0.",
-    WHERE,
     repeats=ten_steps_are_five_times_as_fast,
 )
 def improvement_is_sublinear(records: Records) -> Verdict:
@@ -174,7 +167,7 @@ def improvement_is_sublinear(records: Records) -> Verdict:
     return Verdict(1 < factor < 10, numbers)
 
 
-@sentence("When heterogeneity is small (G = 1), FedAvg can be competitive with SGD.", WHERE)
+@PAPER.says("When heterogeneity is small (G = 1), FedAvg can be competitive with SGD.")
 def fedavg_can_be_competitive(records: Records) -> Verdict:
     """Look for rounds in which it is ahead; in the end its bias decides."""
     ahead = {}
@@ -205,23 +198,22 @@ def table(records: Records) -> str:
     return "\n".join(rows)
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9.5, 5.2)
+def figure(fig: Any, records: Records) -> None:
     """Return the grid of panels of the paper: columns are G, rows K."""
-    with new_figure(9.5, 5.2) as made:
-        grid: Any = made.subplots(len(KS), len(GS), sharex=True, sharey="row", squeeze=False)
-        for panel in map(Panel.from_json, records.values()):
-            axes = grid[KS.index(panel.K)][GS.index(panel.G)]
-            for name, curve in panel.curves.items():
-                drawn = [max(f, 1e-17) for f in curve]  # A log scale has no zero.
-                axes.plot(drawn, color=colour(name), linewidth=1.6, label=TITLES[name])
-            axes.set_yscale("log")
-            axes.set_title(f"G = {panel.G}, K = {panel.K}", fontsize=10)
-        for axes in grid[-1]:
-            axes.set_xlabel("rounds")
-        for row in grid:
-            row[0].set_ylabel("f(x) - f*")
-        add_legend(grid.flat, loc="lower left")
-    return made
+    grid = fig.subplots(len(KS), len(GS), sharex=True, sharey="row", squeeze=False)
+    for panel in map(Panel.from_json, records.values()):
+        axes = grid[KS.index(panel.K)][GS.index(panel.G)]
+        for name, curve in panel.curves.items():
+            drawn = [max(f, 1e-17) for f in curve]  # A log scale has no zero.
+            axes.plot(drawn, color=colour(name), linewidth=1.6, label=TITLES[name])
+        axes.set_yscale("log")
+        axes.set_title(f"G = {panel.G}, K = {panel.K}", fontsize=10)
+    for axes in grid[-1]:
+        axes.set_xlabel("rounds")
+    for row in grid:
+        row[0].set_ylabel("f(x) - f*")
+    add_legend(grid.flat, loc="lower left")
 
 
 FIGURE3 = Reproduction(
@@ -230,15 +222,7 @@ FIGURE3 = Reproduction(
     source="Karimireddy et al. 2020, Figure 3",
     minutes=0.1,
     cells=cells,
-    sentences=(
-        fedavg_gets_worse,
-        scaffold_does_not_notice_G,
-        local_steps_make_scaffold_faster,
-        two_steps_are_twice_as_fast,
-        ten_steps_are_five_times_as_fast,
-        improvement_is_sublinear,
-        fedavg_can_be_competitive,
-    ),
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The paper does not give the step size; all three use 0.12. It shows no numbers, "

@@ -3,7 +3,7 @@
 matplotlib is imported when a figure is drawn.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
@@ -11,6 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from trimtab.report.style import behind, html_table
+from trimtab_papers.verdicts import Records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +52,22 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
 
     with rc_context(PLOTS):
         yield Figure(figsize=(width, height), layout="constrained")
+
+
+def drawn(
+    width: float, height: float
+) -> Callable[[Callable[[Any, Records], None]], Callable[[Records], "Figure"]]:
+    """Make a function of the records that returns a figure, of one that draws them into it."""
+
+    def figure_of(draw: Callable[[Any, Records], None]) -> Callable[[Records], "Figure"]:
+        def figure(records: Records) -> "Figure":
+            with new_figure(width, height) as fig:
+                draw(fig, records)
+            return fig
+
+        return figure
+
+    return figure_of
 
 
 # -- the numbers behind a figure

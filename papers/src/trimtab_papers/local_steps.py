@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import log, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,22 +24,17 @@ from trimtab.diagnosis.theory import Option
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers.engine import Cell, Computing, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.quadratics import per_e_fold
 from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     rounded,
-    sentence,
     slope,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 OPTIONS: tuple[Option, ...] = ("I", "II")
 # Pairs (L/mu, delta/mu).
@@ -218,7 +213,7 @@ def _run(problem: Quadratic, K: int, option: Option, eta_l: float, R: int) -> fl
 # -- what the paper says
 
 
-WHERE, OURS = "section 6, Theorem IV", "ours: the paper does not speak of option II"
+PAPER = Sentences("section 6, Theorem IV", ours="ours: the paper does not speak of option II")
 
 
 def _complete(records: Records) -> list[Sweep]:
@@ -240,10 +235,9 @@ def _best_K(sweeps: Sequence[Sweep]) -> str:
     return "; ".join(f"{s.title}: K = {s.best_K} against {s.knee:.3g}" for s in sweeps)
 
 
-@sentence(
+@PAPER.says(
     "Local steps help: until K is half of the knee, K steps save a factor of K in rounds (0.8 K "
-    "at least).",
-    WHERE,
+    "at least)."
 )
 def local_steps_help(records: Records) -> Verdict:
     saved = min(map(_saved, _complete(records)))
@@ -256,16 +250,15 @@ def _saved(sweep: Sweep) -> float:
     return min(one / at.rounds / at.K for at in sweep.by_K if half >= at.K)
 
 
-@sentence("Best to take K about L/delta (option I; within a factor of 2).", WHERE)
+@PAPER.says("Best to take K about L/delta (option I; within a factor of 2).")
 def best_K_is_that_of_theory(records: Records) -> Verdict:
     option_I = _of("I", records)
     return Verdict(_near_the_knee(option_I, 2), _best_K(option_I))
 
 
-@sentence(
+@PAPER.says(
     "L is replaced by delta in the rate: option I's plateau is proportional to delta/mu (exponent "
-    "0.8-1.2).",
-    WHERE,
+    "0.8-1.2)."
 )
 def plateau_is_proportional_to_delta(records: Records) -> Verdict:
     same = [sweep for sweep in _of("I", records) if sweep.kappa == QUICK[0][0]]
@@ -274,7 +267,7 @@ def plateau_is_proportional_to_delta(records: Records) -> Verdict:
     return Verdict(0.8 <= exponent <= 1.2, f"exponent {exponent:.2f}; plateaus {told}")
 
 
-@check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).", OURS)
+@PAPER.check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).")
 def option_II_has_a_floor(records: Records) -> Verdict:
     least: dict[int, float] = {}
     for sweep in _of("II", records):
@@ -285,16 +278,15 @@ def option_II_has_a_floor(records: Records) -> Verdict:
     return Verdict(held, "; ".join(told))
 
 
-@check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).", OURS)
+@PAPER.check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).")
 def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
     option_II = _of("II", records)
     return Verdict(_near_the_knee(option_II, 3), _best_K(option_II))
 
 
-@check(
+@PAPER.check(
     "While L/delta >= sqrt(L/mu), both hold: option II's plateau is sqrt(L/mu) (within 20 %), its "
-    "best K within a factor of 3 of that.",
-    OURS,
+    "best K within a factor of 3 of that."
 )
 def both_hold_while_clients_are_alike(records: Records) -> Verdict:
     option_II = _of("II", records)
@@ -307,7 +299,7 @@ def both_hold_while_clients_are_alike(records: Records) -> Verdict:
     )
 
 
-@check("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
+@PAPER.check("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
 def rates_are_those_of_runs(records: Records) -> Verdict:
     """Compare them; a run that does not shrink the error is off by far."""
     ran = [at for sweep in _complete(records) for at in sweep.by_K if at.ran]
@@ -316,17 +308,6 @@ def rates_are_those_of_runs(records: Records) -> Verdict:
         max(off) <= 0.15 if off else None,
         f"{len(off)} runs, off by {max(off, default=0):.1%} at most",
     )
-
-
-SENTENCES = (
-    local_steps_help,
-    best_K_is_that_of_theory,
-    plateau_is_proportional_to_delta,
-    option_II_has_a_floor,
-    best_K_of_option_II_is_that_of_theory,
-    both_hold_while_clients_are_alike,
-    rates_are_those_of_runs,
-)
 
 
 # -- how it is shown
@@ -350,25 +331,25 @@ def table(records: Records) -> str:
 _FLOOR: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": ":"}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(6, 4)
+def figure(fig: Any, records: Records) -> None:
     by_pair = groupby(read_sweeps(records), key=lambda sweep: (sweep.kappa, sweep.ratio))
     pairs = [list(some) for _, some in by_pair]
     columns = min(4, max(1, len(pairs)))
     rows = -(-len(pairs) // columns) or 1
-    with new_figure(2.9 * columns + 0.6, 2.9 * rows + 0.4) as made:
-        grid: Any = made.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        panels = grid.flatten()
-        for axes in panels[len(pairs) :]:
-            axes.axis("off")
-        for axes, some in zip(panels, pairs, strict=False):
-            _panel(axes, some)
-        for axes in panels[max(0, len(pairs) - columns) : len(pairs)]:
-            axes.set_xlabel("local steps K")
-            axes.tick_params(labelbottom=True)
-        for axes in panels[::columns]:
-            axes.set_ylabel("rounds per e-fold")
-        _legend(panels, len(pairs))
-    return made
+    fig.set_size_inches(2.9 * columns + 0.6, 2.9 * rows + 0.4)
+    grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = grid.flatten()
+    for axes in panels[len(pairs) :]:
+        axes.axis("off")
+    for axes, some in zip(panels, pairs, strict=False):
+        _panel(axes, some)
+    for axes in panels[max(0, len(pairs) - columns) : len(pairs)]:
+        axes.set_xlabel("local steps K")
+        axes.tick_params(labelbottom=True)
+    for axes in panels[::columns]:
+        axes.set_ylabel("rounds per e-fold")
+    _legend(panels, len(pairs))
 
 
 def _panel(axes: Any, pair: list[Sweep]) -> None:
@@ -417,7 +398,7 @@ LOCAL_STEPS = Reproduction(
     source="Karimireddy et al. 2020, section 6 and Theorem IV",
     minutes=2.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The paper states a bound and shows no experiment. The law is option I's; option "

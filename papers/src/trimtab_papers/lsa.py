@@ -5,10 +5,10 @@ linear features on a random Garnet MDP for each client: linear systems that are 
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.lsa_cells import (
     ALGORITHMS,
     LOCAL_STEPS,
@@ -23,23 +23,18 @@ from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     of_kind,
     over_seeds,
-    sentence,
     slope,
     spread,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 # -- what the paper says
 
 
-OURS = "ours, on the mean of Garnet MDPs"
+PAPER = Sentences(ours="ours, on the mean of Garnet MDPs")
 
 
 def _complete(records: Records) -> list[int]:
@@ -62,7 +57,7 @@ def _laws(records: Records, kind: str) -> dict[int, Stationary]:
     return {seed: Stationary.from_json(record) for seed, record in found.items()}
 
 
-@sentence(
+@PAPER.says(
     "When the number of local iterations increases, bias increases: FedLSA on the mean equations "
     "ends farther from theta* with every K, from 1 to 20.",
     "slides, Classical analyses of this algorithm",
@@ -78,7 +73,7 @@ def bias_grows_with_K(records: Records) -> Verdict:
     return over_seeds(held, f"seed {min(found)}: {told}")
 
 
-@sentence(
+@PAPER.says(
     "Scaffold: no more heterogeneity bias. SCAFFLSA on the mean equations ends at theta* for every "
     "K (below a thousandth of FedLSA's distance, K >= 2).",
     "slides, Scaffold",
@@ -92,7 +87,7 @@ def scafflsa_arrives(records: Records) -> Verdict:
     return over_seeds(held, f"largest ratio {max(worst.values()):.1g}")
 
 
-@sentence(
+@PAPER.says(
     "FedLSA stays at its bias and SCAFFLSA does not, with i.i.d. transitions: |E theta - theta*| "
     "of SCAFFLSA is less than a third of FedLSA's.",
     "slides, Scaffold, and the title of Mangold et al. 2024 (taming heterogeneity)",
@@ -115,17 +110,7 @@ def _biases(found: dict[int, Stationary]) -> str:
     )
 
 
-@check(
-    "With trajectories SCAFFLSA is biased too, by their memory (by more than 3 standard errors).",
-    OURS,
-)
-def memory_biases_both(records: Records) -> Verdict:
-    found = _laws(records, "markov")
-    laws = {seed: one.laws["scaffold"] for seed, one in found.items()}
-    return over_seeds({s: law.bias > 3 * law.error for s, law in laws.items()}, _biases(found))
-
-
-@sentence(
+@PAPER.says(
     "Linear speed-up: the stationary variance of SCAFFLSA falls as 1/N (slope -1.1 to -0.9).",
     "slides, Scaffold also converges",
 )
@@ -138,7 +123,7 @@ def scafflsa_speeds_up(records: Records) -> Verdict:
     return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")
 
 
-@check("FedLSA on the mean equations ends where the closed form says (within 0.1 %).", OURS)
+@PAPER.check("FedLSA on the mean equations ends where the closed form says (within 0.1 %).")
 def closed_form_of_the_limit(records: Records) -> Verdict:
     """Compare runs with the closed form, where there is a bias."""
     off = {
@@ -148,10 +133,9 @@ def closed_form_of_the_limit(records: Records) -> Verdict:
     return over_seeds({s: v < 1e-3 for s, v in off.items()}, f"at most {max(off.values()):.1g} off")
 
 
-@check(
+@PAPER.check(
     "With i.i.d. transitions E theta of FedLSA is that limit: its chains less SCAFFLSA's, which "
-    "see the same transitions, are off by 15 % of the bias at most (K = 10).",
-    OURS,
+    "see the same transitions, are off by 15 % of the bias at most (K = 10)."
 )
 def limit_with_noise(records: Records) -> Verdict:
     """Compare the difference of two coupled means with that of the closed form."""
@@ -159,10 +143,9 @@ def limit_with_noise(records: Records) -> Verdict:
     return over_seeds({s: v < 0.15 for s, v in off.items()}, f"at most {max(off.values()):.1%} off")
 
 
-@check(
+@PAPER.check(
     "The Lyapunov equation tells the variances of both to first order: within 20 %, although the "
-    "noise of transitions is multiplicative.",
-    OURS,
+    "noise of transitions is multiplicative."
 )
 def closed_form_of_the_covariance(records: Records) -> Verdict:
     off = {
@@ -172,10 +155,9 @@ def closed_form_of_the_covariance(records: Records) -> Verdict:
     return over_seeds({s: v < 0.2 for s, v in off.items()}, f"at most {max(off.values()):.1%} off")
 
 
-@check(
+@PAPER.check(
     "With the most clients SCAFFLSA's mean square error is less than two thirds of FedLSA's, and "
-    "the difference is FedLSA's squared bias within 25 % (K = 50).",
-    OURS,
+    "the difference is FedLSA's squared bias within 25 % (K = 50)."
 )
 def fedlsa_stops_speeding_up(records: Records) -> Verdict:
     held: Held = {}
@@ -193,17 +175,13 @@ def fedlsa_stops_speeding_up(records: Records) -> Verdict:
     return over_seeds(held, told)
 
 
-SENTENCES = (
-    bias_grows_with_K,
-    scafflsa_arrives,
-    scafflsa_is_not_biased,
-    scafflsa_speeds_up,
-    closed_form_of_the_limit,
-    limit_with_noise,
-    closed_form_of_the_covariance,
-    fedlsa_stops_speeding_up,
-    memory_biases_both,
+@PAPER.check(
+    "With trajectories SCAFFLSA is biased too, by their memory (by more than 3 standard errors)."
 )
+def memory_biases_both(records: Records) -> Verdict:
+    found = _laws(records, "markov")
+    laws = {seed: one.laws["scaffold"] for seed, one in found.items()}
+    return over_seeds({s: law.bias > 3 * law.error for s, law in laws.items()}, _biases(found))
 
 
 # -- how it is shown
@@ -244,14 +222,13 @@ def _row(kind: str, records: list[Record]) -> str:
 _DOTTED: dict[str, Any] = {"color": "#777777", "linewidth": 1.3, "linestyle": ":"}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return three panels; every seed is a line or a point."""
-    with new_figure(11, 3.6) as made:
-        panels: Any = made.subplots(1, 3)
-        _rounds(panels[0], records)
-        _bias(panels[1], records)
-        _size(panels[2], records)
-    return made
+    panels = fig.subplots(1, 3)
+    _rounds(panels[0], records)
+    _bias(panels[1], records)
+    _size(panels[2], records)
 
 
 def _rounds(axes: Any, records: Records) -> None:
@@ -318,7 +295,7 @@ LSA = Reproduction(
     source="Mangold et al. 2025, slides 'Federated Reinforcement Learning' and 'Scaffold'",
     minutes=6,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides show no experiment on TD; MDPs, features and steps are ours (30 states, "

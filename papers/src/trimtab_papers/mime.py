@@ -10,7 +10,7 @@ server (FedOpt), with the best of two step sizes there.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import (
     TITLES,
@@ -20,23 +20,18 @@ from trimtab_papers.engine import (
     takes_local_steps,
     takes_server_step,
 )
-from trimtab_papers.figures import new_figure
+from trimtab_papers.figures import drawn
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_first_seed, read_raced
 from trimtab_papers.rounds_to_target import chosen, each_seed, lines
 from trimtab_papers.verdicts import (
     Held,
     MissingRecordError,
     Records,
+    Sentences,
     Verdict,
-    not_judged,
     over_seeds,
-    sentence,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("serveronly", "fedopt", "mimelite", "mime")
 WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to tell what momentum adds.
@@ -48,7 +43,7 @@ SERVER_STEPS: dict[str, tuple[float, ...]] = {
 }
 MUCH = 0.05  # momentum adds much if it adds >= 0.05
 LAST = 30  # the mean accuracy of the rounds r > R - 30 counts
-WHERE = "slides, caption of Figure 3"
+PAPER = Sentences("slides, caption of Figure 3")
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -123,7 +118,7 @@ def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
     return over_seeds(each_seed(raced, lambda seed: holds(_accuracies(seed))), numbers)
 
 
-@sentence("Mime and MimeLite perform alike (within one point of accuracy).", WHERE)
+@PAPER.says("Mime and MimeLite perform alike (within one point of accuracy).")
 def mime_and_mimelite_are_alike(records: Records) -> Verdict:
     def holds(known: Accuracies) -> bool:
         return all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in _bases(known))
@@ -131,7 +126,7 @@ def mime_and_mimelite_are_alike(records: Records) -> Verdict:
     return _judged(records, holds)
 
 
-@sentence("Mime and MimeLite are the best, with momentum and with Adam.", WHERE)
+@PAPER.says("Mime and MimeLite are the best, with momentum and with Adam.")
 def mime_and_mimelite_are_best(records: Records) -> Verdict:
     """Compare the worse of the two with the better of the others."""
 
@@ -145,7 +140,7 @@ def mime_and_mimelite_are_best(records: Records) -> Verdict:
     return _judged(records, holds)
 
 
-@sentence("FedAvg is even worse than the server alone, with momentum or with Adam.", WHERE)
+@PAPER.says("FedAvg is even worse than the server alone, with momentum or with Adam.")
 def fedavg_is_worse_than_the_server_alone(records: Records) -> Verdict:
     def holds(known: Accuracies) -> bool:
         return any(known["fedopt", b] < known["serveronly", b] for b in _bases(known))
@@ -180,18 +175,18 @@ def _judged_by_gains(records: Records, holds: Callable[[Gains], bool]) -> Verdic
     return over_seeds(held, f"momentum adds {mime} to Mime, {fedavg} to FedAvg")
 
 
-@sentence("Mime gains more from momentum than FedAvg does.", WHERE)
+@PAPER.says("Mime gains more from momentum than FedAvg does.")
 def mime_gains_more_from_momentum(records: Records) -> Verdict:
     return _judged_by_gains(records, lambda gains: gains.mime > gains.fedavg)
 
 
-@sentence("Mime gains much from momentum: a large increase in performance.", WHERE)
+@PAPER.says("Mime gains much from momentum: a large increase in performance.")
 def mime_gains_much(records: Records) -> Verdict:
     """Ask for five points of accuracy, since the figure gives no number."""
     return _judged_by_gains(records, lambda gains: gains.mime >= MUCH)
 
 
-@sentence("Client drift harms FedAvg, though momentum helps.", "slides, FedAvg with momentum")
+@PAPER.says("Client drift harms FedAvg, though momentum helps.", "slides, FedAvg with momentum")
 def drift_harms_fedavg_though_momentum_helps(records: Records) -> Verdict:
     """Judge both halves: FedAvg ends below Mime, which corrects drift, and momentum adds to it."""
 
@@ -204,7 +199,7 @@ def drift_harms_fedavg_though_momentum_helps(records: Records) -> Verdict:
     return _judged(records, holds)
 
 
-ON_CIFAR100 = not_judged(
+PAPER.not_judged(
     "On CIFAR-100 too Mime and MimeLite are alike and the best.",
     "slides, lower row of Figure 3",
     "the images are not among the data here, and none of the sources names the model or the cut; "
@@ -240,26 +235,25 @@ def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:
     return f"{record.eta:.2g}{at_server if takes_server_step(name) else ''}"
 
 
-def figure(records: Records) -> "Figure":
+@drawn(10.5, 3.5)
+def figure(fig: Any, records: Records) -> None:
     """Return a panel for each base, and what momentum adds to FedAvg and Mime."""
     raced = read_raced(records)
-    with new_figure(10.5, 3.5) as made:
-        panels: Any = made.subplots(1, 3, sharey=True)
-        for axes, base in zip(panels, ("momentum", "adam"), strict=False):
-            for name in ALGORITHMS:
-                _curve(axes, _best(raced, name, base), TITLES[name], "-")
-            axes.set_title(BASE_TITLES[base], fontsize=10)
-        for name in WITHOUT_BASE:
-            for base, line in (("momentum", "-"), ("none", ":")):
-                label = f"{TITLES[name]}, {BASE_TITLES[base]}"
-                _curve(panels[2], _best(raced, name, base), label, line)
-        panels[2].set_title("What momentum adds", fontsize=10)
-        for axes in panels:
-            axes.set_xlabel("rounds")
-            if axes.lines:
-                axes.legend(loc="lower right", fontsize=8)
-        panels[0].set_ylabel("test accuracy")
-    return made
+    panels = fig.subplots(1, 3, sharey=True)
+    for axes, base in zip(panels, ("momentum", "adam"), strict=False):
+        for name in ALGORITHMS:
+            _curve(axes, _best(raced, name, base), TITLES[name], "-")
+        axes.set_title(BASE_TITLES[base], fontsize=10)
+    for name in WITHOUT_BASE:
+        for base, line in (("momentum", "-"), ("none", ":")):
+            label = f"{TITLES[name]}, {BASE_TITLES[base]}"
+            _curve(panels[2], _best(raced, name, base), label, line)
+    panels[2].set_title("What momentum adds", fontsize=10)
+    for axes in panels:
+        axes.set_xlabel("rounds")
+        if axes.lines:
+            axes.legend(loc="lower right", fontsize=8)
+    panels[0].set_ylabel("test accuracy")
 
 
 def _curve(axes: Any, record: RacedRecord | None, label: str, line: str) -> None:
@@ -286,15 +280,7 @@ MIME = Reproduction(
     source="Karimireddy, slides, Figure 3 of Mime",
     minutes=30,
     cells=cells,
-    sentences=(
-        mime_and_mimelite_are_alike,
-        mime_and_mimelite_are_best,
-        fedavg_is_worse_than_the_server_alone,
-        mime_gains_more_from_momentum,
-        mime_gains_much,
-        drift_harms_fedavg_though_momentum_helps,
-        ON_CIFAR100,
-    ),
+    sentences=PAPER,
     table=table,
     figure=figure,
     repeats=near_first_seed,

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trimtab_papers.engine import Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.nonconvex_cells import EPS, KINDS, Kind, cells
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
@@ -25,22 +25,18 @@ from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     of_kind,
     over_seeds,
-    sentence,
     slope,
     spread,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 # -- what the paper says
 
 
+PAPER = Sentences()
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
 
@@ -117,7 +113,7 @@ def _against_eps(records: Records, kind: Kind) -> Verdict:
     return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
 
 
-@sentence(
+@PAPER.says(
     "Non-convex, sigma = 0: SCAFFOLD needs of order (N/S)^(2/3) rounds (a bound: exponent at most "
     "2/3 in each seed, and in all by two standard errors).",
     THIRD,
@@ -126,12 +122,12 @@ def non_convex_rounds_against_sampling(records: Records) -> Verdict:
     return _against_sampling(records, "network", 2 / 3)
 
 
-@sentence("Non-convex, sigma = 0: of order 1/eps rounds (a bound: exponent at most 1).", THIRD)
+@PAPER.says("Non-convex, sigma = 0: of order 1/eps rounds (a bound: exponent at most 1).", THIRD)
 def non_convex_rounds_against_eps(records: Records) -> Verdict:
     return _against_eps(records, "network")
 
 
-@sentence(
+@PAPER.says(
     "General convex, sigma = 0: of order D^2/eps + N/S rounds (a bound: the exponent of N/S is at "
     "most 1 in each seed, and in all by two standard errors).",
     THIRD,
@@ -140,7 +136,7 @@ def convex_rounds_against_sampling(records: Records) -> Verdict:
     return _against_sampling(records, "convex", 1.0)
 
 
-@sentence(
+@PAPER.says(
     "General convex, sigma = 0: of order D^2/eps + N/S rounds (a bound: the exponent of 1/eps is "
     "at most 1).",
     THIRD,
@@ -194,7 +190,7 @@ def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     return found
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex, sigma = 0: of order (L + delta K)/(K eps) rounds: until K is half of L/delta, "
     "K steps save a factor of K (0.8 K at least).",
     FOURTH,
@@ -205,7 +201,7 @@ def local_steps_help(records: Records) -> Verdict:
     return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, told)
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex: a K beyond L/delta would only waste computation (the smallest K within 1.3 x "
     "of the fewest rounds is L/delta, within a factor of 2).",
     FOURTH,
@@ -219,7 +215,7 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
     return over_seeds(held, f"best K delta/L {spread(ratios, '.2g')}")
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex: with K large the rounds are of order delta/eps (a bound: the exponent of delta "
     "is at most 1.1).",
     FOURTH,
@@ -232,7 +228,7 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
 
 
-@check(
+@PAPER.check(
     "The exact map is what SCAFFOLD does on these quadratics, whose f_i are not convex (to a "
     "millionth over five rounds).",
     "ours: it is what the sentences on Theorem IV stand on",
@@ -245,18 +241,6 @@ def map_is_what_runs_do(records: Records) -> Verdict:
     told += f"least eigenvalue {spread(curved, '.2f')} delta"
     held = off < 1e-6 and max(curved) < 0 and min(curved) >= -1 - 1e-9
     return Verdict(held, told, seeds=len(weak))
-
-
-SENTENCES = (
-    non_convex_rounds_against_sampling,
-    non_convex_rounds_against_eps,
-    convex_rounds_against_sampling,
-    convex_rounds_against_eps,
-    local_steps_help,
-    best_K_is_that_of_theory,
-    plateau_is_that_of_delta,
-    map_is_what_runs_do,
-)
 
 
 # -- how it is shown
@@ -294,20 +278,19 @@ _GUIDE: dict[str, Any] = {"color": "#888888", "linewidth": 1.2, "linestyle": (0,
 _SHADES = ("#b9d7e4", "#7fb5cd", "#2e86ab", "#12455c")
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return three panels; points are seeds, lines are their means."""
-    with new_figure(11, 3.6) as made:
-        panels: Any = made.subplots(1, 3)
-        _draw_sampled(panels[0], records, "network", (2 / 3, "(N/S)^(2/3)"), "network: |∇f|²")
-        _draw_sampled(panels[1], records, "convex", (1, "N/S"), "linear model: f − f*")
-        _draw_weak(panels[2], records)
-        for axes in panels:
-            axes.set_ylabel("rounds")
-            if axes.lines:
-                axes.set(xscale="log", yscale="log")
-                axes.tick_params(axis="y", which="minor", labelleft=False)
-                axes.legend(fontsize=8)
-    return made
+    panels = fig.subplots(1, 3)
+    _draw_sampled(panels[0], records, "network", (2 / 3, "(N/S)^(2/3)"), "network: |∇f|²")
+    _draw_sampled(panels[1], records, "convex", (1, "N/S"), "linear model: f − f*")
+    _draw_weak(panels[2], records)
+    for axes in panels:
+        axes.set_ylabel("rounds")
+        if axes.lines:
+            axes.set(xscale="log", yscale="log")
+            axes.tick_params(axis="y", which="minor", labelleft=False)
+            axes.legend(fontsize=8)
 
 
 def _draw_sampled(
@@ -348,7 +331,7 @@ NONCONVEX = Reproduction(
     source="Karimireddy et al. 2020, Theorems III and IV",
     minutes=1.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="Theorem III is an upper bound with a constant that is not given, so an exponent "

@@ -19,9 +19,9 @@ from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, published_
 from trimtab_papers.verdicts import (
     Claim,
     Records,
+    Sentences,
     by_seeds,
     counted,
-    not_judged,
     read,
     repeated,
     weighed,
@@ -33,52 +33,51 @@ _BOUND = (
 )
 _LITERATURE = "it compares with other papers' proofs, not with what a run does"
 
-UNJUDGED = (
-    not_judged(
-        "The rates of FedAvg in Theorem I, for strongly convex, convex and non-convex functions.",
-        "Karimireddy et al. 2020, section 3.1",
-        _BOUND,
-    ),
-    not_judged(
-        "These rates are tighter than those known before, and nearly optimal.",
-        "Karimireddy et al. 2020, sections 1 and 3",
-        _LITERATURE,
-    ),
-    not_judged(
-        "The first result to quantify the usefulness of local steps in distributed optimisation.",
-        "Karimireddy et al. 2020, abstract",
-        _LITERATURE,
-    ),
-    not_judged(
-        "Option I can be more stable than II depending on the application; II usually suffices.",
-        "Karimireddy et al. 2020, section 4",
-        "it says neither when nor how much; local-steps shows where the two options part",
-    ),
-    not_judged(
-        "Tuning FedProx's regularisation may improve it.",
-        "Karimireddy et al. 2020, sections 7.1 and 7.3",
-        "the paper keeps it at 1 to be fair, and so do we",
-    ),
-    not_judged(
-        "FedAvg degrades with heterogeneous clients (a figure of Zhao et al.).",
-        "Karimireddy, slides, When does FedAvg fail?",
-        "another paper's figure, without its setting; table3 has our own at three similarities",
-    ),
-    not_judged(
-        "If you use FedAvg, use separate server and client step sizes.",
-        "Karimireddy, slides, summary of SCAFFOLD",
-        "advice; all experiments of the paper keep the step at the server at 1",
-    ),
-    not_judged(
-        "The lower bounds of the table of Mime's rates.",
-        "Karimireddy, slides, Convergence rates",
-        "a statement about every algorithm, which runs of a few cannot judge",
-    ),
-    not_judged(
-        "SCAFFOLD on CIFAR-10 with ResNet-18, a server and several clients, until the target.",
-        "report, section 4.2",
-        "it describes a procedure and reports no number; examples/cifar10_federation follows it",
-    ),
+UNJUDGED = Sentences()
+UNJUDGED.not_judged(
+    "The rates of FedAvg in Theorem I, for strongly convex, convex and non-convex functions.",
+    "Karimireddy et al. 2020, section 3.1",
+    _BOUND,
+)
+UNJUDGED.not_judged(
+    "These rates are tighter than those known before, and nearly optimal.",
+    "Karimireddy et al. 2020, sections 1 and 3",
+    _LITERATURE,
+)
+UNJUDGED.not_judged(
+    "The first result to quantify the usefulness of local steps in distributed optimisation.",
+    "Karimireddy et al. 2020, abstract",
+    _LITERATURE,
+)
+UNJUDGED.not_judged(
+    "Option I can be more stable than II depending on the application; II usually suffices.",
+    "Karimireddy et al. 2020, section 4",
+    "it says neither when nor how much; local-steps shows where the two options part",
+)
+UNJUDGED.not_judged(
+    "Tuning FedProx's regularisation may improve it.",
+    "Karimireddy et al. 2020, sections 7.1 and 7.3",
+    "the paper keeps it at 1 to be fair, and so do we",
+)
+UNJUDGED.not_judged(
+    "FedAvg degrades with heterogeneous clients (a figure of Zhao et al.).",
+    "Karimireddy, slides, When does FedAvg fail?",
+    "another paper's figure, without its setting; table3 has our own at three similarities",
+)
+UNJUDGED.not_judged(
+    "If you use FedAvg, use separate server and client step sizes.",
+    "Karimireddy, slides, summary of SCAFFOLD",
+    "advice; all experiments of the paper keep the step at the server at 1",
+)
+UNJUDGED.not_judged(
+    "The lower bounds of the table of Mime's rates.",
+    "Karimireddy, slides, Convergence rates",
+    "a statement about every algorithm, which runs of a few cannot judge",
+)
+UNJUDGED.not_judged(
+    "SCAFFOLD on CIFAR-10 with ResNet-18, a server and several clients, until the target.",
+    "report, section 4.2",
+    "it describes a procedure and reports no number; examples/cifar10_federation follows it",
 )
 
 

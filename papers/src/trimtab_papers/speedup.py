@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,25 +18,20 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers import many_runs
 from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.many_runs import Chains, Logistic, Model, Noisy
 from trimtab_papers.verdicts import (
     Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     over_seeds,
     rounded,
-    sentence,
     slope,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("fedavg", "scaffold")
 K = 10
@@ -169,8 +164,10 @@ def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
 # -- what the paper says
 
 
-WHERE = "slides, Numerical Illustration: Speed-Up of Scaffold"
-OURS = "ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula"
+PAPER = Sentences(
+    "slides, Numerical Illustration: Speed-Up of Scaffold",
+    ours="ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula",
+)
 
 Seed = dict[str, dict[int, Stationary]]
 """The records of one seed by problem, then by N."""
@@ -212,19 +209,19 @@ def _falls_as_one_over_N(records: Records, name: str) -> Verdict:
     return over_seeds(held, _told(slopes, ".3f"))
 
 
-@sentence(
-    "Linear speed-up: the stationary variance of SCAFFOLD falls as 1/N (slope -1.1 to -0.9).", WHERE
+@PAPER.says(
+    "Linear speed-up: the stationary variance of SCAFFOLD falls as 1/N (slope -1.1 to -0.9)."
 )
 def variance_of_scaffold_falls(records: Records) -> Verdict:
     return _falls_as_one_over_N(records, "scaffold")
 
 
-@sentence("FedAvg's does as well.", WHERE)
+@PAPER.says("FedAvg's does as well.")
 def variance_of_fedavg_falls(records: Records) -> Verdict:
     return _falls_as_one_over_N(records, "fedavg")
 
 
-@check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.", OURS)
+@PAPER.check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.")
 def variances_are_those_of_theory(records: Records) -> Verdict:
     seeds = _complete(records)
     farthest = {
@@ -246,7 +243,7 @@ def variances_are_those_of_theory(records: Records) -> Verdict:
     return over_seeds(held, f"farthest off: {told}")
 
 
-@sentence("SCAFFOLD's variance is close to FedAvg's (within 10 %).", WHERE)
+@PAPER.says("SCAFFOLD's variance is close to FedAvg's (within 10 %).")
 def variances_are_close(records: Records) -> Verdict:
     apart = {
         seed: {
@@ -262,7 +259,7 @@ def variances_are_close(records: Records) -> Verdict:
     return over_seeds(held, f"farthest apart: {_told(apart, '.1%')}")
 
 
-@check(
+@PAPER.check(
     "FedAvg's mean square error stops falling at its squared bias; SCAFFOLD's goes on with 1/N.",
     "ours: what the slides' two formulas say together",
 )
@@ -284,15 +281,6 @@ def fedavg_stops_at_its_bias(records: Records) -> Verdict:
             f"(bias² {floor:.2g}), SCAFFOLD {scaffold[few]:.2g} and {scaffold[most]:.2g}"
         )
     return over_seeds(held, told)
-
-
-SENTENCES = (
-    variance_of_scaffold_falls,
-    variance_of_fedavg_falls,
-    variances_are_those_of_theory,
-    variances_are_close,
-    fedavg_stops_at_its_bias,
-)
 
 
 # -- how it is shown
@@ -321,26 +309,25 @@ _MARKERS: dict[str, dict[str, Any]] = {
 }
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9.5, 6.4)
+def figure(fig: Any, records: Records) -> None:
     """Return the points of all seeds, and theory as lines."""
-    with new_figure(9.5, 6.4) as made:
-        panels: Any = made.subplots(len(PROBLEMS), 2, sharex=True, squeeze=False)
-        for row, problem in zip(panels, PROBLEMS, strict=True):
-            sizes = by_size(records, problem)
-            _theory(row, sizes)
-            _points(row[0], sizes, lambda law: law.trace)
-            _points(row[1], sizes, lambda law: law.mean_square_error)
-            row[0].set_ylabel("trace of the covariance")
-            row[1].set_ylabel("E|x - x*|²")
-            row[0].set_title(f"{PROBLEMS[problem]}: variance", fontsize=10)
-            row[1].set_title(f"{PROBLEMS[problem]}: mean square error", fontsize=10)
-        for axes in panels[-1]:
-            axes.set_xlabel("clients N")
-            axes.set_xticks(axes.get_xticks())
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        for axes in panels[0]:
-            axes.legend(loc="lower left", fontsize=9)
-    return made
+    panels = fig.subplots(len(PROBLEMS), 2, sharex=True, squeeze=False)
+    for row, problem in zip(panels, PROBLEMS, strict=True):
+        sizes = by_size(records, problem)
+        _theory(row, sizes)
+        _points(row[0], sizes, lambda law: law.trace)
+        _points(row[1], sizes, lambda law: law.mean_square_error)
+        row[0].set_ylabel("trace of the covariance")
+        row[1].set_ylabel("E|x - x*|²")
+        row[0].set_title(f"{PROBLEMS[problem]}: variance", fontsize=10)
+        row[1].set_title(f"{PROBLEMS[problem]}: mean square error", fontsize=10)
+    for axes in panels[-1]:
+        axes.set_xlabel("clients N")
+        axes.set_xticks(axes.get_xticks())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for axes in panels[0]:
+        axes.legend(loc="lower left", fontsize=9)
 
 
 def _theory(row: Any, sizes: dict[int, list[Stationary]]) -> None:
@@ -368,7 +355,7 @@ SPEEDUP = Reproduction(
     source="Mangold et al. 2025, slides 'Numerical Illustration: Speed-Up of Scaffold'",
     minutes=1.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides print (gamma/N) C; the A^-1 (the solution of a Lyapunov equation) that "

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Reproduction, colour, takes_local_steps
-from trimtab_papers.figures import add_legend, label_of, new_figure
+from trimtab_papers.figures import add_legend, drawn, label_of
 from trimtab_papers.raced import RacedRecord, near_full_size, read_raced
 from trimtab_papers.rounds_to_target import (
     AIMS,
@@ -35,16 +35,13 @@ from trimtab_papers.rounds_to_target import (
 from trimtab_papers.table3_claims import (
     ALGORITHMS,
     FOR_ALL,
-    SENTENCES,
+    PAPER,
     SIMILARITIES,
     best_common,
     cells,
     more,
 )
 from trimtab_papers.verdicts import Records
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def table(records: Records) -> str:
@@ -240,30 +237,29 @@ def _of_published(raced: Sequence[RacedRecord], eta: float) -> dict[Named, float
     }
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 6.8)
+def figure(fig: Any, records: Records) -> None:
     """Return bars of the rounds, ours beside the paper's; below, the curves at most epochs."""
     from matplotlib.patches import Patch
 
     raced = read_raced(records)
     similarities = values(raced, "similarity")
-    with new_figure(11, 6.8) as made:
-        panels: Any = made.subplots(2, len(similarities), sharey="row", squeeze=False)
-        for axes, s in zip(panels[0], similarities, strict=True):
-            _bars(axes, raced, s)
-        for axes, s in zip(panels[1], similarities, strict=True):
-            _curves(axes, raced, s)
-        panels[0][0].set_ylabel(f"rounds to {aimed_at(raced, 'target')}")
-        panels[1][0].set_ylabel("test accuracy")
-        panels[0][-1].legend(
-            handles=[
-                Patch(color="#888888", label="ours"),
-                Patch(edgecolor="#888888", facecolor="none", label="published"),
-            ],
-            loc="upper left",
-            bbox_to_anchor=(1, 1),
-        )
-        add_legend(panels[1][-1:], loc="upper left", bbox_to_anchor=(1, 1))
-    return made
+    panels = fig.subplots(2, len(similarities), sharey="row", squeeze=False)
+    for axes, s in zip(panels[0], similarities, strict=True):
+        _bars(axes, raced, s)
+    for axes, s in zip(panels[1], similarities, strict=True):
+        _curves(axes, raced, s)
+    panels[0][0].set_ylabel(f"rounds to {aimed_at(raced, 'target')}")
+    panels[1][0].set_ylabel("test accuracy")
+    panels[0][-1].legend(
+        handles=[
+            Patch(color="#888888", label="ours"),
+            Patch(edgecolor="#888888", facecolor="none", label="published"),
+        ],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+    )
+    add_legend(panels[1][-1:], loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
@@ -357,7 +353,7 @@ TABLE_3 = Reproduction(
     source="Karimireddy et al. 2020, Table 3",
     minutes=400,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

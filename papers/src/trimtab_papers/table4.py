@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Cell, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_full_size, read_raced
 from trimtab_papers.rounds_to_target import (
     TABLE4,
@@ -23,14 +23,10 @@ from trimtab_papers.rounds_to_target import (
     told_by_size,
     values,
 )
-from trimtab_papers.verdicts import MissingRecordError, Records, Verdict, over_seeds, sentence
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from trimtab_papers.verdicts import MissingRecordError, Records, Sentences, Verdict, over_seeds
 
 ALGORITHMS = ("scaffold", "fedavg")
-WHERE = "section 7.3, Table 4"
+PAPER = Sentences("section 7.3, Table 4")
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -103,7 +99,7 @@ def _slow_down(row: dict[int, float]) -> float:
     return row[min(row)] / row[max(row)]
 
 
-@sentence("The slow-down from sampling fewer clients is sub-linear.", WHERE)
+@PAPER.says("The slow-down from sampling fewer clients is sub-linear.")
 def slow_down_is_sublinear(records: Records) -> Verdict:
     """Compare fewest with most; where FedAvg does not arrive, its slow-down is not known."""
 
@@ -117,7 +113,7 @@ def slow_down_is_sublinear(records: Records) -> Verdict:
     return _judged(records, holds)
 
 
-@sentence("SCAFFOLD is faster than FedAvg at every rate of sampling.", WHERE)
+@PAPER.says("SCAFFOLD is faster than FedAvg at every rate of sampling.")
 def scaffold_is_faster(records: Records) -> Verdict:
     """Compare them cell by cell; equal rounds are not faster."""
 
@@ -132,9 +128,7 @@ def scaffold_is_faster(records: Records) -> Verdict:
     return _judged(records, holds)
 
 
-@sentence(
-    "SCAFFOLD and FedAvg are more resilient to sampling when clients are more similar.", WHERE
-)
+@PAPER.says("SCAFFOLD and FedAvg are more resilient to sampling when clients are more similar.")
 def similarity_makes_resilient(records: Records) -> Verdict:
     """Compare what fewest clients cost at the highest similarity and at the lowest."""
 
@@ -180,30 +174,29 @@ def table(records: Records) -> str:
     return "\n\n".join([lines(rows), *small_clients(raced, few), fragile_note(raced)])
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return rounds against the clients sampled, with the published ones as crosses."""
     raced = read_raced(records)
-    with new_figure(9, 3.6) as made:
-        similarities = values(raced, "similarity")
-        panels: Any = made.subplots(1, len(similarities), sharey=True, squeeze=False)[0]
-        for axes, s in zip(panels, similarities, strict=True):
-            for name in ALGORITHMS:
-                ours = {S: r for S, r in by_clients(raced, name, s).items() if r < inf}
-                axes.plot(*_line(ours), marker="o", color=colour(name), label=TITLES[name])
-                published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
-                met = {S: float(r) for S, r in published.items() if r is not None}
-                label = label_of(f"{TITLES[name]}, published")
-                look = {"marker": "x", "linestyle": ":", "color": colour(name), "linewidth": 1}
-                axes.plot(*_line(met), **look, label=label)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])
-            axes.minorticks_off()
-            axes.set_xlabel("clients sampled")
-            axes.set_title(f"similarity {s:g} % (dotted: published)", fontsize=10)
-        panels[0].set_ylabel("rounds to the target")
-        panels[0].legend()
-    return made
+    similarities = values(raced, "similarity")
+    panels = fig.subplots(1, len(similarities), sharey=True, squeeze=False)[0]
+    for axes, s in zip(panels, similarities, strict=True):
+        for name in ALGORITHMS:
+            ours = {S: r for S, r in by_clients(raced, name, s).items() if r < inf}
+            axes.plot(*_line(ours), marker="o", color=colour(name), label=TITLES[name])
+            published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
+            met = {S: float(r) for S, r in published.items() if r is not None}
+            label = label_of(f"{TITLES[name]}, published")
+            look = {"marker": "x", "linestyle": ":", "color": colour(name), "linewidth": 1}
+            axes.plot(*_line(met), **look, label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])
+        axes.minorticks_off()
+        axes.set_xlabel("clients sampled")
+        axes.set_title(f"similarity {s:g} % (dotted: published)", fontsize=10)
+    panels[0].set_ylabel("rounds to the target")
+    panels[0].legend()
 
 
 def _line(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
@@ -216,7 +209,7 @@ TABLE_4 = Reproduction(
     source="Karimireddy et al. 2020, Table 4",
     minutes=30,
     cells=cells,
-    sentences=(slow_down_is_sublinear, scaffold_is_faster, similarity_makes_resilient),
+    sentences=PAPER,
     table=table,
     figure=figure,
     repeats=near_full_size,

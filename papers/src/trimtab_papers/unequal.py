@@ -6,7 +6,7 @@ K_i, and slow clients are those of the experiments of FedProx.
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,23 +15,19 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     Curve,
     Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     over_seeds,
     spread,
     thinned,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("fedavg", "fednova", "scaffold")
 N, D, ETA, K, ROUNDS = 10, 5, 0.05, 10, 1200
@@ -40,7 +36,7 @@ SAMPLED = (10, 3)
 SEEDS = 3
 THERE = 1e-8  # a run is at x* if |x - x*| <= 1e-8 of the start's distance
 AWAY = 1e-2  # a run stays away if that is >= 1e-2 on average over the last quarter
-WHERE = "ours"
+PAPER = Sentences("ours")
 
 
 class Sized(Quadratic):
@@ -141,14 +137,14 @@ def _each_seed(runs: list[Runs], holds: Any) -> Held:
     return {seed: all(holds(r) for r in runs if r.seed == seed) for seed in {r.seed for r in runs}}
 
 
-@check("SCAFFOLD reaches the optimum with any K_i, by client or by chance, also with S < N.", WHERE)
+@PAPER.check("SCAFFOLD reaches the optimum with any K_i, by client or by chance, also with S < N.")
 def scaffold_arrives(records: Records) -> Verdict:
     runs = _runs(records, "sizes", "slow")
     held = _each_seed(runs, lambda run: run.ends["scaffold"] <= THERE)
     return over_seeds(held, f"|x - x*| at the end: {_ends(runs, 'scaffold')}")
 
 
-@check("FedAvg and FedNova do not, with all clients or with some.", WHERE)
+@PAPER.check("FedAvg and FedNova do not, with all clients or with some.")
 def others_stay_away(records: Records) -> Verdict:
     runs = _runs(records, "sizes", "slow")
     held = _each_seed(runs, lambda run: min(run.ends["fedavg"], run.ends["fednova"]) >= AWAY)
@@ -156,7 +152,7 @@ def others_stay_away(records: Records) -> Verdict:
     return over_seeds(held, f"|x - x*| at the end: {told}")
 
 
-@check("With all clients and K_i by client FedNova ends nearer to the optimum than FedAvg.", WHERE)
+@PAPER.check("With all clients and K_i by client FedNova ends nearer to the optimum than FedAvg.")
 def fednova_helps(records: Records) -> Verdict:
     """Compare where they end; with K_i by chance all weigh the same on average."""
     runs = [run for run in _runs(records, "sizes") if run.S == N]
@@ -165,7 +161,7 @@ def fednova_helps(records: Records) -> Verdict:
     return over_seeds(held, f"|x - x*| at the end: {told}")
 
 
-@check("Where all make K steps, FedNova is FedAvg.", WHERE)
+@PAPER.check("Where all make K steps, FedNova is FedAvg.")
 def fednova_is_fedavg(records: Records) -> Verdict:
     runs = _runs(records, "equal")
     pairs = [
@@ -198,28 +194,25 @@ def table(records: Records) -> str:
     return "\n".join(rows)
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9.5, 5.2)
+def figure(fig: Any, records: Records) -> None:
     """Return the distance from the optimum: columns are kinds of work, rows sampled clients."""
-    with new_figure(9.5, 5.2) as made:
-        grid: Any = made.subplots(len(SAMPLED), len(WORK), sharex=True, sharey=True, squeeze=False)
-        for run in map(Runs.from_json, records.values()):
-            axes = grid[SAMPLED.index(run.S)][list(WORK).index(run.work)]
-            for name, curve in run.curves.items():
-                label = label_of(TITLES[name], run.seed == 0)
-                axes.plot(
-                    curve.rounds, curve.values, color=colour(name), linewidth=1.2, label=label
-                )
-        for row, S in zip(grid, SAMPLED, strict=True):
-            row[0].set_ylabel("|x - x*| / |x0 - x*|")
-            for axes, words in zip(row, WORK.values(), strict=True):
-                axes.set_yscale("log")
-                axes.set_title(f"{words}; {S} of {N} clients", fontsize=10)
-        for axes in grid[-1]:
-            axes.set_xlabel("rounds")
-        handles, _ = grid[0][0].get_legend_handles_labels()
-        if handles:
-            grid[0][0].legend(loc="center right")
-    return made
+    grid = fig.subplots(len(SAMPLED), len(WORK), sharex=True, sharey=True, squeeze=False)
+    for run in map(Runs.from_json, records.values()):
+        axes = grid[SAMPLED.index(run.S)][list(WORK).index(run.work)]
+        for name, curve in run.curves.items():
+            label = label_of(TITLES[name], run.seed == 0)
+            axes.plot(curve.rounds, curve.values, color=colour(name), linewidth=1.2, label=label)
+    for row, S in zip(grid, SAMPLED, strict=True):
+        row[0].set_ylabel("|x - x*| / |x0 - x*|")
+        for axes, words in zip(row, WORK.values(), strict=True):
+            axes.set_yscale("log")
+            axes.set_title(f"{words}; {S} of {N} clients", fontsize=10)
+    for axes in grid[-1]:
+        axes.set_xlabel("rounds")
+    handles, _ = grid[0][0].get_legend_handles_labels()
+    if handles:
+        grid[0][0].legend(loc="center right")
 
 
 UNEQUAL = Reproduction(
@@ -228,7 +221,7 @@ UNEQUAL = Reproduction(
     source="ours (FedNova: Wang et al. 2020; slow clients: FedProx's experiments)",
     minutes=1,
     cells=cells,
-    sentences=(scaffold_arrives, others_stay_away, fednova_helps, fednova_is_fedavg),
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion=(

@@ -216,31 +216,46 @@ class Sentence:
         )
 
 
-def sentence(text: str, where: str, repeats: Sentence | None = None) -> Callable[[Judge], Sentence]:
-    """Make a sentence of the function below that judges it.
+class Sentences(list[Sentence]):
+    """The sentences of an item, in the order of the functions that judge them.
 
-    text: what the paper says, with what we take it to mean in brackets.
-    where: the section, table, figure or slide.
-    repeats: a sentence that states the same fact; the two are counted as one fact.
+    where: the section, table, figure or slide of those that name no other.
+    ours: the same for checks of our own, which no paper states and which are counted apart.
 
-    >>> @sentence("SCAFFOLD arrives.", "section 1")
+    >>> PAPER = Sentences("section 1")
+    >>> @PAPER.says("SCAFFOLD arrives.")
     ... def arrives(records: Records) -> Verdict:
     ...     return Verdict(records["cell"]["rounds"] < 10, f"{records['cell']['rounds']} rounds")
-    >>> claim = arrives.judged({"cell": {"rounds": 7}})
+    >>> claim = PAPER[0].judged({"cell": {"rounds": 7}})
     >>> claim.verdict, claim.numbers
     ('held', '7 rounds')
     """
-    return lambda judge: Sentence(text, where, judge, repeats=repeats.text if repeats else "")
 
+    def __init__(self, where: str = "", ours: str = "ours") -> None:
+        super().__init__()
+        self.where, self.ours = where, ours
 
-def check(text: str, where: str) -> Callable[[Judge], Sentence]:
-    """Make a check of our own, which no paper states, of the function below; it counts apart."""
-    return lambda judge: Sentence(text, where, judge, own=True)
+    def says(
+        self, text: str, where: str | None = None, repeats: Sentence | None = None
+    ) -> Callable[[Judge], Sentence]:
+        """Make a sentence of the function below that judges it.
 
+        text: what the paper says, with what we take it to mean in brackets.
+        repeats: a sentence that states the same fact; the two are counted as one fact.
+        """
+        same = repeats.text if repeats else ""
+        return lambda judge: self._add(Sentence(text, where or self.where, judge, repeats=same))
 
-def not_judged(text: str, where: str, reason: str) -> Sentence:
-    """Return a sentence of a source that nothing here can judge, and why."""
-    return Sentence(text, where, None, reason=reason)
+    def check(self, text: str, where: str | None = None) -> Callable[[Judge], Sentence]:
+        return lambda judge: self._add(Sentence(text, where or self.ours, judge, own=True))
+
+    def not_judged(self, text: str, where: str, reason: str) -> Sentence:
+        """Add a sentence that nothing here can judge, and why."""
+        return self._add(Sentence(text, where, None, reason=reason))
+
+    def _add(self, sentence: Sentence) -> Sentence:
+        self.append(sentence)
+        return sentence
 
 
 Held = dict[int | str, bool]
