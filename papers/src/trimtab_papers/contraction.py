@@ -48,7 +48,7 @@ def _contracts(records: Records, name: str) -> Verdict:
         seed: all(factors[problem][seed] <= 1 + ROUNDING for problem in PROBLEMS)
         for seed in known["gradients"]
     }
-    told = ", ".join(f"{p} {spread(list(factors[p].values()))}" for p in PROBLEMS)
+    told = ", ".join(f"{p} {spread(factors[p].values())}" for p in PROBLEMS)
     return over_seeds(held, f"largest share of the bound: {told}")
 
 
@@ -86,7 +86,7 @@ def rate_of_scaffold(records: Records) -> Verdict:
         for problem in PROBLEMS
     }
     held: Held = {s: all(shares[p][s] <= 1 for p in PROBLEMS) for s in known["gradients"]}
-    told = ", ".join(f"{p} {spread(list(shares[p].values()))}" for p in PROBLEMS)
+    told = ", ".join(f"{p} {spread(shares[p].values())}" for p in PROBLEMS)
     return over_seeds(held, f"largest share of the bound: {told}")
 
 
@@ -107,7 +107,7 @@ def _slopes(records: Records, name: str) -> dict[int, float]:
 def gradients_fall(records: Records) -> Verdict:
     slopes = _slopes(records, "scaffold")
     held: Held = {seed: -1.15 < s < -0.85 for seed, s in slopes.items()}
-    return over_seeds(held, f"slopes {spread(list(slopes.values()), '.3f')}")
+    return over_seeds(held, f"slopes {spread(slopes.values(), '.3f')}")
 
 
 @PAPER.check(
@@ -144,7 +144,7 @@ def x_alone_does_not(records: Records) -> Verdict:
         for seed in known["gradients"]
     }
     held: Held = {seed: share > 1e-3 for seed, share in shares.items()}
-    return over_seeds(held, f"|x - x'| grows from 0 to {spread(list(shares.values()))} of it")
+    return over_seeds(held, f"|x - x'| grows from 0 to {spread(shares.values())} of it")
 
 
 # -- how it is shown

@@ -18,7 +18,7 @@ from trimtab.algorithms import Dane
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction, colour
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of, colour
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.quadratics import (
     dane_map,
@@ -58,13 +58,8 @@ PAPER = Sentences("Table 2 and section 6", ours="ours: it is what the others sta
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each delta/mu and seed, three seeds at least."""
-
-    def cell(ratio: int, seed: int) -> Cell:
-        name = f"ratio{ratio}" + (f"-seed{seed}" if seed else "")
-        return Cell(name, lambda data, scratch: _compute(ratio, seed))
-
-    over = range(seeds if quick else max(SEEDS, seeds))
-    return [cell(ratio, seed) for seed in over for ratio in (QUICK if quick else FULL)]
+    over, ratios = range(seeds if quick else max(SEEDS, seeds)), QUICK if quick else FULL
+    return [cell_of(f"ratio{r}", _compute, r, seed=seed) for seed in over for r in ratios]
 
 
 def problem_of(ratio: int, seed: int) -> Quadratic:
@@ -153,7 +148,7 @@ def _exponent(series: Series) -> float:
 
 def _by_exponent(records: Records, method: str, holds: Callable[[float], bool]) -> Verdict:
     exponents = {seed: _exponent(some) for seed, some in _series(records, method).items()}
-    told = f"exponent {spread(list(exponents.values()), '.2f')}"
+    told = f"exponent {spread(exponents.values(), '.2f')}"
     return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, told)
 
 

@@ -160,6 +160,19 @@ class Cell:
     compute: Callable[[Path | None, Path], Computing]
 
 
+def cell_of(
+    name: str, compute: Callable[..., Computing], *arguments: Any, seed: int | None = None
+) -> Cell:
+    """Return a cell that needs neither data nor a folder.
+
+    seed: the last argument of compute; the name of a later seed than 0 ends in it.
+    """
+    if seed is None:
+        return Cell(name, lambda data, scratch: compute(*arguments))
+    full_name = f"{name}-seed{seed}" if seed else name
+    return Cell(full_name, lambda data, scratch: compute(*arguments, seed))
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """What `trimtab reproduce NAME` does.

@@ -14,7 +14,7 @@ from trimtab.core import Algorithm
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
+from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, cell_of, colour
 from trimtab_papers.figures import add_legend, drawn
 from trimtab_papers.verdicts import (
     MissingRecordError,
@@ -63,11 +63,7 @@ class Panel:
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each panel; it is quick anyway, and knows no chance."""
-
-    def cell(G: int, K: int) -> Cell:
-        return Cell(f"G{G}-K{K}", lambda data, scratch: _compute(G, K))
-
-    return [cell(G, K) for G in GS for K in KS]
+    return [cell_of(f"G{G}-K{K}", _compute, G, K) for G in GS for K in KS]
 
 
 def _compute(G: int, K: int) -> Computing:

@@ -44,6 +44,14 @@ def add_legend(panels: Iterable[Any], **look: Any) -> None:
             return
 
 
+def log_log_sizes(axes: Any) -> None:
+    """Give both axes a log scale, the horizontal one for numbers of clients, and add a legend."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(fontsize=9)
+
+
 @contextmanager
 def new_figure(width: float, height: float) -> Iterator["Figure"]:
     """Give a figure of so many inches; the style holds while it is drawn."""

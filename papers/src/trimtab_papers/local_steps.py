@@ -23,7 +23,7 @@ from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Option
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction, colour
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of, colour
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.quadratics import per_e_fold
 from trimtab_papers.verdicts import (
@@ -113,13 +113,8 @@ def read_sweeps(records: Records) -> list[Sweep]:
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each pair (L/mu, delta/mu) and option; there is no chance in it."""
-
-    def cell(kappa: int, ratio: int, option: Option) -> Cell:
-        name = f"{kappa}-{ratio}-{option}"
-        return Cell(name, lambda data, scratch: _compute(kappa, ratio, option, quick))
-
     return [
-        cell(kappa, ratio, option)
+        cell_of(f"{kappa}-{ratio}-{option}", _compute, kappa, ratio, option, quick)
         for kappa, ratio in (QUICK if quick else FULL)
         for option in OPTIONS
     ]

@@ -96,7 +96,7 @@ def _compared(
         raise MissingRecordError
     held: Held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
     told = " against ".join(
-        f"{_title(*row)} {spread(list(values.values()), '.3f')}"
+        f"{_title(*row)} {spread(values.values(), '.3f')}"
         for row, values in ((one, ours), (other, theirs))
     )
     return over_seeds(held, told)
@@ -171,7 +171,7 @@ def table(records: Records) -> str:
     steps = [["step sizes", *METHODS]]
     for way in WAYS:
         best = [_runs(raced, way, method) for method in METHODS]
-        rows.append([way, *(spread(list(map(late, some)), ".3f") if some else "" for some in best)])
+        rows.append([way, *(spread(map(late, some), ".3f") if some else "" for some in best)])
         steps.append([way, *map(_steps, best)])
     return f"{lines(rows)}\n\n{lines(steps)}"
 

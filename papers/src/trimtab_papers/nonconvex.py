@@ -27,6 +27,7 @@ from trimtab_papers.verdicts import (
     Records,
     Sentences,
     Verdict,
+    complete,
     of_kind,
     over_seeds,
     slope,
@@ -39,14 +40,6 @@ from trimtab_papers.verdicts import (
 PAPER = Sentences()
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
-
-
-def complete(records: Records, kind: Kind) -> dict[int, Record]:
-    """Return the records of a kind by seed; every seed must have all kinds."""
-    found = {kind: of_kind(records, kind) for kind in KINDS}
-    if not records or len({tuple(by_seed) for by_seed in found.values()}) > 1:
-        raise MissingRecordError
-    return found[kind]
 
 
 # -- Theorem III: exponents of N/S and of 1/eps
@@ -86,7 +79,7 @@ def fitted(series: Mapping[int, Mapping[int, float]]) -> Fit:
 
 def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
     """Fit the exponent of N/S; each seed must be below the bound, and all together surely so."""
-    by_seed = complete(records, kind)
+    by_seed = complete(records, KINDS)[kind]
     series = {seed: rounds_by_ratio(record) for seed, record in by_seed.items()}
     missed = sum(len(r["found"]) - len(series[seed]) for seed, r in by_seed.items())
     alone = {seed: slope(list(s), list(s.values())) for seed, s in series.items()}
@@ -105,12 +98,12 @@ def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
 def _against_eps(records: Records, kind: Kind) -> Verdict:
     """Fit the exponent of 1/eps where all clients are at work, seed by seed."""
     exponents = {}
-    for seed, record in complete(records, kind).items():
+    for seed, record in complete(records, KINDS)[kind].items():
         pairs = list(zip(record["eps"], record["found"]["1"]["rounds"], strict=True))
         known = [(1 / eps, rounds) for eps, rounds in pairs if rounds is not None]
         exponents[seed] = slope(*zip(*known, strict=True))
     held: Held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
+    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
 @PAPER.says(
@@ -183,7 +176,7 @@ def sweeps(record: Record) -> list[Sweep]:
 
 def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     """Return the sweeps of each seed, in which every run must have arrived."""
-    by_seed = complete(records, "weak")
+    by_seed = complete(records, KINDS)["weak"]
     found = {seed: sweeps(record) for seed, record in by_seed.items()}
     if any(len(found[seed]) < len(record["found"]) for seed, record in by_seed.items()):
         raise MissingRecordError
@@ -225,7 +218,7 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     for seed, some in _all_sweeps(records).items():
         exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
     held: Held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
+    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
 @PAPER.check(
@@ -234,7 +227,7 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     "ours: it is what the sentences on Theorem IV stand on",
 )
 def map_is_what_runs_do(records: Records) -> Verdict:
-    weak = complete(records, "weak").values()
+    weak = complete(records, KINDS)["weak"].values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]
     told = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "

@@ -23,7 +23,7 @@ from trimtab.core.task import Progress
 from trimtab.core.threads import one_thread
 from trimtab.problems.problem import Problem, normalised
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing
+from trimtab_papers.engine import Cell, Computing, cell_of
 from trimtab_papers.quadratics import quadratics, scaffold_is_off_by, scaffold_map, tried
 from trimtab_papers.verdicts import Record, rounded
 
@@ -146,15 +146,12 @@ class Regression(Problem):
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each kind of problem and seed; a slope needs several seeds."""
-
-    def cell(kind: Kind, seed: int) -> Cell:
-        name = kind + (f"-seed{seed}" if seed else "")
-        if kind == "weak":
-            return Cell(name, lambda data, scratch: _weak(seed, quick))
-        return Cell(name, lambda data, scratch: _sampled(kind, seed, quick))
-
     over = range(max(QUICK_SEEDS if quick else SEEDS, seeds))
-    return [cell(kind, seed) for seed in over for kind in KINDS]
+    return [cell_of(kind, _compute, kind, quick, seed=seed) for seed in over for kind in KINDS]
+
+
+def _compute(kind: Kind, quick: bool, seed: int) -> Computing:
+    return _weak(seed, quick) if kind == "weak" else _sampled(kind, seed, quick)
 
 
 # -- Theorem III

@@ -17,7 +17,7 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers import many_runs
-from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
+from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, cell_of, colour
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.many_runs import Chains, Logistic, Model, Noisy
 from trimtab_papers.verdicts import (
@@ -108,13 +108,8 @@ def sizes(problem: str, quick: bool) -> tuple[int, ...]:
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each problem, N and seed."""
-
-    def cell(problem: str, N: int, seed: int) -> Cell:
-        name = f"{problem}-N{N}" + (f"-seed{seed}" if seed else "")
-        return Cell(name, lambda data, scratch: _compute(problem, N, seed, quick))
-
     return [
-        cell(problem, N, seed)
+        cell_of(f"{problem}-N{N}", _compute, problem, N, quick, seed=seed)
         for seed in range(seeds)
         for problem in PROBLEMS
         for N in sizes(problem, quick)
@@ -130,7 +125,7 @@ def quadratics(N: int) -> Noisy:
     return Noisy(Quadratic(A, b, sigma=1.0))
 
 
-def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
+def _compute(problem: str, N: int, quick: bool, seed: int) -> Computing:
     """Run the chains from x*, and look at their last round."""
     model: Model = quadratics(N) if problem == "quadratic" else Logistic(N, batch=1)
     gamma, M = GAMMA[problem], 2000 if quick else 3000

@@ -17,7 +17,7 @@ from trimtab.algorithms import FedAvg
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     MissingRecordError,
@@ -78,11 +78,7 @@ def _simulated(R: int, eta_l: float, K: int, G: float, eta_g: float = 1.0) -> fl
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each K; there is no chance in it."""
-
-    def cell(K: int) -> Cell:
-        return Cell(f"K{K}", lambda data, scratch: _compute(K, quick))
-
-    return [cell(K) for K in KS]
+    return [cell_of(f"K{K}", _compute, K, quick) for K in KS]
 
 
 def _compute(K: int, quick: bool) -> Computing:

@@ -14,7 +14,7 @@ from trimtab.core import Algorithm, Epochs
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
+from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, cell_of, colour
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     Curve,
@@ -75,14 +75,13 @@ class Runs:
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each kind of work, number of sampled clients, and seed."""
-
-    def cell(work: str, S: int, seed: int) -> Cell:
-        rounds = ROUNDS // 4 if quick else ROUNDS
-        name = f"{work}-S{S}" + (f"-seed{seed}" if seed else "")
-        return Cell(name, lambda data, scratch: _compute(work, S, seed, rounds))
-
-    count = seeds if quick else max(seeds, SEEDS)
-    return [cell(work, S, seed) for seed in range(count) for work in WORK for S in SAMPLED]
+    count, rounds = (seeds, ROUNDS // 4) if quick else (max(seeds, SEEDS), ROUNDS)
+    return [
+        cell_of(f"{work}-S{S}", _compute, work, S, rounds, seed=seed)
+        for seed in range(count)
+        for work in WORK
+        for S in SAMPLED
+    ]
 
 
 def problem(seed: int) -> Sized:
@@ -95,7 +94,7 @@ def problem(seed: int) -> Sized:
     return Sized((A + A.mT) / 2, b)
 
 
-def _compute(work: str, S: int, seed: int, rounds: int) -> Computing:
+def _compute(work: str, S: int, rounds: int, seed: int) -> Computing:
     where, steps = problem(seed), Epochs(1) if work == "sizes" else K
     slow = 0.5 if work == "slow" else 0.0
     curves, ends = {}, {}

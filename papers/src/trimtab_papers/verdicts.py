@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,15 @@ def of_kind(records: Records, kind: str) -> dict[int, Record]:
     """Return the records of cells whose settings name this kind, by seed."""
     found = {r["settings"]["seed"]: r for r in records.values() if r["settings"]["kind"] == kind}
     return dict(sorted(found.items()))
+
+
+def complete(records: Records, kinds: Iterable[str]) -> dict[str, dict[int, Record]]:
+    """Return the records by kind and seed; every seed must have a record of every kind."""
+    found = {kind: of_kind(records, kind) for kind in kinds}
+    seeds = {tuple(by_seed) for by_seed in found.values()}
+    if len(seeds) != 1 or seeds == {()}:
+        raise MissingRecordError
+    return found
 
 
 # -- numbers
@@ -116,13 +125,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit([log(v) for v in x], [log(v) for v in y], 1)[0])
 
 
-def spread(values: Sequence[float], form: str = ".3g") -> str:
+def spread(values: Iterable[float], form: str = ".3g") -> str:
     """Return the mean, and behind it the least and the greatest if one can tell them apart.
 
     >>> spread([1.5]), spread([1.0, 2.0]), spread([1.5, 1.5001])
     ('1.5', '1.5 (1 to 2)', '1.5')
     """
-    mean, low, high = (f"{value:{form}}" for value in (fmean(values), min(values), max(values)))
+    known = list(values)
+    mean, low, high = (f"{value:{form}}" for value in (fmean(known), min(known), max(known)))
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
@@ -258,7 +268,9 @@ class Sentences(list[Sentence]):
         return sentence
 
 
-Held = dict[int | str, bool]
+T = TypeVar("T")
+
+Held = Mapping[Any, bool]
 """Whether a sentence holds, by seed, or by the name of a run that stands for one."""
 
 
@@ -281,6 +293,11 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     if len(held) > len(seeds) == 1:
         told += "; one seed"
     return Verdict(None if mixed else said.pop(), told, mixed, len(seeds))
+
+
+def each_seed(values: Mapping[int, T], holds: Callable[[T], bool], numbers: str) -> Verdict:
+    """Judge each seed by what was found of it."""
+    return over_seeds({seed: holds(value) for seed, value in values.items()}, numbers)
 
 
 def _seed_of(run: int | str) -> str:
