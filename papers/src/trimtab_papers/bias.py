@@ -105,7 +105,7 @@ def _full_batches(H: int, quick: bool) -> Computing:
         "steps": steps,
         "scaffold": float((_end(scaffold, problem, x_star + 0.1, 40) - x_star).norm()),
         "predicted": float(many_runs.heterogeneity_bias(model, x_star, GAMMA[H], H).norm()),
-        "curves": {name: thinned(errors).to_json() for name, errors in curves.items()},
+        "curves": {name: thinned(errors) for name, errors in curves.items()},
     }
     return rounded(record)
 
@@ -158,7 +158,7 @@ def _mini_batches(H: int, quick: bool, seed: int) -> Computing:
     predicted = {"fedavg": heterogeneity + noise, "scaffold": noise}
     runs: dict[str, dict[str, Any]] = {}
     for name in ALGORITHMS:
-        one, many = thinned(single[name]).to_json(), thinned(mean[name]).to_json()
+        one, many = thinned(single[name]), thinned(mean[name])
         runs[name] = {"one": one, "mean": many, "bias": float(late[name].norm())}
         if name in predicted:
             size = predicted[name].norm()
@@ -184,7 +184,6 @@ Runs = dict[int, dict[str, Record]]
 
 
 def _full(records: Records) -> dict[int, Record]:
-    """Return the records with full batches by H."""
     _seeds(records)
     return {H: records[f"H{H}-full"] for H in HS}
 

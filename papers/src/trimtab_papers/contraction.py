@@ -148,10 +148,10 @@ def _pair(kind: str, seed: int, quick: bool) -> Computing:
             errors.append(float((many.rows(done.x) - x_star).square().sum(1).mean()))
         shares = [d / (contraction**t * distances[0]) for t, d in enumerate(distances) if t]
         found[name] = {
-            "curve": thinned(distances, 60).to_json(),
+            "curve": thinned(distances, 60),
             "factor": max(shares),
             "last factor": distances[-1] / distances[-2],
-            "errors": thinned(errors, 60).to_json(),
+            "errors": thinned(errors, 60),
         }
         if name == "scaffold":
             found[name] |= {
@@ -327,7 +327,6 @@ def rate_is_attained(records: Records) -> Verdict:
     "than a thousandth of their distance, which rounding does not explain."
 )
 def x_alone_does_not(records: Records) -> Verdict:
-    """Look at chains that differ in their controls only."""
     known = complete(records, KINDS)
     shares = {}
     for seed in known["gradients"]:

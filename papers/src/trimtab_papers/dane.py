@@ -32,7 +32,6 @@ from trimtab_papers.quadratics import (
 )
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Record,
     Records,
@@ -63,14 +62,12 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
 
 
 def problem_of(ratio: int, seed: int) -> Quadratic:
-    """Return the quadratics of a delta/mu."""
     mu, delta = 1 / KAPPA, ratio / KAPPA
     eigenvalues = torch.logspace(log10(mu), log10(1 - delta), DIRECTIONS, dtype=torch.float64)
     return quadratics(eigenvalues, delta, N, seed)
 
 
 def weight_of(problem: Quadratic) -> float:
-    """Return the prox weight of Shamir et al."""
     return max(0.0, 8 * problem.delta**2 / problem.mu - problem.mu)
 
 
@@ -148,8 +145,8 @@ def _exponent(series: Series) -> float:
 
 def _by_exponent(records: Records, method: str, holds: Callable[[float], bool]) -> Verdict:
     exponents = {seed: _exponent(some) for seed, some in _series(records, method).items()}
-    told = f"exponent {spread(exponents.values(), '.2f')}"
-    return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, told)
+    numbers = f"exponent {spread(exponents.values(), '.2f')}"
+    return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, numbers)
 
 
 def _times(records: Records, one: str, other: str) -> dict[int, Series]:
@@ -158,7 +155,7 @@ def _times(records: Records, one: str, other: str) -> dict[int, Series]:
     return {seed: {r: ours[seed][r] / theirs[seed][r] for r in ours[seed]} for seed in ours}
 
 
-def _told(times: dict[int, Series]) -> str:
+def _in_words(times: dict[int, Series]) -> str:
     ratios = sorted({ratio for series in times.values() for ratio in series})
     return "; ".join(
         f"delta/mu = {ratio}: {spread([s[ratio] for s in times.values() if ratio in s], '.3g')} x"
@@ -185,8 +182,8 @@ def scaffold_needs_the_ratio(records: Records) -> Verdict:
 @PAPER.says("DANE is significantly slower than SCAFFOLD (delta/mu times at least).")
 def dane_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane", "scaffold")
-    held: Held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
-    return over_seeds(held, _told(times))
+    held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
+    return over_seeds(held, _in_words(times))
 
 
 @PAPER.says(
@@ -204,18 +201,18 @@ def dane_needs_a_line_search(records: Records) -> Verdict:
 )
 def dane_with_the_best_weight_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane, best weight", "scaffold")
-    return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _told(times))
+    return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _in_words(times))
 
 
 @PAPER.check("The exact maps are what DANE and SCAFFOLD do (to a millionth over five rounds).")
 def maps_are_what_runs_do(records: Records) -> Verdict:
     seeds = len(_series(records, "dane"))
     off = [value for record in records.values() for value in record["runs are off by"].values()]
-    told = f"{len(off)} runs of {seeds} seeds differ by {max(off):.1g} at most"
-    return Verdict(max(off) < 1e-6, told, seeds=seeds)
+    numbers = f"{len(off)} runs of {seeds} seeds differ by {max(off):.1g} at most"
+    return Verdict(max(off) < 1e-6, numbers, seeds=seeds)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def _by_ratio(records: Records) -> dict[int, list[Record]]:

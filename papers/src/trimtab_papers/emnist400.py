@@ -17,14 +17,14 @@ from trimtab_papers.rounds_to_target import (
     Reading,
     aimed_at,
     both,
-    chosen,
     fragile_note,
     judged,
     lines,
-    needed,
+    required_rounds,
     rounds,
+    rounds_text,
+    select,
     step_sizes,
-    told,
 )
 from trimtab_papers.verdicts import Records, Sentences, Verdict
 
@@ -52,12 +52,12 @@ def _fewer(records: Records, less: dict[str, Any], more: dict[str, Any], pairs: 
     raced = read_raced(records)
 
     def holds(seed: Sequence[RacedRecord], reading: Reading) -> bool:
-        return needed(seed, reading, **less) < needed(seed, reading, **more)
+        return required_rounds(seed, reading, **less) < required_rounds(seed, reading, **more)
 
     known = [
-        f"{TITLES[name]} with S = {S}: {told(raced, algorithm=name, S=S)}"
+        f"{TITLES[name]} with S = {S}: {rounds_text(raced, algorithm=name, S=S)}"
         for name, S in pairs
-        if chosen(raced, algorithm=name, S=S)
+        if select(raced, algorithm=name, S=S)
     ]
     return judged(raced, holds, ", ".join(known))
 
@@ -82,17 +82,16 @@ def five_clients_beat_fifty(records: Records) -> Verdict:
     return _fewer(records, few, many, OF_FEW_OR_MANY)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return the rounds to both targets."""
     raced = read_raced(records)
     targets = [f"rounds to {aimed_at(raced, aim)}" for aim in AIMS]
     updates = f"updates of clients to {aimed_at(raced, 'target')}"
     rows = [["", "clients", *targets, updates, "best accuracy", "step size"]]
     for name, S in dict.fromkeys((r.setting.algorithm, r.setting.S) for r in raced):
-        seeds = chosen(raced, algorithm=name, S=S)
+        seeds = select(raced, algorithm=name, S=S)
         rows.append(
             [
                 TITLES[name],
@@ -117,7 +116,7 @@ def figure(fig: Any, records: Records) -> None:
     raced = read_raced(records)
     axes = fig.subplots()
     styles = {FEW: ":", MANY: "-"}
-    for record in chosen(raced, seed=0):
+    for record in select(raced, seed=0):
         s = record.setting
         axes.plot(
             record.accuracy,
@@ -127,8 +126,7 @@ def figure(fig: Any, records: Records) -> None:
             label=f"{TITLES[s.algorithm]}, S = {s.S}",
         )
     axes.set_xlim(0, 1.2 * _slowest(raced))
-    axes.set_xlabel("rounds")
-    axes.set_ylabel("test accuracy")
+    axes.set(xlabel="rounds", ylabel="test accuracy")
     add_legend([axes], loc="lower right")
 
 

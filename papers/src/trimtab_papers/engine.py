@@ -61,7 +61,6 @@ def build(
 
 
 def takes_base(name: str) -> bool:
-    """Return whether an algorithm is made of a base optimiser."""
     return _has(name, "base")
 
 
@@ -71,12 +70,10 @@ def takes_local_steps(name: str) -> bool:
 
 
 def takes_server_step(name: str) -> bool:
-    """Return whether the server has a step size of its own."""
     return _has(name, "eta_g")
 
 
 def colour(name: str) -> str:
-    """Return the colour of an algorithm in every figure."""
     return registry.kind(name).colour
 
 
@@ -197,7 +194,6 @@ class Reproduction:
     repeats: Callable[[Records, int], Sequence[Cell]] = lambda records, seeds: ()
 
     def claims(self, records: Records) -> list[Claim]:
-        """Return the sentences as the records judge them."""
         return [sentence.judged(records) for sentence in self.sentences]
 
 
@@ -272,7 +268,6 @@ class Request:
         return [cell for cell in cells(self.seed + 1) if cell.name not in before]
 
     def picked(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return those of the cells whose names fit a pattern."""
         return [cell for cell in cells if any(fnmatch(cell.name, each) for each in self.pick)]
 
 
@@ -346,7 +341,6 @@ def _remotely(
 
 
 def _scratch(folder: Path, name: str) -> Path:
-    """Return where a cell keeps what it has done so far."""
     return folder / ".unfinished" / name
 
 
@@ -387,7 +381,6 @@ def _record(cell: Cell, data: Path | None, scratch: Path, place: tuple[int, int]
 
 
 def _computed(cell: Cell, data: Path | None) -> Record:
-    """Compute a cell on whatever machine this is."""
     with TemporaryDirectory(prefix="trimtab-cell-") as scratch:
         return Task(_record(cell, data, Path(scratch), place=(0, 1))).result()
 

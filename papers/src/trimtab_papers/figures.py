@@ -86,7 +86,6 @@ EVERYWHERE = "everywhere"
 
 
 def svg(figure: "Figure") -> str:
-    """Return a figure as an <svg> element to put into a page."""
     from matplotlib import rc_context
 
     text = StringIO()
@@ -116,7 +115,6 @@ class Panel:
     words: dict[float, str] = field(default_factory=dict)  # where the axis has no numbers
 
     def table(self) -> str:
-        """Return the values, a column for each line."""
         places = sorted({x for line in self.lines.values() for x in thinned(sorted(line))})
         names = list(dict.fromkeys((*self.lines, *self.levels)))
         rows = [
@@ -156,7 +154,6 @@ def _joined(values: list[float]) -> str:
 
 
 def _panel(axes: "Axes") -> Panel:
-    """Read what was drawn."""
     words, y_name, title = _words(axes), _axis_name(axes, "y"), _title(axes)
     x_name = "" if words else _axis_name(axes, "x")
     what = f"{y_name} against {x_name}" if x_name else y_name

@@ -90,7 +90,7 @@ def _exact(seed: int, quick: bool) -> Computing:
                 row["from the closed form"] = float((path[-1] - limit).norm())
             if steps == K:
                 errors = [float((x - system.x_star).norm()) for x in [system.x0(), *path]]
-                curves[name] = thinned(errors, 60).to_json()
+                curves[name] = thinned(errors, 60)
         rows.append(row)
     settings = {"kind": "exact", "seed": seed, "gamma": GAMMA, "N": 10}
     return rounded({"settings": settings, "rows": rows, "curves": curves})

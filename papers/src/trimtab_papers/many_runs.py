@@ -32,27 +32,20 @@ class Model(Protocol):
 
     def gradients(self, i: int, x: Tensor) -> Tensor:
         """Return grad f_i at each row of x."""
-        ...
 
     def draw(self, i: int, k: int, M: int, source: torch.Generator) -> Tensor:
         """Return k times M mini-batches of client i, drawn i.i.d."""
-        ...
 
     def sampled(self, i: int, x: Tensor, batches: Tensor) -> Tensor:
         """Return the gradients at the M rows of x, each on its mini-batch."""
-        ...
 
-    def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return the second derivative of f_i."""
-        ...
+    def hessian(self, i: int, x: Vector) -> Tensor: ...
 
     def third(self, i: int, x: Vector, V: Tensor) -> Vector:
         """Return the vector with entries sum_jk d3f_i[.jk] V_jk."""
-        ...
 
     def covariance(self, i: int, x: Vector) -> Tensor:
         """Return the covariance of one mini-batch gradient."""
-        ...
 
 
 class Noisy:
@@ -120,7 +113,6 @@ class Logistic:
         return (p * batches).mean(1) + self.l2 * x
 
     def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return the mean of p (1 - p) X X', and l2 I."""
         p = torch.sigmoid(self.X[i] @ x)
         weighted = (p * (1 - p))[:, None] * self.X[i]
         return weighted.T @ self.X[i] / self.n + self.l2 * torch.eye(self.d, dtype=x.dtype)
@@ -233,11 +225,9 @@ class Chains(Problem):
         return g
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
-        """Return grad f_i of every chain."""
         return self.model.gradients(i, self.rows(x)).flatten()
 
     def gradient(self, x: Vector) -> Vector:
-        """Return grad f of every chain."""
         return (
             sum((self.client_gradient(i, x) for i in range(self.N)), torch.zeros_like(x)) / self.N
         )
@@ -262,7 +252,6 @@ def optimum(model: Model) -> Vector:
 
 
 def hessian(model: Model, x: Vector) -> Tensor:
-    """Return the Hessian of f."""
     return _mean(model.hessian, model, x)
 
 

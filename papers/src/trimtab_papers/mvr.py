@@ -15,9 +15,8 @@ from typing import Any
 from trimtab_papers.engine import Cell, Reproduction, colour, takes_local_steps
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.raced import RacedRecord, Setting, cell, read_raced
-from trimtab_papers.rounds_to_target import chosen, lines
+from trimtab_papers.rounds_to_target import lines, select
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Records,
     Sentences,
@@ -65,10 +64,9 @@ def late(record: RacedRecord) -> float:
 
 
 def _runs(raced: Sequence[RacedRecord], way: str, method: str) -> list[RacedRecord]:
-    """Return a record for each seed."""
     if method not in WAYS[way]:
         return []
-    some = chosen(raced, algorithm=WAYS[way][method], base=BASES[method])
+    some = select(raced, algorithm=WAYS[way][method], base=BASES[method])
     return sorted(some, key=lambda record: record.setting.seed)
 
 
@@ -94,12 +92,12 @@ def _compared(
     ours, theirs = (_by_seed(raced, *row) for row in (one, other))
     if set(ours) != set(theirs):
         raise MissingRecordError
-    held: Held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
-    told = " against ".join(
+    held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
+    numbers = " against ".join(
         f"{_title(*row)} {spread(values.values(), '.3f')}"
         for row, values in ((one, ours), (other, theirs))
     )
-    return over_seeds(held, told)
+    return over_seeds(held, numbers)
 
 
 def _better(one: float, other: float) -> bool:
@@ -161,7 +159,7 @@ def mime_mvr_is_better_than_momentum(records: Records) -> Verdict:
     return _compared(records, ("Mime", "MVR"), ("Mime", "momentum"), _better)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -177,7 +175,6 @@ def table(records: Records) -> str:
 
 
 def _steps(some: Sequence[RacedRecord]) -> str:
-    """Return the step sizes of all seeds."""
     return ", ".join(dict.fromkeys(f"{record.eta:.2g}" for record in some))
 
 

@@ -21,7 +21,6 @@ from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.nonconvex_cells import EPS, KINDS, Kind, cells
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Record,
     Records,
@@ -84,12 +83,12 @@ def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
     missed = sum(len(r["found"]) - len(series[seed]) for seed, r in by_seed.items())
     alone = {seed: slope(list(s), list(s.values())) for seed, s in series.items()}
     together = fitted(series)
-    told = f"exponent {together.exponent:.2f} ± {together.error:.2f} (standard error), by seed "
-    told += ", ".join(f"{exponent:.2f}" for exponent in alone.values())
+    numbers = f"exponent {together.exponent:.2f} ± {together.error:.2f} (standard error), by seed "
+    numbers += ", ".join(f"{exponent:.2f}" for exponent in alone.values())
     if missed:
-        told += f"; runs that did not arrive: {missed}"
-        return Verdict(False, told, seeds=len(by_seed))
-    verdict = over_seeds({seed: exponent <= bound for seed, exponent in alone.items()}, told)
+        numbers += f"; runs that did not arrive: {missed}"
+        return Verdict(False, numbers, seeds=len(by_seed))
+    verdict = over_seeds({seed: exponent <= bound for seed, exponent in alone.items()}, numbers)
     if verdict.held == together.at_most(bound):
         return verdict
     return replace(verdict, held=None, mixed=True)
@@ -102,7 +101,7 @@ def _against_eps(records: Records, kind: Kind) -> Verdict:
         pairs = list(zip(record["eps"], record["found"]["1"]["rounds"], strict=True))
         known = [(1 / eps, rounds) for eps, rounds in pairs if rounds is not None]
         exponents[seed] = slope(*zip(*known, strict=True))
-    held: Held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
+    held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
     return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
@@ -190,8 +189,8 @@ def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
 )
 def local_steps_help(records: Records) -> Verdict:
     saved = {s: min(x.saved for x in some) for s, some in _all_sweeps(records).items()}
-    told = f"{min(saved.values()):.2f} K at least"
-    return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, told)
+    numbers = f"{min(saved.values()):.2f} K at least"
+    return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, numbers)
 
 
 @PAPER.says(
@@ -201,9 +200,7 @@ def local_steps_help(records: Records) -> Verdict:
 )
 def best_K_is_that_of_theory(records: Records) -> Verdict:
     by_seed = _all_sweeps(records)
-    held: Held = {
-        s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()
-    }
+    held = {s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()}
     ratios = [x.best_K / x.similar for some in by_seed.values() for x in some]
     return over_seeds(held, f"best K delta/L {spread(ratios, '.2g')}")
 
@@ -217,7 +214,7 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     exponents = {}
     for seed, some in _all_sweeps(records).items():
         exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
-    held: Held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
+    held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
     return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
@@ -230,17 +227,16 @@ def map_is_what_runs_do(records: Records) -> Verdict:
     weak = complete(records, KINDS)["weak"].values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]
-    told = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "
-    told += f"least eigenvalue {spread(curved, '.2f')} delta"
+    numbers = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "
+    numbers += f"least eigenvalue {spread(curved, '.2f')} delta"
     held = off < 1e-6 and max(curved) < 0 and min(curved) >= -1 - 1e-9
-    return Verdict(held, told, seeds=len(weak))
+    return Verdict(held, numbers, seeds=len(weak))
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return a table for each theorem; the paper has no numbers."""
     return f"{_third(records)}\n\n{_fourth(records)}"
 
 

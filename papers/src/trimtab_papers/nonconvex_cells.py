@@ -105,7 +105,6 @@ class Regression(Problem):
     # -- one model, or several
 
     def first_layer(self, models: Tensor) -> Tensor:
-        """Return the matrices W of networks."""
         return models[..., : -self.hidden].reshape(*models.shape[:-1], self.hidden, self.p)
 
     def predictions(self, U: Tensor, models: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ class Regression(Problem):
         return e.square().mean((0, 2)) / 2  # A difference of losses would drown in rounding.
 
 
-# -- how it is computed
+# -- the cells
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:

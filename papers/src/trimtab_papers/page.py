@@ -15,7 +15,7 @@ from trimtab.report.style import document, html_table, section
 from trimtab_papers.engine import TITLES, Reproduction
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.raced import read_raced
-from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, published_rounds, shown
+from trimtab_papers.rounds_to_target import PUBLISHED, lines, published_rounds, rounds_cell, select
 from trimtab_papers.verdicts import (
     Claim,
     Records,
@@ -154,7 +154,6 @@ def _page_of_records(folder: Path) -> str:
 
 
 def reproduction_page(found: Reproduction, records: Records) -> str:
-    """Return the page of the records that there are."""
     return document(f"{found.name}: {found.shows}", _body(found, records))
 
 
@@ -293,7 +292,6 @@ def _minutes(records: Records) -> str:
 
 
 def _apart(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
-    """Return the sentences of the papers, and our own checks."""
     return [c for c in claims if not c.own], [c for c in claims if c.own]
 
 
@@ -316,7 +314,6 @@ def _section(r: Reproduction, records: Records) -> str:
 
 
 def _identities() -> str:
-    """Return the sentences that tests hold, each with its source and its test."""
     rows = [f"- {i.where}: {i.text} `{i.test}`" for i in IDENTITIES]
     return "\n\n".join(["## Held by tests", _IDENTITIES, "\n".join(rows)])
 
@@ -326,7 +323,6 @@ is needed. They are not in the counts."""
 
 
 def _unjudged() -> str:
-    """Return the sentences that belong to no reproduction, each with its source and the reason."""
     rows = [f"- {s.where}: {s.text} Reason: {s.reason}." for s in UNJUDGED]
     return "\n\n".join(["## Not judged", _UNJUDGED, "\n".join(rows)])
 
@@ -347,9 +343,9 @@ def excerpt(known: Mapping[str, Records]) -> str:
     for name in ("sgd", "fedavg", "scaffold"):
         row = [TITLES[name]]
         for e in epochs:
-            seeds = chosen(raced, algorithm=name, epochs=e, similarity=0)
+            seeds = select(raced, algorithm=name, epochs=e, similarity=0)
             theirs = published_rounds(name, e, 0) or "1k+"
-            row.append(f"{shown(seeds, PUBLISHED)} ({theirs})" if seeds else "")
+            row.append(f"{rounds_cell(seeds, PUBLISHED)} ({theirs})" if seeds else "")
         rows.append(row)
     return (
         f"{lines(rows)}\n\n"
@@ -375,7 +371,6 @@ _MARKS = ("<!-- from the records: reproduction -->", "<!-- end -->")
 
 
 def with_excerpt(readme: str, excerpt: str) -> str:
-    """Return the README with its numbers replaced."""
     before, _, rest = readme.partition(_MARKS[0])
     _, _, after = rest.partition(_MARKS[1])
     return f"{before}{_MARKS[0]}\n{excerpt}\n{_MARKS[1]}{after}"

@@ -22,12 +22,12 @@ from trimtab_papers.rounds_to_target import (
     Reading,
     aimed_at,
     both,
-    chosen,
     fragile_note,
     lines,
     published_rounds,
     rounds,
-    shown,
+    rounds_cell,
+    select,
     small_clients,
     step_sizes,
     values,
@@ -67,7 +67,7 @@ def _tuned(raced: Sequence[RacedRecord], s: float) -> str:
     sgd, published_sgd = rounds(raced, algorithm="sgd", similarity=s), published_rounds("sgd", 1, s)
     for name in ALGORITHMS:
         for e in values(raced, "epochs"):
-            seeds = chosen(raced, algorithm=name, epochs=e, similarity=s)
+            seeds = select(raced, algorithm=name, epochs=e, similarity=s)
             if not seeds:
                 continue
             ours = rounds(raced, algorithm=name, epochs=e, similarity=s)
@@ -93,21 +93,21 @@ def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) ->
     for name, eta in common.items():
         for e in [1, 5, 10, 20] if takes_local_steps(name) else [1]:
             wanted: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
-            row = [both(chosen(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
+            row = [both(select(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
             rows.append([TITLES[name], f"{eta:.2g}", str(e), *row])
     return [lines(rows)] if common else []
 
 
 def _for_all(raced: Sequence[RacedRecord]) -> list[str]:
     """Return the rounds with one step size for all algorithms and cells, where there are some."""
-    etas = [eta for eta in sorted(FOR_ALL) if chosen(raced, algorithm="sgd", eta=eta)]
+    etas = [eta for eta in sorted(FOR_ALL) if select(raced, algorithm="sgd", eta=eta)]
     rows = [["one step size for all algorithms", "epochs", "0 %", "10 %", "100 %"]]
     for eta in etas:
         for name, epochs in TABLE3:
             wanted: dict[str, Any] = {"algorithm": name, "epochs": epochs, "eta": eta}
-            cells = [chosen(raced, similarity=s, **wanted) for s in SIMILARITIES]
+            cells = [select(raced, similarity=s, **wanted) for s in SIMILARITIES]
             if any(cells):
-                row = [shown(seeds, PUBLISHED) if seeds else "" for seeds in cells]
+                row = [rounds_cell(seeds, PUBLISHED) if seeds else "" for seeds in cells]
                 rows.append([f"{eta:.2g}, {TITLES[name]}", str(epochs), *row])
     return [lines(rows)] if len(rows) > 1 else []
 
@@ -122,7 +122,7 @@ def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     ):
         for name in ("scaffold", "fedavg"):
             usual: dict[str, Any] = {"algorithm": name, "epochs": 5} | wanted
-            cells = [chosen(raced, similarity=s, **usual) for s in (0, 10)]
+            cells = [select(raced, similarity=s, **usual) for s in (0, 10)]
             if all(cells):
                 etas = ", ".join(map(step_sizes, cells))
                 row = [both(seeds, "target") for seeds in cells]
@@ -221,7 +221,6 @@ def _closeness_for_all(raced: Sequence[RacedRecord]) -> list[str]:
 
 
 def everywhere(eta: float) -> dict[str, float]:
-    """Return a step size for every algorithm."""
     return dict.fromkeys(ALGORITHMS, eta)
 
 
@@ -266,7 +265,7 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
     cells = {
         (name, epochs): seeds
         for name, epochs in TABLE3
-        if (seeds := chosen(raced, algorithm=name, epochs=epochs, similarity=s))
+        if (seeds := select(raced, algorithm=name, epochs=epochs, similarity=s))
     }
     late = label_of("ours, more than")
     for j, ((name, epochs), seeds) in enumerate(cells.items()):
@@ -275,7 +274,7 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
         above = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
         if ours is None or ours == inf:
             axes.bar(j - 0.2, seeds[0].limit, 0.4, color=colour(name), alpha=0.5, label=late)
-            axes.text(j - 0.2, seeds[0].limit, shown(seeds, PUBLISHED), **above)
+            axes.text(j - 0.2, seeds[0].limit, rounds_cell(seeds, PUBLISHED), **above)
         else:
             axes.bar(j - 0.2, ours, 0.4, color=colour(name), label=label_of("ours"))
         said = label_of("published" if theirs else "published, more than")
@@ -295,7 +294,7 @@ def _curves(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
     known = values(raced, "epochs")
     most = 10 if 10 in known else known[-1]
     for name in ALGORITHMS:
-        seeds = chosen(raced, algorithm=name, similarity=s)
+        seeds = select(raced, algorithm=name, similarity=s)
         if takes_local_steps(name):
             drawn = [record for record in seeds if record.setting.epochs == most]
             label = f"{TITLES[name]}, {most} epochs"

@@ -7,7 +7,14 @@ from math import inf, log
 
 from trimtab_papers.engine import TITLES, Cell, takes_local_steps
 from trimtab_papers.raced import FACTOR, RacedRecord, Setting, cell, read_raced
-from trimtab_papers.rounds_to_target import PUBLISHED, Reading, judged, needed, told, told_by_size
+from trimtab_papers.rounds_to_target import (
+    PUBLISHED,
+    Reading,
+    judged,
+    required_rounds,
+    rounds_text,
+    text_by_size,
+)
 from trimtab_papers.verdicts import (
     Judge,
     MissingRecordError,
@@ -23,7 +30,6 @@ ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
 
 
 def settings(quick: bool) -> list[Setting]:
-    """Return the cells of the table."""
     usual, epochs, similarities = Setting("", 1, 0), [1, 5, 10, 20], list(SIMILARITIES)
     if quick:
         usual = replace(usual, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
@@ -40,7 +46,6 @@ def settings(quick: bool) -> list[Setting]:
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return the cells of the table for the first seed."""
     return [cell(setting) for setting in settings(quick)]
 
 
@@ -151,12 +156,12 @@ class Table:
 
     def sgd(self, similarity: float) -> float:
         wanted = {"algorithm": "sgd", "epochs": 1, "similarity": similarity}
-        return needed(self.raced, self.reading, **wanted)
+        return required_rounds(self.raced, self.reading, **wanted)
 
     def by_epochs(self, algorithm: str, similarity: float) -> list[float]:
         """Return the rounds of an algorithm, fewest epochs first."""
         wanted = {"algorithm": algorithm, "similarity": similarity}
-        return [needed(self.raced, self.reading, epochs=e, **wanted) for e in self.epochs]
+        return [required_rounds(self.raced, self.reading, epochs=e, **wanted) for e in self.epochs]
 
     def pairs(self, one: str, other: str, similarities: Sequence[float]) -> list[Pair]:
         """Return the rounds of two algorithms side by side, at each number of epochs."""
@@ -180,7 +185,7 @@ class Table:
         parts = []
         for s in similarities:
             cells = [
-                told(self.raced, algorithm=name, epochs=e, similarity=s)
+                rounds_text(self.raced, algorithm=name, epochs=e, similarity=s)
                 for e in (self.epochs if takes_local_steps(name) else [1])
             ]
             parts.append(f"{TITLES[name]} at {s:g} %: {', '.join(cells)}")
@@ -196,7 +201,7 @@ def by_every_reading(
         def judge(records: Records) -> Verdict:
             raced = read_raced(records)
             similarities = [s for s in Table(raced).similarities if at(s)]
-            numbers = told_by_size(raced, lambda r: Table(r).numbers(algorithms, similarities))
+            numbers = text_by_size(raced, lambda r: Table(r).numbers(algorithms, similarities))
             return judged(raced, lambda seed, reading: holds(Table(seed, reading)), numbers)
 
         return judge
@@ -381,6 +386,6 @@ def sgd_is_constant_at_a_small_step(records: Records) -> Verdict:
     """Compare its slowest cell with its fastest at that step size."""
     raced = read_raced(records)
     wanted = {"algorithm": "sgd", "eta": FOR_ALL[0]}
-    sgd = [needed(raced, PUBLISHED, similarity=s, **wanted) for s in SIMILARITIES]
+    sgd = [required_rounds(raced, PUBLISHED, similarity=s, **wanted) for s in SIMILARITIES]
     numbers = ", ".join(f"{r:g} at {s} %" for s, r in zip(SIMILARITIES, sgd, strict=True))
     return over_seeds({0: max(sgd) <= 1.313 * min(sgd)}, numbers)

@@ -12,7 +12,7 @@ from trimtab_papers.engine import TITLES, Cell, Reproduction, colour, takes_loca
 from trimtab_papers.figures import add_legend, drawn, label_of
 from trimtab_papers.raced import FACTOR, SMALL, RacedRecord, Setting, cell, read_raced
 from trimtab_papers.rounds_to_target import TABLE5, by_seed, fragile_note, lines, step_sizes, values
-from trimtab_papers.verdicts import Held, Records, Sentences, Verdict, over_seeds, spread
+from trimtab_papers.verdicts import Judge, Records, Sentences, Verdict, over_seeds, spread
 
 SIMILARITIES = (0, 10)
 PAPER = Sentences("section 7.3, Table 5")
@@ -100,60 +100,60 @@ def _accuracies(raced: Sequence[RacedRecord]) -> dict[int | str, Accuracies]:
     return found
 
 
-def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
-    """Judge each table by itself, and tell all of them."""
-    tables = _accuracies(read_raced(records))
-    numbers = "; ".join(
-        f"{f'seed {name}' if isinstance(name, int) else name}: "
-        + ", ".join(
-            f"{TITLES[n]} " + " and ".join(f"{known[n, s]:.3f}" for s in SIMILARITIES)
-            for n in reversed(TABLE5)
-        )
-        for name, known in tables.items()
-    )
-    held: Held = {name: holds(known) for name, known in tables.items()}
-    return over_seeds(held, f"at {SIMILARITIES[0]} and {SIMILARITIES[1]} %: {numbers}")
+def _by_table(holds: Callable[[Accuracies], bool]) -> Judge:
+    """Judge each table by itself; the numbers are those of all tables."""
+
+    def judge(records: Records) -> Verdict:
+        tables, numbers = _accuracies(read_raced(records)), []
+        for key, known in tables.items():
+            pairs = {n: " and ".join(f"{known[n, s]:.3f}" for s in SIMILARITIES) for n in TABLE5}
+            each = ", ".join(f"{TITLES[n]} {pairs[n]}" for n in reversed(TABLE5))
+            numbers.append(f"{f'seed {key}' if isinstance(key, int) else key}: {each}")
+        held = {key: holds(known) for key, known in tables.items()}
+        first, second = SIMILARITIES
+        return over_seeds(held, f"at {first} and {second} %: {'; '.join(numbers)}")
+
+    return judge
 
 
 @PAPER.says("On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD.")
-def scaffold_is_most_accurate(records: Records) -> Verdict:
-    return _judged(
-        records,
-        lambda k: all(k["scaffold", s] > k["fedavg", s] > k["sgd", s] for s in SIMILARITIES),
-    )
+@_by_table
+def scaffold_is_most_accurate(known: Accuracies) -> bool:
+    return all(known["scaffold", s] > known["fedavg", s] > known["sgd", s] for s in SIMILARITIES)
 
 
 @PAPER.says(
     "SCAFFOLD is better than FedAvg in terms of final test accuracy.",
     repeats=scaffold_is_most_accurate,
 )
-def scaffold_is_better_than_fedavg(records: Records) -> Verdict:
-    return _judged(records, lambda k: all(k["scaffold", s] > k["fedavg", s] for s in SIMILARITIES))
+@_by_table
+def scaffold_is_better_than_fedavg(known: Accuracies) -> bool:
+    return all(known["scaffold", s] > known["fedavg", s] for s in SIMILARITIES)
 
 
 @PAPER.says("FedAvg seems better than SGD even when similarity is 0.")
-def fedavg_is_better_than_sgd(records: Records) -> Verdict:
-    return _judged(records, lambda known: known["fedavg", 0] > known["sgd", 0])
+@_by_table
+def fedavg_is_better_than_sgd(known: Accuracies) -> bool:
+    return known["fedavg", 0] > known["sgd", 0]
 
 
 @PAPER.says("SGD is unaffected by similarity (within 0.01 of accuracy).")
-def sgd_does_not_notice_similarity(records: Records) -> Verdict:
+@_by_table
+def sgd_does_not_notice_similarity(known: Accuracies) -> bool:
     """Compare its two accuracies; the published ones are 0.002 apart."""
-    return _judged(records, lambda known: abs(known["sgd", 10] - known["sgd", 0]) <= 0.01)
+    return abs(known["sgd", 10] - known["sgd", 0]) <= 0.01
 
 
 @PAPER.says("The local methods improve with client similarity.")
-def similarity_helps_local_methods(records: Records) -> Verdict:
-    return _judged(
-        records, lambda known: all(known[n, 10] > known[n, 0] for n in ("fedavg", "scaffold"))
-    )
+@_by_table
+def similarity_helps_local_methods(known: Accuracies) -> bool:
+    return all(known[name, 10] > known[name, 0] for name in ("fedavg", "scaffold"))
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return the accuracies beside the published ones."""
     raced = read_raced(records)
     rows = [["best accuracy", "0 %", "published", "10 %", "published", "step sizes"]]
     for name, published in TABLE5.items():

@@ -114,7 +114,6 @@ def _compute(K: int, quick: bool) -> Computing:
 
 
 def _slopes(record: Record) -> tuple[float, float]:
-    """Return the exponents of R and of G."""
     late = [(R, f) for R, f in zip(record["R"], record["f"], strict=True) if R >= FIT_FROM]
     return slope(*zip(*late, strict=True)), slope(record["G"], record["f at G"])
 
@@ -125,7 +124,7 @@ def _by_K(records: Records) -> dict[int, Record]:
     return {K: records[f"K{K}"] for K in KS}
 
 
-def _told(numbers: Mapping[int, float], form: str) -> str:
+def _in_words(numbers: Mapping[int, float], form: str) -> str:
     return ", ".join(f"K = {K}: {value:{form}}" for K, value in numbers.items())
 
 
@@ -137,20 +136,20 @@ def error_is_at_least_of_second_order(records: Records) -> Verdict:
     least = {K: record["least f mu R^2/G^2"] for K, record in _by_K(records).items()}
     values = {K: at["value"] for K, at in least.items()}
     tried = min(at["over how many R"] for at in least.values())
-    told = f"the least over {tried:,} R: {_told(values, '.3f')}"
-    return Verdict(min(values.values()) >= BOUND, told)
+    numbers = f"the least over {tried:,} R: {_in_words(values, '.3f')}"
+    return Verdict(min(values.values()) >= BOUND, numbers)
 
 
 @PAPER.check("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.")
 def error_falls_almost_as_second_power(records: Records) -> Verdict:
     slopes = {K: _slopes(record)[0] for K, record in _by_K(records).items()}
-    return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _told(slopes, ".3f"))
+    return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _in_words(slopes, ".3f"))
 
 
 @PAPER.says("The error grows as G^2: slope 2.")
 def error_grows_as_G_squared(records: Records) -> Verdict:
     slopes = {K: _slopes(record)[1] for K, record in _by_K(records).items()}
-    return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _told(slopes, ".4f"))
+    return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _in_words(slopes, ".4f"))
 
 
 @PAPER.check("The closed form is what FedAvg does.", "ours: it is what the others stand on")
@@ -164,11 +163,11 @@ def closed_form_is_what_runs_do(records: Records) -> Verdict:
 @PAPER.check("With eta_g free FedAvg becomes SGD, and the bound does not hold.")
 def bound_needs_eta_g_of_one(records: Records) -> Verdict:
     free = {K: record["eta_g free"]["f"] * MU * AT**2 for K, record in _by_K(records).items()}
-    told = f"f mu R^2/G^2 at R = {AT}: {_told(free, '.1g')}"
-    return Verdict(max(free.values()) < BOUND, told)
+    numbers = f"f mu R^2/G^2 at R = {AT}: {_in_words(free, '.1g')}"
+    return Verdict(max(free.values()) < BOUND, numbers)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -223,8 +222,7 @@ def figure(fig: Any, records: Records) -> None:
     guide = [0.5 * BOUND / AT**2 * G**2 for G in GS]
     grows.plot(GS, guide, **_GREY, label="slope 2")
     for axes in panels:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
     falls.set(xlabel="rounds R", ylabel="f(x_R) mu/G²", title="best step for each R")
     times.set(xlabel="rounds R", ylabel="f(x_R) mu R²/G²", title="times R²", ylim=(0.1, 30))
     times.text(1, BOUND * 0.93, f"bound {BOUND}", va="top", color="#666666", fontsize=9)

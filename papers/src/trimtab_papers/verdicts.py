@@ -25,7 +25,6 @@ SUFFIX = ".json.gz"
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """Return where the record of a cell is."""
     return folder / f"{name}{SUFFIX}"
 
 
@@ -67,17 +66,6 @@ def complete(records: Records, kinds: Iterable[str]) -> dict[str, dict[int, Reco
 # -- numbers
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A thinned curve: the rounds that were kept, and the values there."""
-
-    rounds: list[int]
-    values: list[float]
-
-    def to_json(self) -> dict[str, list[Any]]:
-        return {"rounds": self.rounds, "values": self.values}
-
-
 def rounded(record: dict[str, Any], digits: int = 6) -> dict[str, Any]:
     """Return a record with its floats, however deep, rounded to significant digits.
 
@@ -97,14 +85,14 @@ def _rounded(value: Any, digits: int) -> Any:
     return value
 
 
-def thinned(values: Sequence[float], most: int = 300) -> Curve:
+def thinned(values: Sequence[float], most: int = 300) -> dict[str, list[Any]]:
     """Return at most so many points of a curve that starts at round 0, both ends among them.
 
     >>> thinned([1.0, 0.5, 0.25, 0.125, 0.0625], most=3)
-    Curve(rounds=[0, 2, 4], values=[1.0, 0.25, 0.0625])
+    {'rounds': [0, 2, 4], 'values': [1.0, 0.25, 0.0625]}
     """
     kept = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int).tolist()
-    return Curve(kept, [_rounded(float(values[r]), 6) for r in kept])
+    return {"rounds": kept, "values": [_rounded(float(values[r]), 6) for r in kept]}
 
 
 def first_below(values: Sequence[float], target: float) -> int | None:
@@ -207,7 +195,6 @@ class Sentence:
     repeats: str = ""
 
     def judged(self, records: Records) -> Claim:
-        """Return what the records say of it."""
         if self.judge is None:
             return Claim(self.text, None, self.reason, own=self.own, judgeable=False)
         try:
@@ -286,13 +273,13 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     """
     if not held:
         raise MissingRecordError
-    said = set(held.values())
-    mixed = len(said) > 1
+    answers = set(held.values())
+    mixed = len(answers) > 1
     seeds = {_seed_of(run) for run in held}
-    told = f"{numbers}; {_each_said(held, mixed)}"
+    text = f"{numbers}; {_answers(held, mixed)}"
     if len(held) > len(seeds) == 1:
-        told += "; one seed"
-    return Verdict(None if mixed else said.pop(), told, mixed, len(seeds))
+        text += "; one seed"
+    return Verdict(None if mixed else answers.pop(), text, mixed, len(seeds))
 
 
 def each_seed(values: Mapping[int, T], holds: Callable[[T], bool], numbers: str) -> Verdict:
@@ -305,7 +292,7 @@ def _seed_of(run: int | str) -> str:
     return str(run).rpartition("seed ")[2]
 
 
-def _each_said(held: Held, mixed: bool) -> str:
+def _answers(held: Held, mixed: bool) -> str:
     """Tell what each seed says, or that all say the same; runs that are no seeds are named."""
     if mixed:
         named = {f"seed {run}" if isinstance(run, int) else run: held[run] for run in held}
