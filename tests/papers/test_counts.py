@@ -8,7 +8,7 @@ import pytest
 
 from trimtab_papers.items import REPRODUCTIONS, read
 from trimtab_papers.page import excerpt, page
-from trimtab_papers.verdicts import Claim, Verdict, over_seeds, repeated, sentence
+from trimtab_papers.verdicts import Claim, Sentences, Verdict, over_seeds, repeated
 
 ROOT = Path(__file__).parents[2]
 EXACT = {"figure3", "theorem2", "concrete", "local-steps"}  # nothing in them is random
@@ -128,11 +128,13 @@ def test_three_held_sentences_are_one_fact_about_fedprox():
 
 
 def test_a_repetition_with_another_verdict_is_a_fact_of_its_own():
-    @sentence("All arrive.", "")
+    paper = Sentences()
+
+    @paper.says("All arrive.")
     def all_arrive(records):
         return Verdict(False, "3 do")
 
-    @sentence("Everyone arrives.", "", repeats=all_arrive)
+    @paper.says("Everyone arrives.", repeats=all_arrive)
     def everyone_arrives(records):
         return Verdict(records["held"], "3 do")
 

@@ -11,8 +11,7 @@ from trimtab.problems.catalogue import concrete_problem
 from trimtab.problems.garnet import GarnetTD
 from trimtab_papers import many_runs
 from trimtab_papers.concrete import regression
-from trimtab_papers.lsa_cells import TD
-from trimtab_papers.many_runs import BLOCK, Chains, Logistic, Noisy
+from trimtab_papers.many_runs import BLOCK, TD, Chains, Logistic, Noisy
 from trimtab_papers.speedup import quadratics
 
 

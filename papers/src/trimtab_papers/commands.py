@@ -115,7 +115,6 @@ def _show(names: Sequence[str], home: Path) -> None:
 
 
 def _so_far(name: str, folder: Path) -> str:
-    """Return the page of the records that there are."""
     from trimtab.report.page import nothing_yet
     from trimtab_papers.items import REPRODUCTIONS, read
     from trimtab_papers.page import reproduction_page
@@ -125,7 +124,6 @@ def _so_far(name: str, folder: Path) -> str:
 
 
 def _reproduction_table(reproductions: list[dict[str, Any]]) -> Table:
-    """Return the list of the reproductions."""
     head = ("name", "shows", "minutes", "record", "claims", "our checks")
     table = Table(*head, title_justify="left")
     for row in reproductions:
@@ -202,10 +200,10 @@ def _bench_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="left" if column == "workload" else "right")
     table.add_column("ratios (goal)")
     for row in rows:
-        shown = [f"{row['milliseconds'][name]:.1f}" for name in times]
+        columns = [f"{row['milliseconds'][name]:.1f}" for name in times]
         ratios = [
             f"{name} {value:.2f} ({row['goals'][name]:.3g}{'' if row['met'][name] else ', missed'})"
             for name, value in row["ratios"].items()
         ]
-        table.add_row(row["workload"], row["executor"], *shown, "\n".join(ratios))
+        table.add_row(row["workload"], row["executor"], *columns, "\n".join(ratios))
     return table

@@ -6,11 +6,11 @@ slides say neither how the data are cut nor how the rate is tuned: three cuts an
 The mean square error on a client's rows is a quadratic, so f - f* is known to the last digit.
 """
 
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,123 +22,38 @@ from trimtab.problems.partition import by_similarity
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import Diverged, simulate
 from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
-    Curve,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     first_below,
     rounded,
-    sentence,
     thinned,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("sgd", "fedavg", "scaffold")
 N, K = 10, 10
 TARGET = 1e-3  # f - f* <= 1e-3 is the target; f = 1 at the start, and f* = 0.384
-CUTS = {
-    "sorted": "sorted by strength",
-    "file": "in the order of the file",
-    "iid": "at random",
-}
+CUTS = {"sorted": "sorted by strength", "file": "in the order of the file", "iid": "at random"}
 Grid = tuple[float, ...]
 # Two readings of 'tuned'; SGD diverges at the largest of the fine ones.
 DECADES: Grid = tuple(10.0**-j for j in range(4))
 FINE: Grid = tuple(0.75 / 1.8**j for j in range(10))
 
 
-# -- what a record holds
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A step size: its rounds to the target, f - f* at its end, and its curve if it has one."""
-
-    eta: float
-    rounds: int | None
-    end: float | None
-    diverged: bool
-    curve: Curve | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what the file holds; what diverged has no curve."""
-        row = {"eta": self.eta, "rounds": self.rounds, "end": self.end, "diverged": self.diverged}
-        return row if self.curve is None else row | {"curve": self.curve.to_json()}
-
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> "Tried":
-        curve = Curve(**row["curve"]) if "curve" in row else None
-        return cls(row["eta"], row["rounds"], row["end"], row["diverged"], curve)
-
-    def told(self, R: int) -> str:
-        """Return how it fared in R rounds."""
-        if self.diverged:
-            return "diverges"
-        return str(self.rounds) if self.rounds is not None else f"{R}+ (f - f* = {self.end:.2g})"
-
-    def sooner(self, other: "Tried") -> bool:
-        """Return whether it reaches the target in fewer rounds than another."""
-        return self.rounds is not None and (other.rounds is None or self.rounds < other.rounds)
-
-    @property
-    def rank(self) -> tuple[bool, int, float]:
-        """The fewest rounds to the target come first, then the lowest end."""
-        end = inf if self.diverged or self.end is None else self.end
-        return self.rounds is None, self.rounds or 0, end
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """An algorithm on a cut with every step size."""
-
-    R: int
-    L_of_a_client: float
-    tried: tuple[Tried, ...]
-
-    @classmethod
-    def from_json(cls, record: Record) -> "Tuned":
-        settings = record["settings"]
-        tried = tuple(map(Tried.from_json, record["tried"]))
-        return cls(settings["R"], settings["L of a client"], tried)
-
-    def best(self, grid: Grid | None = None) -> Tried:
-        """Return the best step size, of all or of those on a grid."""
-        on_grid = [
-            t
-            for t in self.tried
-            if grid is None or any(abs(t.eta / eta - 1) < 1e-4 for eta in grid)
-        ]
-        return min(on_grid, key=lambda t: t.rank)
-
-    def at(self, eta: float) -> Tried:
-        """Return the nearest step size."""
-        return min(self.tried, key=lambda t: abs(t.eta / eta - 1))
-
-
-def of_cut(records: Records, cut: str) -> dict[str, Tuned]:
-    """Return the algorithms that have a record on a cut, by name."""
-    names = [name for name in ALGORITHMS if f"{cut}-{name}" in records]
-    return {name: Tuned.from_json(records[f"{cut}-{name}"]) for name in names}
-
-
-# -- how it is computed
+# -- the cells
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each cut and algorithm; there is no chance in it."""
-
-    def cell(cut: str, name: str) -> Cell:
-        R = 60 if quick else 400
-        return Cell(f"{cut}-{name}", lambda data, scratch: _compute(cut, name, R, data))
-
-    return [cell(cut, name) for cut in (("sorted",) if quick else CUTS) for name in ALGORITHMS]
+    names = [(cut, name) for cut in (("sorted",) if quick else CUTS) for name in ALGORITHMS]
+    return [
+        Cell(f"{cut}-{name}", partial(_compute, cut, name, 60 if quick else 400))
+        for cut, name in names
+    ]
 
 
 def regression(cut: str, data: Path | None = None) -> Quadratic:
@@ -151,28 +66,27 @@ def regression(cut: str, data: Path | None = None) -> Quadratic:
 
 
 def _rows(cut: str, strength: Tensor) -> list[Tensor]:
-    """Return the rows of each client."""
     if cut == "file":
         return list(torch.tensor_split(torch.arange(len(strength)), N))
     return by_similarity(strength, N, {"sorted": 0, "iid": 100}[cut])
 
 
-def _compute(cut: str, name: str, R: int, data: Path | None) -> Computing:
+def _compute(cut: str, name: str, R: int, data: Path | None, scratch: Path) -> Computing:
     problem = regression(cut, data)
     steepest = torch.linalg.eigvalsh(problem.H)[-1]
-    tried: list[Tried] = []
+    tried: list[Record] = []
     for eta in sorted({*DECADES, *FINE}, reverse=True):
         yield Progress(f"step size {eta:.3g}")
         gaps = _run(problem, build(name, eta, K), R)
-        diverged = gaps[-1] > gaps[0]
-        curve = None if diverged else thinned(gaps[:101], 60)
-        tried.append(Tried(eta, first_below(gaps, TARGET), gaps[-1], diverged, curve))
+        end, diverged = gaps[-1], gaps[-1] > gaps[0]
+        row = {"eta": eta, "rounds": first_below(gaps, TARGET), "end": end, "diverged": diverged}
+        tried.append(row if diverged else row | {"curve": thinned(gaps[:101], 60)})
     record: Record = {
         "settings": {"cut": cut, "algorithm": name, "N": N, "K": K, "R": R, "eta_g": 1}
         | {"batch": "all", "target": TARGET, "option": "II"}
         | {"L of f": float(steepest), "L of a client": problem.L, "mu": problem.mu}
         | {"delta": problem.delta, "G": problem.G},
-        "tried": [t.to_json() for t in tried],
+        "tried": tried,
     }
     return rounded(record)
 
@@ -193,28 +107,64 @@ def _run(problem: Quadratic, algorithm: Algorithm, R: int) -> list[float]:
 # -- what the paper says
 
 
-WHERE, OURS = "slides, Quick demo", "ours: the slides compare at one rate"
+PAPER = Sentences("slides, Quick demo", ours="ours: the slides compare at one rate")
 
 
-def _sorted(records: Records) -> dict[str, Tuned]:
-    """Return the three algorithms on the sorted cut, by name."""
-    tuned = of_cut(records, "sorted")
-    if len(tuned) < len(ALGORITHMS):
+def _best(record: Record, grid: Grid | None = None) -> Record:
+    """Return the best step size of all or of a grid: the fewest rounds, then the lowest end."""
+    on_grid = [
+        row
+        for row in record["tried"]
+        if grid is None or any(abs(row["eta"] / eta - 1) < 1e-4 for eta in grid)
+    ]
+    return min(on_grid, key=lambda row: (_rounds(row), inf if row["diverged"] else row["end"]))
+
+
+def _rounds(row: Record) -> float:
+    return inf if row["rounds"] is None else float(row["rounds"])
+
+
+def _at(record: Record, eta: float) -> Record:
+    """Return the nearest step size."""
+    rows: list[Record] = record["tried"]
+    return min(rows, key=lambda row: abs(row["eta"] / eta - 1))
+
+
+def _in_words(row: Record, record: Record) -> str:
+    """Return the rounds of a step size to the target, or how far it got."""
+    if row["diverged"]:
+        return "diverges"
+    if row["rounds"] is None:
+        return f"{record['settings']['R']}+ (f - f* = {row['end']:.2g})"
+    return str(row["rounds"])
+
+
+def _of_cut(records: Records, cut: str) -> dict[str, Record]:
+    """Return the algorithms that have a record on a cut, by name."""
+    return {name: records[f"{cut}-{name}"] for name in ALGORITHMS if f"{cut}-{name}" in records}
+
+
+def _sorted(records: Records) -> list[Record]:
+    """Return the records of SGD, FedAvg and SCAFFOLD on the sorted cut."""
+    found = _of_cut(records, "sorted")
+    if len(found) < len(ALGORITHMS):
         raise MissingRecordError
-    return tuned
+    return list(found.values())
 
 
-def _own_best(tuned: dict[str, Tuned], *names: str) -> str:
-    each = [(TITLES[name], tuned[name].best(), tuned[name].R) for name in names]
-    told = "; ".join(f"{title} {best.told(R)} at {best.eta:.3g}" for title, best, R in each)
-    return f"rounds to {TARGET:g}: {told}"
+def _own_best(*records: Record) -> str:
+    numbers = []
+    for record in records:
+        best, title = _best(record), TITLES[record["settings"]["algorithm"]]
+        numbers.append(f"{title} {_in_words(best, record)} at {best['eta']:.3g}")
+    return f"rounds to {TARGET:g}: {'; '.join(numbers)}"
 
 
-@sentence("FedAvg needs a smaller learning rate than SGD.", WHERE)
+@PAPER.says("FedAvg needs a smaller learning rate than SGD.")
 def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    fine, sgd_fine = (tuned[name].best(FINE).eta for name in ("fedavg", "sgd"))
-    coarse, sgd_coarse = (tuned[name].best(DECADES).eta for name in ("fedavg", "sgd"))
+    sgd, fedavg, _ = _sorted(records)
+    fine, sgd_fine = (_best(record, FINE)["eta"] for record in (fedavg, sgd))
+    coarse, sgd_coarse = (_best(record, DECADES)["eta"] for record in (fedavg, sgd))
     return Verdict(
         fine < sgd_fine and coarse < sgd_coarse,
         f"best rates in factors of 1.8: {fine:.3g} and {sgd_fine:.3g}; powers of ten: {coarse:g} "
@@ -222,61 +172,49 @@ def fedavg_needs_a_smaller_rate(records: Records) -> Verdict:
     )
 
 
-@sentence("FedAvg is slower than SGD, each with its own best rate.", WHERE)
+@PAPER.says("FedAvg is slower than SGD, each with its own best rate.")
 def fedavg_is_slower_than_sgd(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    held = tuned["sgd"].best().sooner(tuned["fedavg"].best())
-    return Verdict(held, _own_best(tuned, "sgd", "fedavg"))
+    sgd, fedavg, _ = _sorted(records)
+    return Verdict(_rounds(_best(sgd)) < _rounds(_best(fedavg)), _own_best(sgd, fedavg))
 
 
-@sentence("SCAFFOLD works with SGD's learning rate, tuned over powers of ten.", WHERE)
+@PAPER.says("SCAFFOLD works with SGD's learning rate, tuned over powers of ten.")
 def scaffold_works_with_a_coarse_rate(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    eta = tuned["sgd"].best(DECADES).eta
-    scaffold = tuned["scaffold"].at(eta)
-    told = f"at {eta:g}: {scaffold.told(tuned['sgd'].R)} rounds to {TARGET:g}"
-    return Verdict(scaffold.rounds is not None, told)
+    sgd, _, scaffold = _sorted(records)
+    eta = _best(sgd, DECADES)["eta"]
+    row = _at(scaffold, eta)
+    numbers = f"at {eta:g}: {_in_words(row, sgd)} rounds to {TARGET:g}"
+    return Verdict(row["rounds"] is not None, numbers)
 
 
-@sentence("SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8.", WHERE)
+@PAPER.says("SCAFFOLD works with SGD's learning rate, tuned in factors of 1.8.")
 def scaffold_works_with_a_fine_rate(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    eta = tuned["sgd"].best(FINE).eta
-    scaffold = tuned["scaffold"].at(eta)
-    limit = 2 / tuned["sgd"].L_of_a_client
-    told = f"at {eta:.3g}: {scaffold.told(tuned['sgd'].R)}"
-    return Verdict(
-        scaffold.rounds is not None, f"{told}; the limit of the steepest client is {limit:.3g}"
+    sgd, _, scaffold = _sorted(records)
+    eta = _best(sgd, FINE)["eta"]
+    row, limit = _at(scaffold, eta), 2 / sgd["settings"]["L of a client"]
+    numbers = (
+        f"at {eta:.3g}: {_in_words(row, sgd)}; the limit of the steepest client is {limit:.3g}"
     )
+    return Verdict(row["rounds"] is not None, numbers)
 
 
-@sentence("With SGD's learning rate (powers of ten) SCAFFOLD is faster than SGD.", WHERE)
+@PAPER.says("With SGD's learning rate (powers of ten) SCAFFOLD is faster than SGD.")
 def scaffold_is_faster_with_the_same_rate(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    sgd, R = tuned["sgd"].best(DECADES), tuned["sgd"].R
-    scaffold = tuned["scaffold"].at(sgd.eta)
-    told = f"SCAFFOLD {scaffold.told(R)}, SGD {sgd.told(R)}"
-    return Verdict(scaffold.sooner(sgd), f"rounds to {TARGET:g} at {sgd.eta:g}: {told}")
+    sgd, _, scaffold = _sorted(records)
+    best = _best(sgd, DECADES)
+    same = _at(scaffold, best["eta"])
+    numbers = f"SCAFFOLD {_in_words(same, sgd)}, SGD {_in_words(best, sgd)}"
+    held = _rounds(same) < _rounds(best)
+    return Verdict(held, f"rounds to {TARGET:g} at {best['eta']:g}: {numbers}")
 
 
-@check("At its own best rate SCAFFOLD is faster than SGD at its own.", OURS)
+@PAPER.check("At its own best rate SCAFFOLD is faster than SGD at its own.")
 def scaffold_is_faster_at_its_best(records: Records) -> Verdict:
-    tuned = _sorted(records)
-    held = tuned["scaffold"].best().sooner(tuned["sgd"].best())
-    return Verdict(held, _own_best(tuned, "scaffold", "sgd"))
+    sgd, _, scaffold = _sorted(records)
+    return Verdict(_rounds(_best(scaffold)) < _rounds(_best(sgd)), _own_best(scaffold, sgd))
 
 
-SENTENCES = (
-    fedavg_needs_a_smaller_rate,
-    fedavg_is_slower_than_sgd,
-    scaffold_works_with_a_coarse_rate,
-    scaffold_works_with_a_fine_rate,
-    scaffold_is_faster_with_the_same_rate,
-    scaffold_is_faster_at_its_best,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -286,58 +224,55 @@ def table(records: Records) -> str:
         "| SGD's rate, factors of 1.8 | rounds | own best rate | rounds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for cut in CUTS:
-        tuned = of_cut(records, cut)
-        if "sgd" not in tuned:
+    for cut, title in CUTS.items():
+        of_cut = _of_cut(records, cut)
+        if "sgd" not in of_cut:
             continue
-        coarse, fine = (tuned["sgd"].best(grid).eta for grid in (DECADES, FINE))
-        for name, each in tuned.items():
-            best = each.best()
+        coarse, fine = (_best(of_cut["sgd"], grid)["eta"] for grid in (DECADES, FINE))
+        for name, record in of_cut.items():
+            best = _best(record)
+            rounds = [
+                _in_words(row, record) for row in (_at(record, coarse), _at(record, fine), best)
+            ]
             rows.append(
-                f"| {CUTS[cut]} | {TITLES[name]} | {coarse:g} | {each.at(coarse).told(each.R)} "
-                f"| {fine:.3g} | {each.at(fine).told(each.R)} | {best.eta:.3g} "
-                f"| {best.told(each.R)} |"
+                f"| {title} | {TITLES[name]} | {coarse:g} | {rounds[0]} | {fine:.3g} "
+                f"| {rounds[1]} | {best['eta']:.3g} | {rounds[2]} |"
             )
     rows.append("| the slides | | SCAFFOLD < SGD < FedAvg | | | | FedAvg's < SGD's | |")
     return "\n".join(rows)
 
 
-def figure(records: Records) -> "Figure":
+@drawn(6, 4)
+def figure(fig: Any, records: Records) -> None:
     """Return the slides' plot for each cut: all at SGD's rate, and FedAvg at its own as well."""
     cuts = [cut for cut in CUTS if f"{cut}-sgd" in records] or ["sorted"]
-    with new_figure(3.6 * len(cuts) + 1.2, 3.8) as made:
-        panels: Any = made.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
-        for axes, cut in zip(panels, cuts, strict=True):
-            _panel(axes, cut, of_cut(records, cut))
-        panels[0].set_ylabel("f(x) - f*")
-        for name in ALGORITHMS:
-            panels[-1].plot([], [], color=colour(name), linewidth=1.6, label=TITLES[name])
-        for style, label in (("-", "SGD's rate (0.1)"), (":", "own best rate")):
-            panels[-1].plot([], [], color="#777777", linestyle=style, linewidth=1.6, label=label)
-        made.legend(loc="outside right center")
-    return made
+    fig.set_size_inches(3.6 * len(cuts) + 1.2, 3.8)
+    panels = fig.subplots(1, len(cuts), sharey=True, squeeze=False)[0]
+    for axes, cut in zip(panels, cuts, strict=True):
+        _draw(axes, cut, _of_cut(records, cut))
+    panels[0].set_ylabel("f(x) - f*")
+    for name in ALGORITHMS:
+        panels[-1].plot([], [], color=colour(name), linewidth=1.6, label=TITLES[name])
+    for style, label in (("-", "SGD's rate (0.1)"), (":", "own best rate")):
+        panels[-1].plot([], [], color="#777777", linestyle=style, linewidth=1.6, label=label)
+    fig.legend(loc="outside right center")
 
 
-def _panel(axes: Any, cut: str, tuned: dict[str, Tuned]) -> None:
-    eta = tuned["sgd"].best(DECADES).eta if "sgd" in tuned else 0.1
-    for name, each in tuned.items():
-        shared, own = each.at(eta), each.best()
-        _draw(axes, shared, name, "-", f"{TITLES[name]}, SGD's rate")
-        if own.eta != shared.eta:
-            _draw(axes, own, name, ":", f"{TITLES[name]}, own best rate")
+def _draw(axes: Any, cut: str, of_cut: dict[str, Record]) -> None:
+    eta = _best(of_cut["sgd"], DECADES)["eta"] if "sgd" in of_cut else 0.1
+    for name, record in of_cut.items():
+        shared, own = _at(record, eta), _best(record)
+        lines = [(shared, "-", "SGD's rate")]
+        lines += [(own, ":", "own best rate")] if own["eta"] != shared["eta"] else []
+        for row, style, title in lines:
+            if "curve" in row:
+                look = {"color": colour(name), "linewidth": 1.6, "linestyle": style}
+                gaps = [max(gap, 1e-17) for gap in row["curve"]["values"]]  # A log scale has no 0.
+                label = label_of(f"{TITLES[name]}, {title}")
+                axes.plot(row["curve"]["rounds"], gaps, **look, label=label)
     axes.axhline(TARGET, color="#bbbbbb", linewidth=1, label=label_of("target"))
-    axes.set_yscale("log")
-    axes.set_ylim(1e-6, 3)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("rounds")
+    axes.set(xlabel="rounds", yscale="log", xlim=(0, 100), ylim=(1e-6, 3))
     axes.set_title(CUTS[cut], fontsize=10)
-
-
-def _draw(axes: Any, tried: Tried, name: str, style: str, label: str) -> None:
-    if tried.curve is not None:
-        values = [max(value, 1e-17) for value in tried.curve.values]  # A log scale has no zero.
-        look = {"color": colour(name), "linewidth": 1.6, "linestyle": style}
-        axes.plot(tried.curve.rounds, values, **look, label=label_of(label))
 
 
 CONCRETE = Reproduction(
@@ -346,7 +281,7 @@ CONCRETE = Reproduction(
     source="Karimireddy et al., slides 'Quick demo' (UCI concrete)",
     minutes=1.6,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides' curves have no numbers, so the claims are their sentences. Clients are "

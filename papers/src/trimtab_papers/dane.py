@@ -10,7 +10,7 @@ solved exactly, SCAFFOLD I with the best step size and K >= L/delta. Rates are s
 from collections.abc import Callable
 from itertools import islice
 from math import ceil, log, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,8 +18,8 @@ from trimtab.algorithms import Dane
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of, colour
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.quadratics import (
     dane_map,
     off_by,
@@ -32,22 +32,16 @@ from trimtab_papers.quadratics import (
 )
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     over_seeds,
     rounded,
-    sentence,
     slope,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 KAPPA, N, DIRECTIONS = 1000, 8, 12
 FULL, QUICK = (3, 10, 30, 100, 300), (10, 30, 100)  # values of delta/mu
@@ -55,7 +49,7 @@ SEEDS = 3  # seeds >= 3: the quadratics are drawn
 TIMES = (1, 2, 4, 8)  # K = so many L/delta
 CONVEX = 1.05  # the weight is >= 1.05 delta, so that each local problem is convex
 TOLERANCE = 1e-9  # a local solution of a run is off by a factor <= 1e-9
-WHERE, OURS = "Table 2 and section 6", "ours: it is what the others stand on"
+PAPER = Sentences("Table 2 and section 6", ours="ours: it is what the others stand on")
 
 
 # -- the cells
@@ -63,24 +57,17 @@ WHERE, OURS = "Table 2 and section 6", "ours: it is what the others stand on"
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each delta/mu and seed, three seeds at least."""
-
-    def cell(ratio: int, seed: int) -> Cell:
-        name = f"ratio{ratio}" + (f"-seed{seed}" if seed else "")
-        return Cell(name, lambda data, scratch: _compute(ratio, seed))
-
-    over = range(seeds if quick else max(SEEDS, seeds))
-    return [cell(ratio, seed) for seed in over for ratio in (QUICK if quick else FULL)]
+    over, ratios = range(seeds if quick else max(SEEDS, seeds)), QUICK if quick else FULL
+    return [cell_of(f"ratio{r}", _compute, r, seed=seed) for seed in over for r in ratios]
 
 
 def problem_of(ratio: int, seed: int) -> Quadratic:
-    """Return the quadratics of a delta/mu."""
     mu, delta = 1 / KAPPA, ratio / KAPPA
     eigenvalues = torch.logspace(log10(mu), log10(1 - delta), DIRECTIONS, dtype=torch.float64)
     return quadratics(eigenvalues, delta, N, seed)
 
 
 def weight_of(problem: Quadratic) -> float:
-    """Return the prox weight of Shamir et al."""
     return max(0.0, 8 * problem.delta**2 / problem.mu - problem.mu)
 
 
@@ -158,8 +145,8 @@ def _exponent(series: Series) -> float:
 
 def _by_exponent(records: Records, method: str, holds: Callable[[float], bool]) -> Verdict:
     exponents = {seed: _exponent(some) for seed, some in _series(records, method).items()}
-    told = f"exponent {spread(list(exponents.values()), '.2f')}"
-    return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, told)
+    numbers = f"exponent {spread(exponents.values(), '.2f')}"
+    return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, numbers)
 
 
 def _times(records: Records, one: str, other: str) -> dict[int, Series]:
@@ -168,7 +155,7 @@ def _times(records: Records, one: str, other: str) -> dict[int, Series]:
     return {seed: {r: ours[seed][r] / theirs[seed][r] for r in ours[seed]} for seed in ours}
 
 
-def _told(times: dict[int, Series]) -> str:
+def _in_words(times: dict[int, Series]) -> str:
     ratios = sorted({ratio for series in times.values() for ratio in series})
     return "; ".join(
         f"delta/mu = {ratio}: {spread([s[ratio] for s in times.values() if ratio in s], '.3g')} x"
@@ -176,69 +163,56 @@ def _told(times: dict[int, Series]) -> str:
     )
 
 
-@sentence(
+@PAPER.says(
     "DANE requires (delta/mu)^2 rounds (with the prox weight of Shamir et al.: exponent 1.8 to "
-    "2.2).",
-    WHERE,
+    "2.2)."
 )
 def dane_needs_the_square(records: Records) -> Verdict:
     return _by_exponent(records, "dane", lambda exponent: 1.8 <= exponent <= 2.2)
 
 
-@sentence(
+@PAPER.says(
     "When sigma = 0 and K is large, the complexity of SCAFFOLD becomes delta/mu (a bound: exponent "
-    "at most 1.1).",
-    WHERE,
+    "at most 1.1)."
 )
 def scaffold_needs_the_ratio(records: Records) -> Verdict:
     return _by_exponent(records, "scaffold", lambda exponent: exponent <= 1.1)
 
 
-@sentence("DANE is significantly slower than SCAFFOLD (delta/mu times at least).", WHERE)
+@PAPER.says("DANE is significantly slower than SCAFFOLD (delta/mu times at least).")
 def dane_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane", "scaffold")
-    held: Held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
-    return over_seeds(held, _told(times))
+    held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
+    return over_seeds(held, _in_words(times))
 
 
-@sentence(
+@PAPER.says(
     "DANE needs an additional line search to match the rates of SCAFFOLD (with no constant weight "
-    "its exponent is at most 1.1).",
-    WHERE,
+    "its exponent is at most 1.1)."
 )
 def dane_needs_a_line_search(records: Records) -> Verdict:
     """Fit the exponent of delta/mu with the best weight."""
     return _by_exponent(records, "dane, best weight", lambda exponent: exponent > 1.1)
 
 
-@check(
+@PAPER.check(
     "With the best constant weight DANE too needs more rounds than SCAFFOLD, at every delta/mu.",
     "ours: the paper compares orders, and the weight of Shamir et al.",
 )
 def dane_with_the_best_weight_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane, best weight", "scaffold")
-    return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _told(times))
+    return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _in_words(times))
 
 
-@check("The exact maps are what DANE and SCAFFOLD do (to a millionth over five rounds).", OURS)
+@PAPER.check("The exact maps are what DANE and SCAFFOLD do (to a millionth over five rounds).")
 def maps_are_what_runs_do(records: Records) -> Verdict:
     seeds = len(_series(records, "dane"))
     off = [value for record in records.values() for value in record["runs are off by"].values()]
-    told = f"{len(off)} runs of {seeds} seeds differ by {max(off):.1g} at most"
-    return Verdict(max(off) < 1e-6, told, seeds=seeds)
+    numbers = f"{len(off)} runs of {seeds} seeds differ by {max(off):.1g} at most"
+    return Verdict(max(off) < 1e-6, numbers, seeds=seeds)
 
 
-SENTENCES = (
-    dane_needs_the_square,
-    scaffold_needs_the_ratio,
-    dane_is_slower,
-    dane_needs_a_line_search,
-    dane_with_the_best_weight_is_slower,
-    maps_are_what_runs_do,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def _by_ratio(records: Records) -> dict[int, list[Record]]:
@@ -270,28 +244,27 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def figure(records: Records) -> "Figure":
+@drawn(5.6, 4)
+def figure(fig: Any, records: Records) -> None:
     """Return the rounds against delta/mu; a line is the mean over the seeds, points are seeds."""
     found = _by_ratio(records)
-    with new_figure(5.6, 4) as made:
-        axes: Any = made.subplots()
-        for method, look in _LOOKS.items():
-            means = [sum(r[method]["rounds"] for r in some) / len(some) for some in found.values()]
-            axes.plot(list(found), means, linewidth=1.6, **look)
-            for ratio, some in found.items():
-                points = [r[method]["rounds"] for r in some]
-                dots = {"color": look["color"], "markersize": 3.5}
-                label = label_of(f"{look['label']}, each seed")
-                axes.plot([ratio] * len(points), points, "o", **dots, label=label)
-        for power, line in ((2, ":"), (1, "-.")):
-            guide = {"color": "#888888", "linewidth": 1.2, "linestyle": line}
-            label = "(δ/μ)²" if power == 2 else "δ/μ"
-            axes.plot(list(found), [ratio**power for ratio in found], label=label, **guide)
-        axes.set(xlabel="δ/μ", ylabel="rounds per e-fold")
-        if found:
-            axes.set(xscale="log", yscale="log")
-        axes.legend(loc="upper left", fontsize=8)
-    return made
+    axes = fig.subplots()
+    for method, look in _LOOKS.items():
+        means = [sum(r[method]["rounds"] for r in some) / len(some) for some in found.values()]
+        axes.plot(list(found), means, linewidth=1.6, **look)
+        for ratio, some in found.items():
+            points = [r[method]["rounds"] for r in some]
+            dots = {"color": look["color"], "markersize": 3.5}
+            label = label_of(f"{look['label']}, each seed")
+            axes.plot([ratio] * len(points), points, "o", **dots, label=label)
+    for power, line in ((2, ":"), (1, "-.")):
+        guide = {"color": "#888888", "linewidth": 1.2, "linestyle": line}
+        label = "(δ/μ)²" if power == 2 else "δ/μ"
+        axes.plot(list(found), [ratio**power for ratio in found], label=label, **guide)
+    axes.set(xlabel="δ/μ", ylabel="rounds per e-fold")
+    if found:
+        axes.set(xscale="log", yscale="log")
+    axes.legend(loc="upper left", fontsize=8)
 
 
 DANE = Reproduction(
@@ -300,7 +273,7 @@ DANE = Reproduction(
     source="Karimireddy et al. 2020, Table 2 and section 6",
     minutes=0.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The squared ratio is that of the prox weight: with 8 delta^2/mu the slowest "

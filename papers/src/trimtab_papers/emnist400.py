@@ -7,30 +7,26 @@ classes sorted by label, logistic regression, one epoch a round. They show curve
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Cell, Reproduction, colour
-from trimtab_papers.figures import add_legend, new_figure
+from trimtab_papers.figures import add_legend, drawn
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_first_seed, read_raced
 from trimtab_papers.rounds_to_target import (
     AIMS,
     Reading,
     aimed_at,
     both,
-    chosen,
     fragile_note,
     judged,
     lines,
-    needed,
+    required_rounds,
     rounds,
+    rounds_text,
+    select,
     step_sizes,
-    told,
 )
-from trimtab_papers.verdicts import Records, Verdict, sentence
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from trimtab_papers.verdicts import Records, Sentences, Verdict
 
 _400 = Setting("", 1, 0, N=400, limit=600)
 _SMALL = replace(_400, N=100, every=12, target=0.4, until=0.45, limit=200)
@@ -56,52 +52,46 @@ def _fewer(records: Records, less: dict[str, Any], more: dict[str, Any], pairs: 
     raced = read_raced(records)
 
     def holds(seed: Sequence[RacedRecord], reading: Reading) -> bool:
-        return needed(seed, reading, **less) < needed(seed, reading, **more)
+        return required_rounds(seed, reading, **less) < required_rounds(seed, reading, **more)
 
     known = [
-        f"{TITLES[name]} with S = {S}: {told(raced, algorithm=name, S=S)}"
+        f"{TITLES[name]} with S = {S}: {rounds_text(raced, algorithm=name, S=S)}"
         for name, S in pairs
-        if chosen(raced, algorithm=name, S=S)
+        if select(raced, algorithm=name, S=S)
     ]
     return judged(raced, holds, ", ".join(known))
 
 
-@sentence(
-    "SCAFFOLD needs fewer rounds than FedAvg, with 20 of 400 clients and one epoch.",
-    "slides, Performance of SCAFFOLD",
-)
+OF_400 = Sentences("slides, Performance of SCAFFOLD")
+FIVE_OR_FIFTY = Sentences("slides, Effect of number of clients")
+
+
+@OF_400.says("SCAFFOLD needs fewer rounds than FedAvg, with 20 of 400 clients and one epoch.")
 def scaffold_is_faster_than_fedavg(records: Records) -> Verdict:
     return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "fedavg"}, OF_20)
 
 
-@sentence(
-    "SCAFFOLD needs fewer rounds than SGD, with 20 of 400 clients and one epoch.",
-    "slides, Performance of SCAFFOLD",
-)
+@OF_400.says("SCAFFOLD needs fewer rounds than SGD, with 20 of 400 clients and one epoch.")
 def scaffold_is_faster_than_sgd(records: Records) -> Verdict:
     return _fewer(records, {"algorithm": "scaffold"}, {"algorithm": "sgd"}, OF_20)
 
 
-@sentence(
-    "SCAFFOLD with 5 clients a round is better than FedAvg with 50.",
-    "slides, Effect of number of clients",
-)
+@FIVE_OR_FIFTY.says("SCAFFOLD with 5 clients a round is better than FedAvg with 50.")
 def five_clients_beat_fifty(records: Records) -> Verdict:
     few, many = {"algorithm": "scaffold", "S": FEW}, {"algorithm": "fedavg", "S": MANY}
     return _fewer(records, few, many, OF_FEW_OR_MANY)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return the rounds to both targets."""
     raced = read_raced(records)
     targets = [f"rounds to {aimed_at(raced, aim)}" for aim in AIMS]
     updates = f"updates of clients to {aimed_at(raced, 'target')}"
     rows = [["", "clients", *targets, updates, "best accuracy", "step size"]]
     for name, S in dict.fromkeys((r.setting.algorithm, r.setting.S) for r in raced):
-        seeds = chosen(raced, algorithm=name, S=S)
+        seeds = select(raced, algorithm=name, S=S)
         rows.append(
             [
                 TITLES[name],
@@ -120,26 +110,24 @@ def _updates(r: float | None, S: int) -> str:
     return f"{r * S:,.0f}" if r is not None and r < inf else ""
 
 
-def figure(records: Records) -> "Figure":
+@drawn(6.4, 3.8)
+def figure(fig: Any, records: Records) -> None:
     """Return test accuracy against rounds, as the slides show it."""
     raced = read_raced(records)
-    with new_figure(6.4, 3.8) as made:
-        axes: Any = made.subplots()
-        styles = {FEW: ":", MANY: "-"}
-        for record in chosen(raced, seed=0):
-            s = record.setting
-            axes.plot(
-                record.accuracy,
-                color=colour(s.algorithm),
-                linestyle=styles.get(s.S, "-"),
-                linewidth=1.3,
-                label=f"{TITLES[s.algorithm]}, S = {s.S}",
-            )
-        axes.set_xlim(0, 1.2 * _slowest(raced))
-        axes.set_xlabel("rounds")
-        axes.set_ylabel("test accuracy")
-        add_legend([axes], loc="lower right")
-    return made
+    axes = fig.subplots()
+    styles = {FEW: ":", MANY: "-"}
+    for record in select(raced, seed=0):
+        s = record.setting
+        axes.plot(
+            record.accuracy,
+            color=colour(s.algorithm),
+            linestyle=styles.get(s.S, "-"),
+            linewidth=1.3,
+            label=f"{TITLES[s.algorithm]}, S = {s.S}",
+        )
+    axes.set_xlim(0, 1.2 * _slowest(raced))
+    axes.set(xlabel="rounds", ylabel="test accuracy")
+    add_legend([axes], loc="lower right")
 
 
 def _slowest(raced: Sequence[RacedRecord]) -> float:
@@ -155,7 +143,7 @@ EMNIST400 = Reproduction(
     source="Karimireddy, slides, Performance of SCAFFOLD",
     minutes=5,
     cells=lambda quick, seeds: _cells(OF_20, quick),
-    sentences=(scaffold_is_faster_than_fedavg, scaffold_is_faster_than_sgd),
+    sentences=OF_400,
     table=table,
     figure=figure,
     repeats=near_first_seed,
@@ -169,7 +157,7 @@ CLIENTS = Reproduction(
     source="Karimireddy, slides, Effect of number of clients",
     minutes=5,
     cells=lambda quick, seeds: _cells(OF_FEW_OR_MANY, quick),
-    sentences=(five_clients_beat_fifty,),
+    sentences=FIVE_OR_FIFTY,
     table=table,
     figure=figure,
     repeats=near_first_seed,

@@ -61,7 +61,6 @@ def build(
 
 
 def takes_base(name: str) -> bool:
-    """Return whether an algorithm is made of a base optimiser."""
     return _has(name, "base")
 
 
@@ -71,12 +70,10 @@ def takes_local_steps(name: str) -> bool:
 
 
 def takes_server_step(name: str) -> bool:
-    """Return whether the server has a step size of its own."""
     return _has(name, "eta_g")
 
 
 def colour(name: str) -> str:
-    """Return the colour of an algorithm in every figure."""
     return registry.kind(name).colour
 
 
@@ -160,6 +157,19 @@ class Cell:
     compute: Callable[[Path | None, Path], Computing]
 
 
+def cell_of(
+    name: str, compute: Callable[..., Computing], *arguments: Any, seed: int | None = None
+) -> Cell:
+    """Return a cell that needs neither data nor a folder.
+
+    seed: the last argument of compute; the name of a later seed than 0 ends in it.
+    """
+    if seed is None:
+        return Cell(name, lambda data, scratch: compute(*arguments))
+    full_name = f"{name}-seed{seed}" if seed else name
+    return Cell(full_name, lambda data, scratch: compute(*arguments, seed))
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """What `trimtab reproduce NAME` does.
@@ -176,7 +186,7 @@ class Reproduction:
     source: str
     minutes: float
     cells: Callable[[bool, int], Sequence[Cell]]
-    sentences: tuple[Sentence, ...]
+    sentences: Sequence[Sentence]
     table: Callable[[Records], str]
     figure: Callable[[Records], "Figure"]
     discussion: str = ""
@@ -184,7 +194,6 @@ class Reproduction:
     repeats: Callable[[Records, int], Sequence[Cell]] = lambda records, seeds: ()
 
     def claims(self, records: Records) -> list[Claim]:
-        """Return the sentences as the records judge them."""
         return [sentence.judged(records) for sentence in self.sentences]
 
 
@@ -259,7 +268,6 @@ class Request:
         return [cell for cell in cells(self.seed + 1) if cell.name not in before]
 
     def picked(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return those of the cells whose names fit a pattern."""
         return [cell for cell in cells if any(fnmatch(cell.name, each) for each in self.pick)]
 
 
@@ -333,7 +341,6 @@ def _remotely(
 
 
 def _scratch(folder: Path, name: str) -> Path:
-    """Return where a cell keeps what it has done so far."""
     return folder / ".unfinished" / name
 
 
@@ -374,7 +381,6 @@ def _record(cell: Cell, data: Path | None, scratch: Path, place: tuple[int, int]
 
 
 def _computed(cell: Cell, data: Path | None) -> Record:
-    """Compute a cell on whatever machine this is."""
     with TemporaryDirectory(prefix="trimtab-cell-") as scratch:
         return Task(_record(cell, data, Path(scratch), place=(0, 1))).result()
 

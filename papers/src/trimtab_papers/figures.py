@@ -3,7 +3,7 @@
 matplotlib is imported when a figure is drawn.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
@@ -11,6 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from trimtab.report.style import behind, html_table
+from trimtab_papers.verdicts import Records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +44,14 @@ def add_legend(panels: Iterable[Any], **look: Any) -> None:
             return
 
 
+def log_log_sizes(axes: Any) -> None:
+    """Give both axes a log scale, the horizontal one for numbers of clients, and add a legend."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(fontsize=9)
+
+
 @contextmanager
 def new_figure(width: float, height: float) -> Iterator["Figure"]:
     """Give a figure of so many inches; the style holds while it is drawn."""
@@ -53,6 +62,22 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
+def drawn(
+    width: float, height: float
+) -> Callable[[Callable[[Any, Records], None]], Callable[[Records], "Figure"]]:
+    """Make a function of the records that returns a figure, of one that draws them into it."""
+
+    def figure_of(draw: Callable[[Any, Records], None]) -> Callable[[Records], "Figure"]:
+        def figure(records: Records) -> "Figure":
+            with new_figure(width, height) as fig:
+                draw(fig, records)
+            return fig
+
+        return figure
+
+    return figure_of
+
+
 # -- the numbers behind a figure
 
 
@@ -61,7 +86,6 @@ EVERYWHERE = "everywhere"
 
 
 def svg(figure: "Figure") -> str:
-    """Return a figure as an <svg> element to put into a page."""
     from matplotlib import rc_context
 
     text = StringIO()
@@ -91,7 +115,6 @@ class Panel:
     words: dict[float, str] = field(default_factory=dict)  # where the axis has no numbers
 
     def table(self) -> str:
-        """Return the values, a column for each line."""
         places = sorted({x for line in self.lines.values() for x in thinned(sorted(line))})
         names = list(dict.fromkeys((*self.lines, *self.levels)))
         rows = [
@@ -131,7 +154,6 @@ def _joined(values: list[float]) -> str:
 
 
 def _panel(axes: "Axes") -> Panel:
-    """Read what was drawn."""
     words, y_name, title = _words(axes), _axis_name(axes, "y"), _title(axes)
     x_name = "" if words else _axis_name(axes, "x")
     what = f"{y_name} against {x_name}" if x_name else y_name

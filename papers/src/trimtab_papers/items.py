@@ -1,6 +1,6 @@
 """The papers' tables and figures, each by one command: `trimtab reproduce NAME`.
 
-One folder a paper: cells that are computed, sentences that are judged by their records, a table and
+One file an item: cells that are computed, sentences that are judged by their records, a table and
 a figure. It may import everything but cli and bench, and the plotting library only where it draws.
 """
 
@@ -29,30 +29,13 @@ from trimtab_papers.unequal import UNEQUAL
 from trimtab_papers.verdicts import Claim, read
 
 _ALL = (
-    FIGURE3,
-    THEOREM2,
-    TABLE_3,
-    TABLE_4,
-    TABLE_5,
-    CONCRETE,
-    EMNIST400,
-    CLIENTS,
-    MIME,
-    MVR,
-    BIAS,
-    SPEEDUP,
-    LSA,
-    CONTRACTION,
-    LOCAL_STEPS,
-    DANE,
-    NONCONVEX,
-    UNEQUAL,
+    *(FIGURE3, THEOREM2, TABLE_3, TABLE_4, TABLE_5, CONCRETE, EMNIST400, CLIENTS, MIME, MVR),
+    *(BIAS, SPEEDUP, LSA, CONTRACTION, LOCAL_STEPS, DANE, NONCONVEX, UNEQUAL),
 )
 REPRODUCTIONS = {reproduction.name: reproduction for reproduction in _ALL}
 
 
 def listing(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what is known of some reproductions, for people and machines."""
     return [summary(REPRODUCTIONS[name], folder) for name in names]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import log, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,23 +23,18 @@ from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Option
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of, colour
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.quadratics import per_e_fold
 from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     rounded,
-    sentence,
     slope,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 OPTIONS: tuple[Option, ...] = ("I", "II")
 # Pairs (L/mu, delta/mu).
@@ -54,41 +49,17 @@ COARSE, FINE = 1.2, 1.02  # the next step size tried = the last / 1.2, and then 
 
 
 @dataclass(frozen=True)
-class AtK:
-    """The best step size of a K, its rounds per e-fold, and those of a run.
-
-    run is None if there was none (ran is false), or if it did not shrink the error.
-    """
-
-    K: int
-    eta_l: float
-    rounds: float
-    ran: bool
-    run: float | None
-
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> "AtK":
-        return cls(row["K"], row["eta_l"], row["rounds"], "run" in row, row.get("run"))
-
-
-@dataclass(frozen=True)
 class Sweep:
-    """All K on one problem with one option of SCAFFOLD: kappa = L/mu, ratio = delta/mu."""
+    """All K on one problem with one option of SCAFFOLD: kappa = L/mu, ratio = delta/mu.
+
+    A row of by_K has the best step size of a K, its rounds per e-fold and, where there was a run,
+    those of the run; these are None if it did not shrink the error.
+    """
 
     option: Option
     kappa: int
     ratio: int
-    by_K: tuple[AtK, ...]
-
-    @classmethod
-    def from_json(cls, record: Record) -> "Sweep":
-        settings = record["settings"]
-        by_K = tuple(map(AtK.from_json, record["found"]))
-        return cls(settings["option"], settings["L/mu"], settings["delta/mu"], by_K)
-
-    @property
-    def order(self) -> tuple[int, int, Option]:
-        return self.kappa, self.ratio, self.option
+    by_K: list[Record]
 
     @property
     def title(self) -> str:
@@ -97,12 +68,13 @@ class Sweep:
     @property
     def plateau(self) -> float:
         """The rounds per e-fold at the three largest K, on average."""
-        return sum(at.rounds for at in self.by_K[-3:]) / 3
+        return sum(float(row["rounds"]) for row in self.by_K[-3:]) / 3
 
     @property
     def best_K(self) -> int:
         """The smallest K within 1.3 x of the plateau."""
-        return next(at.K for at in self.by_K if at.rounds <= WITHIN * self.plateau)
+        near = WITHIN * self.plateau
+        return next(int(row["K"]) for row in self.by_K if row["rounds"] <= near)
 
     @property
     def knee(self) -> float:
@@ -110,21 +82,21 @@ class Sweep:
 
 
 def read_sweeps(records: Records) -> list[Sweep]:
-    return sorted(map(Sweep.from_json, records.values()), key=lambda sweep: sweep.order)
+    sweeps = [
+        Sweep(s["option"], s["L/mu"], s["delta/mu"], record["found"])
+        for record in records.values()
+        for s in [record["settings"]]
+    ]
+    return sorted(sweeps, key=lambda sweep: (sweep.kappa, sweep.ratio, sweep.option))
 
 
-# -- how it is computed
+# -- the cells
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each pair (L/mu, delta/mu) and option; there is no chance in it."""
-
-    def cell(kappa: int, ratio: int, option: Option) -> Cell:
-        name = f"{kappa}-{ratio}-{option}"
-        return Cell(name, lambda data, scratch: _compute(kappa, ratio, option, quick))
-
     return [
-        cell(kappa, ratio, option)
+        cell_of(f"{kappa}-{ratio}-{option}", _compute, kappa, ratio, option, quick)
         for kappa, ratio in (QUICK if quick else FULL)
         for option in OPTIONS
     ]
@@ -218,7 +190,7 @@ def _run(problem: Quadratic, K: int, option: Option, eta_l: float, R: int) -> fl
 # -- what the paper says
 
 
-WHERE, OURS = "section 6, Theorem IV", "ours: the paper does not speak of option II"
+PAPER = Sentences("section 6, Theorem IV", ours="ours: the paper does not speak of option II")
 
 
 def _complete(records: Records) -> list[Sweep]:
@@ -240,10 +212,9 @@ def _best_K(sweeps: Sequence[Sweep]) -> str:
     return "; ".join(f"{s.title}: K = {s.best_K} against {s.knee:.3g}" for s in sweeps)
 
 
-@sentence(
+@PAPER.says(
     "Local steps help: until K is half of the knee, K steps save a factor of K in rounds (0.8 K "
-    "at least).",
-    WHERE,
+    "at least)."
 )
 def local_steps_help(records: Records) -> Verdict:
     saved = min(map(_saved, _complete(records)))
@@ -252,84 +223,71 @@ def local_steps_help(records: Records) -> Verdict:
 
 def _saved(sweep: Sweep) -> float:
     """Return the least of rounds(1)/(K rounds(K)) over K up to half of the knee."""
-    one, half = sweep.by_K[0].rounds, max(1.0, sweep.knee / 2)
-    return min(one / at.rounds / at.K for at in sweep.by_K if half >= at.K)
+    one, half = float(sweep.by_K[0]["rounds"]), max(1.0, sweep.knee / 2)
+    return min(one / float(row["rounds"]) / row["K"] for row in sweep.by_K if half >= row["K"])
 
 
-@sentence("Best to take K about L/delta (option I; within a factor of 2).", WHERE)
+@PAPER.says("Best to take K about L/delta (option I; within a factor of 2).")
 def best_K_is_that_of_theory(records: Records) -> Verdict:
     option_I = _of("I", records)
     return Verdict(_near_the_knee(option_I, 2), _best_K(option_I))
 
 
-@sentence(
+@PAPER.says(
     "L is replaced by delta in the rate: option I's plateau is proportional to delta/mu (exponent "
-    "0.8-1.2).",
-    WHERE,
+    "0.8-1.2)."
 )
 def plateau_is_proportional_to_delta(records: Records) -> Verdict:
     same = [sweep for sweep in _of("I", records) if sweep.kappa == QUICK[0][0]]
     exponent = slope([sweep.ratio for sweep in same], [sweep.plateau for sweep in same])
-    told = ", ".join(f"{sweep.plateau:.3g} at {sweep.ratio}" for sweep in same)
-    return Verdict(0.8 <= exponent <= 1.2, f"exponent {exponent:.2f}; plateaus {told}")
+    numbers = ", ".join(f"{sweep.plateau:.3g} at {sweep.ratio}" for sweep in same)
+    return Verdict(0.8 <= exponent <= 1.2, f"exponent {exponent:.2f}; plateaus {numbers}")
 
 
-@check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).", OURS)
+@PAPER.check("Option II does not go below sqrt(L/mu) rounds per e-fold (0.8 of it at least).")
 def option_II_has_a_floor(records: Records) -> Verdict:
     least: dict[int, float] = {}
     for sweep in _of("II", records):
-        lowest = min(at.rounds for at in sweep.by_K)
+        lowest = min(float(row["rounds"]) for row in sweep.by_K)
         least[sweep.kappa] = min(lowest, least.get(sweep.kappa, lowest))
     held = all(rounds >= 0.8 * kappa**0.5 for kappa, rounds in least.items())
-    told = [f"L/mu = {kappa}: {r:.3g} against {kappa**0.5:.3g}" for kappa, r in least.items()]
-    return Verdict(held, "; ".join(told))
+    numbers = [f"L/mu = {kappa}: {r:.3g} against {kappa**0.5:.3g}" for kappa, r in least.items()]
+    return Verdict(held, "; ".join(numbers))
 
 
-@check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).", OURS)
+@PAPER.check("Option II's best K is about min(L/delta, sqrt(L/mu)) (within a factor of 3).")
 def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
     option_II = _of("II", records)
     return Verdict(_near_the_knee(option_II, 3), _best_K(option_II))
 
 
-@check(
+@PAPER.check(
     "While L/delta >= sqrt(L/mu), both hold: option II's plateau is sqrt(L/mu) (within 20 %), its "
-    "best K within a factor of 3 of that.",
-    OURS,
+    "best K within a factor of 3 of that."
 )
 def both_hold_while_clients_are_alike(records: Records) -> Verdict:
     option_II = _of("II", records)
     alike = [sweep for sweep in option_II if sweep.kappa >= 0.999 * sweep.ratio**2]
     flat = [sweep.plateau / sweep.kappa**0.5 for sweep in alike]
-    told = ", ".join(f"{ratio:.2f}" for ratio in flat)
+    numbers = ", ".join(f"{ratio:.2f}" for ratio in flat)
     return Verdict(
         _near_the_knee(alike, 3) and all(0.8 <= ratio <= 1.2 for ratio in flat),
-        f"{len(alike)} of {len(option_II)} pairs; plateau/sqrt(L/mu): {told}",
+        f"{len(alike)} of {len(option_II)} pairs; plateau/sqrt(L/mu): {numbers}",
     )
 
 
-@check("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
+@PAPER.check("The rates are those of runs (within 15 %).", "ours: it is what the others stand on")
 def rates_are_those_of_runs(records: Records) -> Verdict:
     """Compare them; a run that does not shrink the error is off by far."""
-    ran = [at for sweep in _complete(records) for at in sweep.by_K if at.ran]
-    off = [abs((at.run or 1e9) / at.rounds - 1) for at in ran]
+    ran = [row for sweep in _complete(records) for row in sweep.by_K if "run" in row]
+    off = [abs((row["run"] or 1e9) / row["rounds"] - 1) for row in ran]
     return Verdict(
         max(off) <= 0.15 if off else None,
         f"{len(off)} runs, off by {max(off, default=0):.1%} at most",
     )
 
 
-SENTENCES = (
-    local_steps_help,
-    best_K_is_that_of_theory,
-    plateau_is_proportional_to_delta,
-    option_II_has_a_floor,
-    best_K_of_option_II_is_that_of_theory,
-    both_hold_while_clients_are_alike,
-    rates_are_those_of_runs,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -341,7 +299,7 @@ def table(records: Records) -> str:
     for sweep in sorted(read_sweeps(records), key=lambda sweep: sweep.option):
         rows.append(
             f"| {sweep.option} | {sweep.kappa} | {sweep.ratio} | {sweep.best_K} "
-            f"| {sweep.knee:.3g} | {sweep.by_K[0].rounds:.3g} | {sweep.plateau:.3g} "
+            f"| {sweep.knee:.3g} | {sweep.by_K[0]['rounds']:.3g} | {sweep.plateau:.3g} "
             f"| {sweep.ratio} | {sweep.kappa**0.5:.3g} |"
         )
     return "\n".join(rows)
@@ -350,42 +308,41 @@ def table(records: Records) -> str:
 _FLOOR: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": ":"}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(6, 4)
+def figure(fig: Any, records: Records) -> None:
     by_pair = groupby(read_sweeps(records), key=lambda sweep: (sweep.kappa, sweep.ratio))
     pairs = [list(some) for _, some in by_pair]
     columns = min(4, max(1, len(pairs)))
     rows = -(-len(pairs) // columns) or 1
-    with new_figure(2.9 * columns + 0.6, 2.9 * rows + 0.4) as made:
-        grid: Any = made.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        panels = grid.flatten()
-        for axes in panels[len(pairs) :]:
-            axes.axis("off")
-        for axes, some in zip(panels, pairs, strict=False):
-            _panel(axes, some)
-        for axes in panels[max(0, len(pairs) - columns) : len(pairs)]:
-            axes.set_xlabel("local steps K")
-            axes.tick_params(labelbottom=True)
-        for axes in panels[::columns]:
-            axes.set_ylabel("rounds per e-fold")
-        _legend(panels, len(pairs))
-    return made
+    fig.set_size_inches(2.9 * columns + 0.6, 2.9 * rows + 0.4)
+    grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = grid.flatten()
+    for axes in panels[len(pairs) :]:
+        axes.axis("off")
+    for axes, some in zip(panels, pairs, strict=False):
+        _panel(axes, some)
+    for axes in panels[max(0, len(pairs) - columns) : len(pairs)]:
+        axes.set_xlabel("local steps K")
+        axes.tick_params(labelbottom=True)
+    for axes in panels[::columns]:
+        axes.set_ylabel("rounds per e-fold")
+    _legend(panels, len(pairs))
 
 
 def _panel(axes: Any, pair: list[Sweep]) -> None:
     for sweep in pair:
         option = _colour(sweep.option)
-        K, rounds = [at.K for at in sweep.by_K], [at.rounds for at in sweep.by_K]
+        K, rounds = zip(*((row["K"], row["rounds"]) for row in sweep.by_K), strict=True)
         axes.plot(K, rounds, color=option, linewidth=1.6, label=f"option {sweep.option}")
-        ran = [at for at in sweep.by_K if at.run]
+        ran = [row for row in sweep.by_K if row.get("run")]
         points = {"linestyle": "none", "marker": "o", "markersize": 3.5, "color": option}
         label = label_of(f"option {sweep.option}, runs")
-        axes.plot([at.K for at in ran], [at.run for at in ran], **points, label=label)
+        axes.plot([row["K"] for row in ran], [row["run"] for row in ran], **points, label=label)
         label = label_of(f"option {sweep.option}, predicted knee")
         axes.axvline(sweep.knee, **_knee(sweep.option), label=label)
     axes.axhline(pair[0].kappa ** 0.5, **_FLOOR, label=label_of("√(L/μ)"))
     axes.set_title(f"L/μ = {pair[0].kappa}, δ/μ = {pair[0].ratio}", fontsize=10)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
 
 
 def _legend(panels: Any, drawn: int) -> None:
@@ -417,7 +374,7 @@ LOCAL_STEPS = Reproduction(
     source="Karimireddy et al. 2020, section 6 and Theorem IV",
     minutes=2.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The paper states a bound and shows no experiment. The law is option I's; option "

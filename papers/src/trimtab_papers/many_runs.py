@@ -15,6 +15,8 @@ from torch import Tensor
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
 from trimtab.diagnosis import theory
+from trimtab.problems.garnet import GarnetTD
+from trimtab.problems.linear_system import LinearSystem
 from trimtab.problems.problem import Problem, normalised
 from trimtab.problems.quadratic import Quadratic
 
@@ -30,27 +32,20 @@ class Model(Protocol):
 
     def gradients(self, i: int, x: Tensor) -> Tensor:
         """Return grad f_i at each row of x."""
-        ...
 
     def draw(self, i: int, k: int, M: int, source: torch.Generator) -> Tensor:
         """Return k times M mini-batches of client i, drawn i.i.d."""
-        ...
 
     def sampled(self, i: int, x: Tensor, batches: Tensor) -> Tensor:
         """Return the gradients at the M rows of x, each on its mini-batch."""
-        ...
 
-    def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return the second derivative of f_i."""
-        ...
+    def hessian(self, i: int, x: Vector) -> Tensor: ...
 
     def third(self, i: int, x: Vector, V: Tensor) -> Vector:
         """Return the vector with entries sum_jk d3f_i[.jk] V_jk."""
-        ...
 
     def covariance(self, i: int, x: Vector) -> Tensor:
         """Return the covariance of one mini-batch gradient."""
-        ...
 
 
 class Noisy:
@@ -118,7 +113,6 @@ class Logistic:
         return (p * batches).mean(1) + self.l2 * x
 
     def hessian(self, i: int, x: Vector) -> Tensor:
-        """Return the mean of p (1 - p) X X', and l2 I."""
         p = torch.sigmoid(self.X[i] @ x)
         weighted = (p * (1 - p))[:, None] * self.X[i]
         return weighted.T @ self.X[i] / self.n + self.l2 * torch.eye(self.d, dtype=x.dtype)
@@ -135,6 +129,59 @@ class Logistic:
             return torch.zeros(self.d, self.d, dtype=x.dtype)
         each = -torch.sigmoid(-(self._yX[i] @ x))[:, None] * self._yX[i]
         return torch.cov(each.T, correction=0) / self.batch
+
+
+class TD:
+    """Federated TD: N clients of the kinds that a GarnetTD has; a mini-batch is one transition."""
+
+    exact = False
+
+    def __init__(self, base: GarnetTD, N: int) -> None:
+        self.base, self.N, self.d = base, N, base.d
+        kinds = [i % base.N for i in range(N)]
+        self.system = LinearSystem(
+            *(t[kinds] for t in (base.system.A, base.system.b, base.system.noise))
+        )
+        self._after, self._visits = base.P.cumsum(2), base.visits.cumsum(1)
+
+    def gradients(self, i: int, x: Tensor) -> Tensor:
+        """Return A_i x - b_i at each row of x."""
+        return self.system.client_gradient(i, x)
+
+    def draw(self, i: int, k: int, M: int, source: torch.Generator) -> Tensor:
+        """Return k transitions of M chains, (k, M, 2); a trajectory is one block of a round."""
+        kind, last = i % self.base.N, self.base.states - 1
+        at = torch.rand(2, k, M, generator=source, dtype=torch.float64)
+        if self.base.sampling == "iid":
+            s = torch.searchsorted(self._visits[kind], at[0]).clamp(max=last)
+            return torch.stack([s, self._next(kind, s, at[1])], 2)
+        assert k == BLOCK  # With K = BLOCK a round is one block, and so one trajectory.
+        path = [torch.searchsorted(self._visits[kind], at[0, 0]).clamp(max=last)]
+        for step in range(k):
+            path.append(self._next(kind, path[-1], at[1, step]))
+        states = torch.stack(path)
+        return torch.stack([states[:-1], states[1:]], 2)
+
+    def _next(self, kind: int, s: Tensor, at: Tensor) -> Tensor:
+        return (self._after[kind][s] < at[..., None]).sum(-1).clamp(max=self.base.states - 1)
+
+    def sampled(self, i: int, x: Tensor, batches: Tensor) -> Tensor:
+        """Return the semi-gradients at the M rows of x, each on its transition."""
+        s, after = batches.unbind(1)
+        here = self.base.phi[s]
+        difference = here - self.base.gamma * self.base.phi[after]
+        found: Tensor = here * ((difference * x).sum(1) - self.base.r[i % self.base.N, s])[:, None]
+        return found
+
+    def hessian(self, i: int, x: Vector) -> Tensor:
+        return self.system.A[i]
+
+    def third(self, i: int, x: Vector, V: Tensor) -> Vector:
+        return torch.zeros_like(x)
+
+    def covariance(self, i: int, x: Vector) -> Tensor:
+        """Return the covariance of one i.i.d. transition's semi-gradient at x*."""
+        return self.system.noise[i]
 
 
 def _randn(draw: torch.Generator, shape: tuple[int, ...]) -> Tensor:
@@ -178,11 +225,9 @@ class Chains(Problem):
         return g
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
-        """Return grad f_i of every chain."""
         return self.model.gradients(i, self.rows(x)).flatten()
 
     def gradient(self, x: Vector) -> Vector:
-        """Return grad f of every chain."""
         return (
             sum((self.client_gradient(i, x) for i in range(self.N)), torch.zeros_like(x)) / self.N
         )
@@ -207,7 +252,6 @@ def optimum(model: Model) -> Vector:
 
 
 def hessian(model: Model, x: Vector) -> Tensor:
-    """Return the Hessian of f."""
     return _mean(model.hessian, model, x)
 
 

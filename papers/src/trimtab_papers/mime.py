@@ -8,9 +8,9 @@ server (FedOpt), with the best of two step sizes there.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import (
     TITLES,
@@ -20,23 +20,18 @@ from trimtab_papers.engine import (
     takes_local_steps,
     takes_server_step,
 )
-from trimtab_papers.figures import new_figure
+from trimtab_papers.figures import drawn
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_first_seed, read_raced
-from trimtab_papers.rounds_to_target import chosen, each_seed, lines
+from trimtab_papers.rounds_to_target import each_seed, lines, select
 from trimtab_papers.verdicts import (
-    Held,
+    Judge,
     MissingRecordError,
     Records,
+    Sentences,
     Verdict,
-    not_judged,
     over_seeds,
-    sentence,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("serveronly", "fedopt", "mimelite", "mime")
 WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to tell what momentum adds.
@@ -48,7 +43,7 @@ SERVER_STEPS: dict[str, tuple[float, ...]] = {
 }
 MUCH = 0.05  # momentum adds much if it adds >= 0.05
 LAST = 30  # the mean accuracy of the rounds r > R - 30 counts
-WHERE = "slides, caption of Figure 3"
+PAPER = Sentences("slides, caption of Figure 3")
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -78,7 +73,7 @@ def late(record: RacedRecord) -> float:
 def accuracy(raced: Sequence[RacedRecord], name: str, base: str) -> float | None:
     """Return the accuracy at the end, the mean over the seeds, with the best step at the server."""
     by_step: dict[float, list[float]] = {}
-    for record in chosen(raced, algorithm=name, base=base):
+    for record in select(raced, algorithm=name, base=base):
         by_step.setdefault(record.setting.eta_g, []).append(late(record))
     return max(map(fmean, by_step.values())) if by_step else None
 
@@ -105,114 +100,103 @@ def _bases(known: Accuracies) -> list[str]:
     return [base for base in dict.fromkeys(base for _, base in known) if base != "none"]
 
 
-def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
-    """Judge each seed by itself, and tell all accuracies."""
-    raced = read_raced(records)
-    seeds = list(each_seed(raced, _accuracies).values())
-    if not seeds:
-        raise MissingRecordError
+def _by_accuracies(holds: Callable[[Accuracies], bool]) -> Judge:
+    """Judge each seed by itself; the numbers are all accuracies."""
 
-    def told(key: tuple[str, str]) -> str:
-        return spread([seed[key] for seed in seeds if key in seed], ".3f")
+    def judge(records: Records) -> Verdict:
+        by_seed = each_seed(read_raced(records), _accuracies)
+        if not by_seed:
+            raise MissingRecordError
+        seeds = list(by_seed.values())
+        numbers = []
+        for base in [*_bases(seeds[0]), "none"]:
+            names = [name for name, other in seeds[0] if other == base]
+            of_name = {n: [seed[n, base] for seed in seeds if (n, base) in seed] for n in names}
+            each = ", ".join(f"{TITLES[n]} {spread(some, '.3f')}" for n, some in of_name.items())
+            numbers.append(f"{BASE_TITLES[base]}: {each}")
+        held = {seed: holds(known) for seed, known in by_seed.items()}
+        return over_seeds(held, "; ".join(numbers))
 
-    numbers = "; ".join(
-        f"{BASE_TITLES[base]}: "
-        + ", ".join(f"{TITLES[n]} {told((n, b))}" for n, b in seeds[0] if b == base)
-        for base in [*_bases(seeds[0]), "none"]
-    )
-    return over_seeds(each_seed(raced, lambda seed: holds(_accuracies(seed))), numbers)
-
-
-@sentence("Mime and MimeLite perform alike (within one point of accuracy).", WHERE)
-def mime_and_mimelite_are_alike(records: Records) -> Verdict:
-    def holds(known: Accuracies) -> bool:
-        return all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in _bases(known))
-
-    return _judged(records, holds)
+    return judge
 
 
-@sentence("Mime and MimeLite are the best, with momentum and with Adam.", WHERE)
-def mime_and_mimelite_are_best(records: Records) -> Verdict:
+@PAPER.says("Mime and MimeLite perform alike (within one point of accuracy).")
+@_by_accuracies
+def mime_and_mimelite_are_alike(known: Accuracies) -> bool:
+    return all(abs(known["mime", b] - known["mimelite", b]) <= 0.01 for b in _bases(known))
+
+
+@PAPER.says("Mime and MimeLite are the best, with momentum and with Adam.")
+@_by_accuracies
+def mime_and_mimelite_are_best(known: Accuracies) -> bool:
     """Compare the worse of the two with the better of the others."""
-
-    def holds(known: Accuracies) -> bool:
-        return all(
-            min(known["mime", b], known["mimelite", b])
-            >= max(known["serveronly", b], known["fedopt", b])
-            for b in _bases(known)
-        )
-
-    return _judged(records, holds)
+    return all(
+        min(known["mime", b], known["mimelite", b])
+        >= max(known["serveronly", b], known["fedopt", b])
+        for b in _bases(known)
+    )
 
 
-@sentence("FedAvg is even worse than the server alone, with momentum or with Adam.", WHERE)
-def fedavg_is_worse_than_the_server_alone(records: Records) -> Verdict:
-    def holds(known: Accuracies) -> bool:
-        return any(known["fedopt", b] < known["serveronly", b] for b in _bases(known))
-
-    return _judged(records, holds)
+@PAPER.says("FedAvg is even worse than the server alone, with momentum or with Adam.")
+@_by_accuracies
+def fedavg_is_worse_than_the_server_alone(known: Accuracies) -> bool:
+    return any(known["fedopt", b] < known["serveronly", b] for b in _bases(known))
 
 
-@dataclass(frozen=True)
-class Gains:
-    """What momentum adds to the accuracy of each."""
-
-    mime: float
-    fedavg: float
-
-
-def _gains(raced: Sequence[RacedRecord]) -> Gains:
-    known = _accuracies(raced)
+def _momentum_adds(known: Accuracies, name: str) -> float:
     if "momentum" not in _bases(known):
         raise MissingRecordError
-    mime, fedavg = (known[n, "momentum"] - known[n, "none"] for n in ("mime", "fedopt"))
-    return Gains(mime, fedavg)
+    return known[name, "momentum"] - known[name, "none"]
 
 
-def _judged_by_gains(records: Records, holds: Callable[[Gains], bool]) -> Verdict:
-    """Judge each seed by itself, and tell what momentum adds."""
-    seeds = each_seed(read_raced(records), _gains)
-    if not seeds:
-        raise MissingRecordError
-    mime = spread([gains.mime for gains in seeds.values()], "+.3f")
-    fedavg = spread([gains.fedavg for gains in seeds.values()], "+.3f")
-    held: Held = {seed: holds(gains) for seed, gains in seeds.items()}
-    return over_seeds(held, f"momentum adds {mime} to Mime, {fedavg} to FedAvg")
+def _by_gains(holds: Callable[[float, float], bool]) -> Judge:
+    """Judge each seed by what momentum adds to the accuracy of Mime and of FedAvg."""
 
-
-@sentence("Mime gains more from momentum than FedAvg does.", WHERE)
-def mime_gains_more_from_momentum(records: Records) -> Verdict:
-    return _judged_by_gains(records, lambda gains: gains.mime > gains.fedavg)
-
-
-@sentence("Mime gains much from momentum: a large increase in performance.", WHERE)
-def mime_gains_much(records: Records) -> Verdict:
-    """Ask for five points of accuracy, since the figure gives no number."""
-    return _judged_by_gains(records, lambda gains: gains.mime >= MUCH)
-
-
-@sentence("Client drift harms FedAvg, though momentum helps.", "slides, FedAvg with momentum")
-def drift_harms_fedavg_though_momentum_helps(records: Records) -> Verdict:
-    """Judge both halves: FedAvg ends below Mime, which corrects drift, and momentum adds to it."""
-
-    def holds(known: Accuracies) -> bool:
-        if "momentum" not in _bases(known):
+    def judge(records: Records) -> Verdict:
+        raced = read_raced(records)
+        mime, fedavg = (
+            each_seed(raced, lambda seed, name=name: _momentum_adds(_accuracies(seed), name))
+            for name in ("mime", "fedopt")
+        )
+        if not mime:
             raise MissingRecordError
-        harmed = all(known["fedopt", b] < known["mime", b] for b in ("none", "momentum"))
-        return harmed and known["fedopt", "momentum"] > known["fedopt", "none"]
+        gains = [spread(some.values(), "+.3f") for some in (mime, fedavg)]
+        held = {seed: holds(mime[seed], fedavg[seed]) for seed in mime}
+        return over_seeds(held, f"momentum adds {gains[0]} to Mime, {gains[1]} to FedAvg")
 
-    return _judged(records, holds)
+    return judge
 
 
-ON_CIFAR100 = not_judged(
+@PAPER.says("Mime gains more from momentum than FedAvg does.")
+@_by_gains
+def mime_gains_more_from_momentum(mime: float, fedavg: float) -> bool:
+    return mime > fedavg
+
+
+@PAPER.says("Mime gains much from momentum: a large increase in performance.")
+@_by_gains
+def mime_gains_much(mime: float, fedavg: float) -> bool:
+    """Require five points of accuracy, since the figure gives no number."""
+    return mime >= MUCH
+
+
+@PAPER.says("Client drift harms FedAvg, though momentum helps.", "slides, FedAvg with momentum")
+@_by_accuracies
+def drift_harms_fedavg_though_momentum_helps(known: Accuracies) -> bool:
+    """Judge both halves: FedAvg ends below Mime, which corrects drift, and momentum adds to it."""
+    gain = _momentum_adds(known, "fedopt")
+    return gain > 0 and all(known["fedopt", b] < known["mime", b] for b in ("none", "momentum"))
+
+
+PAPER.not_judged(
     "On CIFAR-100 too Mime and MimeLite are alike and the best.",
     "slides, lower row of Figure 3",
     "the images are not among the data here, and none of the sources names the model or the cut; "
-    "the loader is there for whoever has them",
+    "a loader is there for those who have them",
 )
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -229,7 +213,7 @@ def table(records: Records) -> str:
 
 def _best(raced: Sequence[RacedRecord], name: str, base: str) -> RacedRecord | None:
     """Return the record of the first seed with the best step at the server."""
-    return max(chosen(raced, algorithm=name, base=base, seed=0), key=late, default=None)
+    return max(select(raced, algorithm=name, base=base, seed=0), key=late, default=None)
 
 
 def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:
@@ -240,26 +224,25 @@ def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:
     return f"{record.eta:.2g}{at_server if takes_server_step(name) else ''}"
 
 
-def figure(records: Records) -> "Figure":
+@drawn(10.5, 3.5)
+def figure(fig: Any, records: Records) -> None:
     """Return a panel for each base, and what momentum adds to FedAvg and Mime."""
     raced = read_raced(records)
-    with new_figure(10.5, 3.5) as made:
-        panels: Any = made.subplots(1, 3, sharey=True)
-        for axes, base in zip(panels, ("momentum", "adam"), strict=False):
-            for name in ALGORITHMS:
-                _curve(axes, _best(raced, name, base), TITLES[name], "-")
-            axes.set_title(BASE_TITLES[base], fontsize=10)
-        for name in WITHOUT_BASE:
-            for base, line in (("momentum", "-"), ("none", ":")):
-                label = f"{TITLES[name]}, {BASE_TITLES[base]}"
-                _curve(panels[2], _best(raced, name, base), label, line)
-        panels[2].set_title("What momentum adds", fontsize=10)
-        for axes in panels:
-            axes.set_xlabel("rounds")
-            if axes.lines:
-                axes.legend(loc="lower right", fontsize=8)
-        panels[0].set_ylabel("test accuracy")
-    return made
+    panels = fig.subplots(1, 3, sharey=True)
+    for axes, base in zip(panels, ("momentum", "adam"), strict=False):
+        for name in ALGORITHMS:
+            _curve(axes, _best(raced, name, base), TITLES[name], "-")
+        axes.set_title(BASE_TITLES[base], fontsize=10)
+    for name in WITHOUT_BASE:
+        for base, line in (("momentum", "-"), ("none", ":")):
+            label = f"{TITLES[name]}, {BASE_TITLES[base]}"
+            _curve(panels[2], _best(raced, name, base), label, line)
+    panels[2].set_title("What momentum adds", fontsize=10)
+    for axes in panels:
+        axes.set_xlabel("rounds")
+        if axes.lines:
+            axes.legend(loc="lower right", fontsize=8)
+    panels[0].set_ylabel("test accuracy")
 
 
 def _curve(axes: Any, record: RacedRecord | None, label: str, line: str) -> None:
@@ -286,15 +269,7 @@ MIME = Reproduction(
     source="Karimireddy, slides, Figure 3 of Mime",
     minutes=30,
     cells=cells,
-    sentences=(
-        mime_and_mimelite_are_alike,
-        mime_and_mimelite_are_best,
-        fedavg_is_worse_than_the_server_alone,
-        mime_gains_more_from_momentum,
-        mime_gains_much,
-        drift_harms_fedavg_though_momentum_helps,
-        ON_CIFAR100,
-    ),
+    sentences=PAPER,
     table=table,
     figure=figure,
     repeats=near_first_seed,

@@ -10,26 +10,20 @@ them i.i.d. and half sorted by label, 5 clients a round, two epochs in batches o
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import Cell, Reproduction, colour, takes_local_steps
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.raced import RacedRecord, Setting, cell, read_raced
-from trimtab_papers.rounds_to_target import chosen, lines
+from trimtab_papers.rounds_to_target import lines, select
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Records,
+    Sentences,
     Verdict,
-    check,
     over_seeds,
-    sentence,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 LAST = 10  # the mean accuracy of the rounds r > R - 10 counts
 SEEDS = 3  # seeds >= 3: one seed could turn a sentence round
@@ -41,7 +35,10 @@ WAYS = {
 }
 METHODS = ("SGD", "momentum", "MVR")
 BASES = {"SGD": "none", "momentum": "momentum", "MVR": "none"}
-WHERE, OURS = "slides, table of convergence rates", "ours: the slides have no experiment with MVR"
+PAPER = Sentences(
+    "slides, table of convergence rates",
+    ours="ours: the slides have no experiment with MVR",
+)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -67,10 +64,9 @@ def late(record: RacedRecord) -> float:
 
 
 def _runs(raced: Sequence[RacedRecord], way: str, method: str) -> list[RacedRecord]:
-    """Return a record for each seed."""
     if method not in WAYS[way]:
         return []
-    some = chosen(raced, algorithm=WAYS[way][method], base=BASES[method])
+    some = select(raced, algorithm=WAYS[way][method], base=BASES[method])
     return sorted(some, key=lambda record: record.setting.seed)
 
 
@@ -96,12 +92,12 @@ def _compared(
     ours, theirs = (_by_seed(raced, *row) for row in (one, other))
     if set(ours) != set(theirs):
         raise MissingRecordError
-    held: Held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
-    told = " against ".join(
-        f"{_title(*row)} {spread(list(values.values()), '.3f')}"
+    held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
+    numbers = " against ".join(
+        f"{_title(*row)} {spread(values.values(), '.3f')}"
         for row, values in ((one, ours), (other, theirs))
     )
-    return over_seeds(held, told)
+    return over_seeds(held, numbers)
 
 
 def _better(one: float, other: float) -> bool:
@@ -116,58 +112,54 @@ def _title(way: str, method: str) -> str:
     return f"{way} {method}"
 
 
-@sentence(
+@PAPER.says(
     "At the server alone MVR is faster than SGD: (G/(sqrt(S) eps))^(3/2) rounds instead of "
-    "G^2/(S eps^2) (here: more accurate after as many rounds).",
-    WHERE,
+    "G^2/(S eps^2) (here: more accurate after as many rounds)."
 )
 def server_mvr_is_faster_than_sgd(records: Records) -> Verdict:
     return _compared(records, ("server only", "MVR"), ("server only", "SGD"), _better)
 
 
-@sentence(
+@PAPER.says(
     "MimeMVR is faster than Mime with SGD: (G/(sqrt(S) eps))^(3/2) rounds instead of "
-    "G^2/(S eps^2) (here: more accurate after as many rounds).",
-    WHERE,
+    "G^2/(S eps^2) (here: more accurate after as many rounds)."
 )
 def mime_mvr_is_faster_than_mime_sgd(records: Records) -> Verdict:
     return _compared(records, ("Mime", "MVR"), ("Mime", "SGD"), _better)
 
 
-@sentence(
+@PAPER.says(
     "Mime with SGD is faster than SGD at the server alone: delta/eps rounds instead of L/eps "
-    "(here: more accurate after as many rounds).",
-    WHERE,
+    "(here: more accurate after as many rounds)."
 )
 def mime_sgd_is_faster_than_the_server_alone(records: Records) -> Verdict:
     return _compared(records, ("Mime", "SGD"), ("server only", "SGD"), _better)
 
 
-@sentence(
+@PAPER.says(
     "MimeMVR is faster than MVR at the server alone: delta/eps rounds instead of L/eps (here: more "
-    "accurate after as many rounds).",
-    WHERE,
+    "accurate after as many rounds)."
 )
 def mime_mvr_is_faster_than_the_server_alone(records: Records) -> Verdict:
     return _compared(records, ("Mime", "MVR"), ("server only", "MVR"), _better)
 
 
-@check("MimeMVR and MimeLiteMVR perform alike (within one point of accuracy).", OURS)
+@PAPER.check("MimeMVR and MimeLiteMVR perform alike (within one point of accuracy).")
 def mime_mvr_and_mimelite_mvr_are_alike(records: Records) -> Verdict:
     return _compared(records, ("Mime", "MVR"), ("MimeLite", "MVR"), _alike)
 
 
-@check("At the server alone MVR is more accurate than momentum.", OURS)
+@PAPER.check("At the server alone MVR is more accurate than momentum.")
 def server_mvr_is_better_than_momentum(records: Records) -> Verdict:
     return _compared(records, ("server only", "MVR"), ("server only", "momentum"), _better)
 
 
-@check("In Mime MVR is more accurate than momentum.", OURS)
+@PAPER.check("In Mime MVR is more accurate than momentum.")
 def mime_mvr_is_better_than_momentum(records: Records) -> Verdict:
     return _compared(records, ("Mime", "MVR"), ("Mime", "momentum"), _better)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -177,33 +169,31 @@ def table(records: Records) -> str:
     steps = [["step sizes", *METHODS]]
     for way in WAYS:
         best = [_runs(raced, way, method) for method in METHODS]
-        rows.append([way, *(spread(list(map(late, some)), ".3f") if some else "" for some in best)])
+        rows.append([way, *(spread(map(late, some), ".3f") if some else "" for some in best)])
         steps.append([way, *map(_steps, best)])
     return f"{lines(rows)}\n\n{lines(steps)}"
 
 
 def _steps(some: Sequence[RacedRecord]) -> str:
-    """Return the step sizes of all seeds."""
     return ", ".join(dict.fromkeys(f"{record.eta:.2g}" for record in some))
 
 
 _LINES = {"SGD": ":", "momentum": "--", "MVR": "-"}
 
 
-def figure(records: Records) -> "Figure":
+@drawn(10.5, 3.5)
+def figure(fig: Any, records: Records) -> None:
     """Return a panel for each way: the accuracy round by round, with the band of the seeds."""
     raced = read_raced(records)
-    with new_figure(10.5, 3.5) as made:
-        panels: Any = made.subplots(1, len(WAYS), sharey=True)
-        for axes, (way, row) in zip(panels, WAYS.items(), strict=True):
-            for method, name in row.items():
-                _curve(axes, _runs(raced, way, method), colour(name), method)
-            axes.set_title(way, fontsize=10)
-            axes.set_xlabel("rounds")
-            if axes.lines:
-                axes.legend(loc="lower right", fontsize=8)
-        panels[0].set_ylabel("test accuracy")
-    return made
+    panels = fig.subplots(1, len(WAYS), sharey=True)
+    for axes, (way, row) in zip(panels, WAYS.items(), strict=True):
+        for method, name in row.items():
+            _curve(axes, _runs(raced, way, method), colour(name), method)
+        axes.set_title(way, fontsize=10)
+        axes.set_xlabel("rounds")
+        if axes.lines:
+            axes.legend(loc="lower right", fontsize=8)
+    panels[0].set_ylabel("test accuracy")
 
 
 def _curve(axes: Any, some: Sequence[RacedRecord], shade: str, method: str) -> None:
@@ -236,15 +226,7 @@ MVR = Reproduction(
     source="Karimireddy, slides, table of convergence rates of Mime",
     minutes=4,
     cells=cells,
-    sentences=(
-        server_mvr_is_faster_than_sgd,
-        mime_mvr_is_faster_than_mime_sgd,
-        mime_sgd_is_faster_than_the_server_alone,
-        mime_mvr_is_faster_than_the_server_alone,
-        mime_mvr_and_mimelite_mvr_are_alike,
-        server_mvr_is_better_than_momentum,
-        mime_mvr_is_better_than_momentum,
-    ),
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

@@ -12,45 +12,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trimtab_papers.engine import Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.nonconvex_cells import EPS, KINDS, Kind, cells
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
+    complete,
     of_kind,
     over_seeds,
-    sentence,
     slope,
     spread,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 # -- what the paper says
 
 
+PAPER = Sentences()
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
 WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
-
-
-def complete(records: Records, kind: Kind) -> dict[int, Record]:
-    """Return the records of a kind by seed; every seed must have all kinds."""
-    found = {kind: of_kind(records, kind) for kind in KINDS}
-    if not records or len({tuple(by_seed) for by_seed in found.values()}) > 1:
-        raise MissingRecordError
-    return found[kind]
 
 
 # -- Theorem III: exponents of N/S and of 1/eps
@@ -90,17 +78,17 @@ def fitted(series: Mapping[int, Mapping[int, float]]) -> Fit:
 
 def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
     """Fit the exponent of N/S; each seed must be below the bound, and all together surely so."""
-    by_seed = complete(records, kind)
+    by_seed = complete(records, KINDS)[kind]
     series = {seed: rounds_by_ratio(record) for seed, record in by_seed.items()}
     missed = sum(len(r["found"]) - len(series[seed]) for seed, r in by_seed.items())
     alone = {seed: slope(list(s), list(s.values())) for seed, s in series.items()}
     together = fitted(series)
-    told = f"exponent {together.exponent:.2f} ± {together.error:.2f} (standard error), by seed "
-    told += ", ".join(f"{exponent:.2f}" for exponent in alone.values())
+    numbers = f"exponent {together.exponent:.2f} ± {together.error:.2f} (standard error), by seed "
+    numbers += ", ".join(f"{exponent:.2f}" for exponent in alone.values())
     if missed:
-        told += f"; runs that did not arrive: {missed}"
-        return Verdict(False, told, seeds=len(by_seed))
-    verdict = over_seeds({seed: exponent <= bound for seed, exponent in alone.items()}, told)
+        numbers += f"; runs that did not arrive: {missed}"
+        return Verdict(False, numbers, seeds=len(by_seed))
+    verdict = over_seeds({seed: exponent <= bound for seed, exponent in alone.items()}, numbers)
     if verdict.held == together.at_most(bound):
         return verdict
     return replace(verdict, held=None, mixed=True)
@@ -109,15 +97,15 @@ def _against_sampling(records: Records, kind: Kind, bound: float) -> Verdict:
 def _against_eps(records: Records, kind: Kind) -> Verdict:
     """Fit the exponent of 1/eps where all clients are at work, seed by seed."""
     exponents = {}
-    for seed, record in complete(records, kind).items():
+    for seed, record in complete(records, KINDS)[kind].items():
         pairs = list(zip(record["eps"], record["found"]["1"]["rounds"], strict=True))
         known = [(1 / eps, rounds) for eps, rounds in pairs if rounds is not None]
         exponents[seed] = slope(*zip(*known, strict=True))
-    held: Held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
+    held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
+    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
-@sentence(
+@PAPER.says(
     "Non-convex, sigma = 0: SCAFFOLD needs of order (N/S)^(2/3) rounds (a bound: exponent at most "
     "2/3 in each seed, and in all by two standard errors).",
     THIRD,
@@ -126,12 +114,12 @@ def non_convex_rounds_against_sampling(records: Records) -> Verdict:
     return _against_sampling(records, "network", 2 / 3)
 
 
-@sentence("Non-convex, sigma = 0: of order 1/eps rounds (a bound: exponent at most 1).", THIRD)
+@PAPER.says("Non-convex, sigma = 0: of order 1/eps rounds (a bound: exponent at most 1).", THIRD)
 def non_convex_rounds_against_eps(records: Records) -> Verdict:
     return _against_eps(records, "network")
 
 
-@sentence(
+@PAPER.says(
     "General convex, sigma = 0: of order D^2/eps + N/S rounds (a bound: the exponent of N/S is at "
     "most 1 in each seed, and in all by two standard errors).",
     THIRD,
@@ -140,7 +128,7 @@ def convex_rounds_against_sampling(records: Records) -> Verdict:
     return _against_sampling(records, "convex", 1.0)
 
 
-@sentence(
+@PAPER.says(
     "General convex, sigma = 0: of order D^2/eps + N/S rounds (a bound: the exponent of 1/eps is "
     "at most 1).",
     THIRD,
@@ -187,39 +175,37 @@ def sweeps(record: Record) -> list[Sweep]:
 
 def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     """Return the sweeps of each seed, in which every run must have arrived."""
-    by_seed = complete(records, "weak")
+    by_seed = complete(records, KINDS)["weak"]
     found = {seed: sweeps(record) for seed, record in by_seed.items()}
     if any(len(found[seed]) < len(record["found"]) for seed, record in by_seed.items()):
         raise MissingRecordError
     return found
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex, sigma = 0: of order (L + delta K)/(K eps) rounds: until K is half of L/delta, "
     "K steps save a factor of K (0.8 K at least).",
     FOURTH,
 )
 def local_steps_help(records: Records) -> Verdict:
     saved = {s: min(x.saved for x in some) for s, some in _all_sweeps(records).items()}
-    told = f"{min(saved.values()):.2f} K at least"
-    return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, told)
+    numbers = f"{min(saved.values()):.2f} K at least"
+    return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, numbers)
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex: a K beyond L/delta would only waste computation (the smallest K within 1.3 x "
     "of the fewest rounds is L/delta, within a factor of 2).",
     FOURTH,
 )
 def best_K_is_that_of_theory(records: Records) -> Verdict:
     by_seed = _all_sweeps(records)
-    held: Held = {
-        s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()
-    }
+    held = {s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()}
     ratios = [x.best_K / x.similar for some in by_seed.values() for x in some]
     return over_seeds(held, f"best K delta/L {spread(ratios, '.2g')}")
 
 
-@sentence(
+@PAPER.says(
     "Weakly convex: with K large the rounds are of order delta/eps (a bound: the exponent of delta "
     "is at most 1.1).",
     FOURTH,
@@ -228,42 +214,29 @@ def plateau_is_that_of_delta(records: Records) -> Verdict:
     exponents = {}
     for seed, some in _all_sweeps(records).items():
         exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
-    held: Held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(list(exponents.values()), '.2f')}")
+    held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
+    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
 
 
-@check(
+@PAPER.check(
     "The exact map is what SCAFFOLD does on these quadratics, whose f_i are not convex (to a "
     "millionth over five rounds).",
     "ours: it is what the sentences on Theorem IV stand on",
 )
 def map_is_what_runs_do(records: Records) -> Verdict:
-    weak = complete(records, "weak").values()
+    weak = complete(records, KINDS)["weak"].values()
     off = max(value for record in weak for value in record["runs are off by"])
     curved = [v for record in weak for v in record["least eigenvalue of any f_i/delta"]]
-    told = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "
-    told += f"least eigenvalue {spread(curved, '.2f')} delta"
+    numbers = f"runs of {len(weak)} seeds differ by {off:.1g} at most; "
+    numbers += f"least eigenvalue {spread(curved, '.2f')} delta"
     held = off < 1e-6 and max(curved) < 0 and min(curved) >= -1 - 1e-9
-    return Verdict(held, told, seeds=len(weak))
+    return Verdict(held, numbers, seeds=len(weak))
 
 
-SENTENCES = (
-    non_convex_rounds_against_sampling,
-    non_convex_rounds_against_eps,
-    convex_rounds_against_sampling,
-    convex_rounds_against_eps,
-    local_steps_help,
-    best_K_is_that_of_theory,
-    plateau_is_that_of_delta,
-    map_is_what_runs_do,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return a table for each theorem; the paper has no numbers."""
     return f"{_third(records)}\n\n{_fourth(records)}"
 
 
@@ -294,20 +267,19 @@ _GUIDE: dict[str, Any] = {"color": "#888888", "linewidth": 1.2, "linestyle": (0,
 _SHADES = ("#b9d7e4", "#7fb5cd", "#2e86ab", "#12455c")
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return three panels; points are seeds, lines are their means."""
-    with new_figure(11, 3.6) as made:
-        panels: Any = made.subplots(1, 3)
-        _draw_sampled(panels[0], records, "network", (2 / 3, "(N/S)^(2/3)"), "network: |∇f|²")
-        _draw_sampled(panels[1], records, "convex", (1, "N/S"), "linear model: f − f*")
-        _draw_weak(panels[2], records)
-        for axes in panels:
-            axes.set_ylabel("rounds")
-            if axes.lines:
-                axes.set(xscale="log", yscale="log")
-                axes.tick_params(axis="y", which="minor", labelleft=False)
-                axes.legend(fontsize=8)
-    return made
+    panels = fig.subplots(1, 3)
+    _draw_sampled(panels[0], records, "network", (2 / 3, "(N/S)^(2/3)"), "network: |∇f|²")
+    _draw_sampled(panels[1], records, "convex", (1, "N/S"), "linear model: f − f*")
+    _draw_weak(panels[2], records)
+    for axes in panels:
+        axes.set_ylabel("rounds")
+        if axes.lines:
+            axes.set(xscale="log", yscale="log")
+            axes.tick_params(axis="y", which="minor", labelleft=False)
+            axes.legend(fontsize=8)
 
 
 def _draw_sampled(
@@ -348,7 +320,7 @@ NONCONVEX = Reproduction(
     source="Karimireddy et al. 2020, Theorems III and IV",
     minutes=1.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="Theorem III is an upper bound with a constant that is not given, so an exponent "

@@ -23,7 +23,7 @@ from trimtab.core.task import Progress
 from trimtab.core.threads import one_thread
 from trimtab.problems.problem import Problem, normalised
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing
+from trimtab_papers.engine import Cell, Computing, cell_of
 from trimtab_papers.quadratics import quadratics, scaffold_is_off_by, scaffold_map, tried
 from trimtab_papers.verdicts import Record, rounded
 
@@ -105,7 +105,6 @@ class Regression(Problem):
     # -- one model, or several
 
     def first_layer(self, models: Tensor) -> Tensor:
-        """Return the matrices W of networks."""
         return models[..., : -self.hidden].reshape(*models.shape[:-1], self.hidden, self.p)
 
     def predictions(self, U: Tensor, models: Tensor) -> Tensor:
@@ -141,20 +140,17 @@ class Regression(Problem):
         return e.square().mean((0, 2)) / 2  # A difference of losses would drown in rounding.
 
 
-# -- how it is computed
+# -- the cells
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each kind of problem and seed; a slope needs several seeds."""
-
-    def cell(kind: Kind, seed: int) -> Cell:
-        name = kind + (f"-seed{seed}" if seed else "")
-        if kind == "weak":
-            return Cell(name, lambda data, scratch: _weak(seed, quick))
-        return Cell(name, lambda data, scratch: _sampled(kind, seed, quick))
-
     over = range(max(QUICK_SEEDS if quick else SEEDS, seeds))
-    return [cell(kind, seed) for seed in over for kind in KINDS]
+    return [cell_of(kind, _compute, kind, quick, seed=seed) for seed in over for kind in KINDS]
+
+
+def _compute(kind: Kind, quick: bool, seed: int) -> Computing:
+    return _weak(seed, quick) if kind == "weak" else _sampled(kind, seed, quick)
 
 
 # -- Theorem III

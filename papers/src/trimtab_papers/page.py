@@ -15,13 +15,13 @@ from trimtab.report.style import document, html_table, section
 from trimtab_papers.engine import TITLES, Reproduction
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.raced import read_raced
-from trimtab_papers.rounds_to_target import PUBLISHED, chosen, lines, published_rounds, shown
+from trimtab_papers.rounds_to_target import PUBLISHED, lines, published_rounds, rounds_cell, select
 from trimtab_papers.verdicts import (
     Claim,
     Records,
+    Sentences,
     by_seeds,
     counted,
-    not_judged,
     read,
     repeated,
     weighed,
@@ -33,52 +33,51 @@ _BOUND = (
 )
 _LITERATURE = "it compares with other papers' proofs, not with what a run does"
 
-UNJUDGED = (
-    not_judged(
-        "The rates of FedAvg in Theorem I, for strongly convex, convex and non-convex functions.",
-        "Karimireddy et al. 2020, section 3.1",
-        _BOUND,
-    ),
-    not_judged(
-        "These rates are tighter than those known before, and nearly optimal.",
-        "Karimireddy et al. 2020, sections 1 and 3",
-        _LITERATURE,
-    ),
-    not_judged(
-        "The first result to quantify the usefulness of local steps in distributed optimisation.",
-        "Karimireddy et al. 2020, abstract",
-        _LITERATURE,
-    ),
-    not_judged(
-        "Option I can be more stable than II depending on the application; II usually suffices.",
-        "Karimireddy et al. 2020, section 4",
-        "it says neither when nor how much; local-steps shows where the two options part",
-    ),
-    not_judged(
-        "Tuning FedProx's regularisation may improve it.",
-        "Karimireddy et al. 2020, sections 7.1 and 7.3",
-        "the paper keeps it at 1 to be fair, and so do we",
-    ),
-    not_judged(
-        "FedAvg degrades with heterogeneous clients (a figure of Zhao et al.).",
-        "Karimireddy, slides, When does FedAvg fail?",
-        "another paper's figure, without its setting; table3 has our own at three similarities",
-    ),
-    not_judged(
-        "If you use FedAvg, use separate server and client step sizes.",
-        "Karimireddy, slides, summary of SCAFFOLD",
-        "advice; all experiments of the paper keep the step at the server at 1",
-    ),
-    not_judged(
-        "The lower bounds of the table of Mime's rates.",
-        "Karimireddy, slides, Convergence rates",
-        "a statement about every algorithm, which runs of a few cannot judge",
-    ),
-    not_judged(
-        "SCAFFOLD on CIFAR-10 with ResNet-18, a server and several clients, until the target.",
-        "report, section 4.2",
-        "it describes a procedure and reports no number; examples/cifar10_federation follows it",
-    ),
+UNJUDGED = Sentences()
+UNJUDGED.not_judged(
+    "The rates of FedAvg in Theorem I, for strongly convex, convex and non-convex functions.",
+    "Karimireddy et al. 2020, section 3.1",
+    _BOUND,
+)
+UNJUDGED.not_judged(
+    "These rates are tighter than those known before, and nearly optimal.",
+    "Karimireddy et al. 2020, sections 1 and 3",
+    _LITERATURE,
+)
+UNJUDGED.not_judged(
+    "The first result to quantify the usefulness of local steps in distributed optimisation.",
+    "Karimireddy et al. 2020, abstract",
+    _LITERATURE,
+)
+UNJUDGED.not_judged(
+    "Option I can be more stable than II depending on the application; II usually suffices.",
+    "Karimireddy et al. 2020, section 4",
+    "it says neither when nor how much; local-steps shows where the two options part",
+)
+UNJUDGED.not_judged(
+    "Tuning FedProx's regularisation may improve it.",
+    "Karimireddy et al. 2020, sections 7.1 and 7.3",
+    "the paper keeps it at 1 to be fair, and so do we",
+)
+UNJUDGED.not_judged(
+    "FedAvg degrades with heterogeneous clients (a figure of Zhao et al.).",
+    "Karimireddy, slides, When does FedAvg fail?",
+    "another paper's figure, without its setting; table3 has our own at three similarities",
+)
+UNJUDGED.not_judged(
+    "If you use FedAvg, use separate server and client step sizes.",
+    "Karimireddy, slides, summary of SCAFFOLD",
+    "advice; all experiments of the paper keep the step at the server at 1",
+)
+UNJUDGED.not_judged(
+    "The lower bounds of the table of Mime's rates.",
+    "Karimireddy, slides, Convergence rates",
+    "a statement about every algorithm, which runs of a few cannot judge",
+)
+UNJUDGED.not_judged(
+    "SCAFFOLD on CIFAR-10 with ResNet-18, a server and several clients, until the target.",
+    "report, section 4.2",
+    "it describes a procedure and reports no number; examples/cifar10_federation follows it",
 )
 
 
@@ -155,7 +154,6 @@ def _page_of_records(folder: Path) -> str:
 
 
 def reproduction_page(found: Reproduction, records: Records) -> str:
-    """Return the page of the records that there are."""
     return document(f"{found.name}: {found.shows}", _body(found, records))
 
 
@@ -294,7 +292,6 @@ def _minutes(records: Records) -> str:
 
 
 def _apart(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
-    """Return the sentences of the papers, and our own checks."""
     return [c for c in claims if not c.own], [c for c in claims if c.own]
 
 
@@ -317,7 +314,6 @@ def _section(r: Reproduction, records: Records) -> str:
 
 
 def _identities() -> str:
-    """Return the sentences that tests hold, each with its source and its test."""
     rows = [f"- {i.where}: {i.text} `{i.test}`" for i in IDENTITIES]
     return "\n\n".join(["## Held by tests", _IDENTITIES, "\n".join(rows)])
 
@@ -327,7 +323,6 @@ is needed. They are not in the counts."""
 
 
 def _unjudged() -> str:
-    """Return the sentences that belong to no reproduction, each with its source and the reason."""
     rows = [f"- {s.where}: {s.text} Reason: {s.reason}." for s in UNJUDGED]
     return "\n\n".join(["## Not judged", _UNJUDGED, "\n".join(rows)])
 
@@ -348,9 +343,9 @@ def excerpt(known: Mapping[str, Records]) -> str:
     for name in ("sgd", "fedavg", "scaffold"):
         row = [TITLES[name]]
         for e in epochs:
-            seeds = chosen(raced, algorithm=name, epochs=e, similarity=0)
+            seeds = select(raced, algorithm=name, epochs=e, similarity=0)
             theirs = published_rounds(name, e, 0) or "1k+"
-            row.append(f"{shown(seeds, PUBLISHED)} ({theirs})" if seeds else "")
+            row.append(f"{rounds_cell(seeds, PUBLISHED)} ({theirs})" if seeds else "")
         rows.append(row)
     return (
         f"{lines(rows)}\n\n"
@@ -376,7 +371,6 @@ _MARKS = ("<!-- from the records: reproduction -->", "<!-- end -->")
 
 
 def with_excerpt(readme: str, excerpt: str) -> str:
-    """Return the README with its numbers replaced."""
     before, _, rest = readme.partition(_MARKS[0])
     _, _, after = rest.partition(_MARKS[1])
     return f"{before}{_MARKS[0]}\n{excerpt}\n{_MARKS[1]}{after}"

@@ -366,7 +366,6 @@ def _run_on(winner: Trial, s: Setting) -> Generator[Progress, None, None]:
 
 
 def _again(second: Trial, winner: Trial, goal: Goal) -> Generator[Progress, None, Again]:
-    """Repeat the winner from a moved start, and compare."""
     for event in repeat(second, winner, goal):
         yield Progress(f"again from a moved start, round {event.line.r}")
     return judge(winner.rounds, second.rounds, goal, second.diverged is not None)

@@ -95,7 +95,7 @@ READINGS = (
 # -- which records
 
 
-def chosen(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
+def select(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
     """Return the records with these settings, one for each seed.
 
     Pixels and start are as usual, and clients as large as there are.
@@ -110,7 +110,6 @@ def chosen(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
 
 
 def values(raced: Sequence[RacedRecord], word: str) -> list[Any]:
-    """Return the values of a setting among the records, in order."""
     return sorted({getattr(record.setting, word) for record in raced})
 
 
@@ -119,7 +118,7 @@ def values(raced: Sequence[RacedRecord], word: str) -> list[Any]:
 
 def _each(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> list[float]:
     """Return the rounds of each seed that ran as far as the reading asks; infinite if not met."""
-    seeds = _as_far_as(chosen(raced, **wanted), reading.aim)
+    seeds = _as_far_as(select(raced, **wanted), reading.aim)
     return [inf if r is None else r for r in map(reading.rounds, seeds)]
 
 
@@ -136,13 +135,13 @@ def rounds(
     return fmean(seeds) if seeds else None
 
 
-def told(raced: Sequence[RacedRecord], **wanted: Any) -> str:
+def rounds_text(raced: Sequence[RacedRecord], **wanted: Any) -> str:
     """Return the rounds in words, with their spread over the seeds; a question mark if unknown."""
     seeds = _each(raced, PUBLISHED, **wanted)
     return spread(seeds, ".4g") if seeds else "?"
 
 
-def needed(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
+def required_rounds(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
     """Return the mean of the rounds over the seeds; raise MissingRecordError if there is none."""
     mean = rounds(raced, reading, **wanted)
     if mean is None:
@@ -172,7 +171,7 @@ def by_seed(raced: Sequence[RacedRecord]) -> dict[int | str, list[RacedRecord]]:
     return found
 
 
-def told_by_size(raced: Sequence[RacedRecord], tell: Callable[[Sequence[RacedRecord]], str]) -> str:
+def text_by_size(raced: Sequence[RacedRecord], tell: Callable[[Sequence[RacedRecord]], str]) -> str:
     """Tell the numbers of the full size, then those of small clients."""
     return "; ".join(
         f"{size}: {tell(records)}" if size else tell(records)
@@ -213,7 +212,7 @@ def aimed_at(raced: Sequence[RacedRecord], aim: Aim) -> str:
     return " or ".join(f"{accuracy:g}" for accuracy in sorted(wanted))
 
 
-def shown(seeds: Sequence[RacedRecord], reading: Reading) -> str:
+def rounds_cell(seeds: Sequence[RacedRecord], reading: Reading) -> str:
     """Return the rounds as tables show them: the mean over the seeds with its spread, or n+."""
     every = [reading.rounds(record) for record in _as_far_as(seeds, reading.aim)]
     met = [r for r in every if r is not None]
@@ -230,16 +229,17 @@ def small_clients(
     similarities = values(small, "similarity")
     table = [["small clients", "seeds", *(f"{s:g} %" for s in similarities)]]
     for title, wanted in rows:
-        cells = [chosen(small, similarity=s, **wanted) for s in similarities]
+        cells = [select(small, similarity=s, **wanted) for s in similarities]
         if any(cells):
-            each = [shown(seeds, PUBLISHED) if seeds else "" for seeds in cells]
+            each = [rounds_cell(seeds, PUBLISHED) if seeds else "" for seeds in cells]
             table.append([title, str(min(map(len, cells))), *each])
     return [lines(table)] if len(table) > 1 else []
 
 
 def both(seeds: Sequence[RacedRecord], aim: Aim) -> str:
-    """Return the rounds by both criteria."""
-    return f"{shown(seeds, Reading(aim, 'first'))} / {shown(seeds, Reading(aim, 'stays'))}"
+    return (
+        f"{rounds_cell(seeds, Reading(aim, 'first'))} / {rounds_cell(seeds, Reading(aim, 'stays'))}"
+    )
 
 
 def step_sizes(seeds: Sequence[RacedRecord]) -> str:
@@ -264,6 +264,5 @@ def fragile_note(raced: Sequence[RacedRecord]) -> str:
 
 
 def lines(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown; the first row is its head."""
     head, *body = rows
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))

@@ -6,10 +6,9 @@ stationary. Its covariance beside Sigma with Hess Sigma + Sigma Hess = (eta_g ga
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,26 +16,21 @@ from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers import many_runs
-from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.engine import TITLES, Cell, Computing, Reproduction, build, cell_of, colour
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.many_runs import Chains, Logistic, Model, Noisy
 from trimtab_papers.verdicts import (
-    Held,
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
+    each_seed,
     over_seeds,
     rounded,
-    sentence,
     slope,
     spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 ALGORITHMS = ("fedavg", "scaffold")
 K = 10
@@ -44,65 +38,7 @@ PROBLEMS = {"quadratic": "quadratics with noise", "logistic": "logistic regressi
 GAMMA = {"quadratic": 0.01, "logistic": 0.0025}
 
 
-# -- what a record holds
-
-
-@dataclass(frozen=True)
-class Law:
-    """Where an algorithm ends: the trace of its covariance, E|x - x*|^2, and how far from theory.
-
-    distance: |covariance - predicted|/|predicted|.
-    """
-
-    trace: float
-    mean_square_error: float
-    distance: float
-
-    def to_json(self) -> dict[str, float]:
-        words = {"trace": self.trace, "mean square error": self.mean_square_error}
-        return words | {"distance": self.distance}
-
-    @classmethod
-    def from_json(cls, row: dict[str, float]) -> "Law":
-        return cls(row["trace"], row["mean square error"], row["distance"])
-
-
-@dataclass(frozen=True)
-class Stationary:
-    """Both algorithms with N clients, and what theory says of them.
-
-    predicted_bias is |bias|^2 of FedAvg.
-    """
-
-    problem: str
-    N: int
-    seed: int
-    predicted_trace: float
-    predicted_bias: float
-    laws: dict[str, Law]
-
-    @classmethod
-    def from_json(cls, record: Record) -> "Stationary":
-        return cls(
-            problem=record["settings"]["problem"],
-            N=record["settings"]["N"],
-            seed=record["settings"]["seed"],
-            predicted_trace=record["predicted trace"],
-            predicted_bias=record["predicted bias^2 of FedAvg"],
-            laws={name: Law.from_json(row) for name, row in record["found"].items()},
-        )
-
-
-def by_size(records: Records, problem: str) -> dict[int, list[Stationary]]:
-    """Return the records of all seeds by N."""
-    sizes: dict[int, list[Stationary]] = {}
-    for record in map(Stationary.from_json, records.values()):
-        if record.problem == problem:
-            sizes.setdefault(record.N, []).append(record)
-    return dict(sorted(sizes.items()))
-
-
-# -- how it is computed
+# -- the cells
 
 
 def sizes(problem: str, quick: bool) -> tuple[int, ...]:
@@ -112,14 +48,8 @@ def sizes(problem: str, quick: bool) -> tuple[int, ...]:
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return one cell for each problem, N and seed."""
-
-    def cell(problem: str, N: int, seed: int) -> Cell:
-        name = f"{problem}-N{N}" + (f"-seed{seed}" if seed else "")
-        return Cell(name, lambda data, scratch: _compute(problem, N, seed, quick))
-
     return [
-        cell(problem, N, seed)
+        cell_of(f"{problem}-N{N}", _compute, problem, N, quick, seed=seed)
         for seed in range(seeds)
         for problem in PROBLEMS
         for N in sizes(problem, quick)
@@ -135,7 +65,7 @@ def quadratics(N: int) -> Noisy:
     return Noisy(Quadratic(A, b, sigma=1.0))
 
 
-def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
+def _compute(problem: str, N: int, quick: bool, seed: int) -> Computing:
     """Run the chains from x*, and look at their last round."""
     model: Model = quadratics(N) if problem == "quadratic" else Logistic(N, batch=1)
     gamma, M = GAMMA[problem], 2000 if quick else 3000
@@ -150,11 +80,11 @@ def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
         *_, last = islice(simulate(build(name, gamma, K), many, x=start, seed=seed), R)
         errors = many.rows(last.x) - x_star
         covariance = torch.cov(errors.T)
-        laws[name] = Law(
-            trace=float(covariance.trace()),
-            mean_square_error=float(errors.square().sum(1).mean()),
-            distance=float((covariance - predicted).norm() / predicted.norm()),
-        ).to_json()
+        laws[name] = {
+            "trace": float(covariance.trace()),
+            "mean square error": float(errors.square().sum(1).mean()),
+            "distance": float((covariance - predicted).norm() / predicted.norm()),
+        }
     bias = many_runs.heterogeneity_bias(model, x_star, gamma, K)
     record: Record = {
         "settings": {"problem": problem, "N": N, "K": K, "gamma": gamma, "eta_g": 1, "R": R}
@@ -169,148 +99,156 @@ def _compute(problem: str, N: int, seed: int, quick: bool) -> Computing:
 # -- what the paper says
 
 
-WHERE = "slides, Numerical Illustration: Speed-Up of Scaffold"
-OURS = "ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula"
+PAPER = Sentences(
+    "slides, Numerical Illustration: Speed-Up of Scaffold",
+    ours="ours: the slides print (gamma/N) C, without the A^-1 of their own bias formula",
+)
 
-Seed = dict[str, dict[int, Stationary]]
+Series = dict[str, dict[int, Record]]
 """The records of one seed by problem, then by N."""
 
 
-def _complete(records: Records) -> dict[int, Seed]:
+def _by_N(records: Records, problem: str) -> dict[int, list[Record]]:
+    by_N: dict[int, list[Record]] = {}
+    for record in records.values():
+        if record["settings"]["problem"] == problem:
+            by_N.setdefault(record["settings"]["N"], []).append(record)
+    return dict(sorted(by_N.items()))
+
+
+def _by_seed(records: Records) -> dict[int, Series]:
     """Return the records by seed, of the seeds that have the sizes of the quick version."""
-    seeds: dict[int, Seed] = {}
+    found: dict[int, Series] = {}
     for problem in PROBLEMS:
-        for N, some in by_size(records, problem).items():
-            for one in some:
-                seeds.setdefault(one.seed, {p: {} for p in PROBLEMS})[problem][N] = one
-    wanted = {problem: set(sizes(problem, quick=True)) for problem in PROBLEMS}
+        for N, some in _by_N(records, problem).items():
+            for record in some:
+                seed = record["settings"]["seed"]
+                found.setdefault(seed, {p: {} for p in PROBLEMS})[problem][N] = record
+    quick = {problem: set(sizes(problem, quick=True)) for problem in PROBLEMS}
     complete = {
-        s: known for s, known in seeds.items() if all(wanted[p] <= set(known[p]) for p in known)
+        s: found[s] for s in sorted(found) if all(quick[p] <= set(found[s][p]) for p in quick)
     }
     if not complete:
         raise MissingRecordError
-    return dict(sorted(complete.items()))
+    return complete
 
 
-def _told(by_seed: dict[int, dict[str, float]], form: str) -> str:
+def _by_problem(
+    records: Records, measure: Callable[[dict[int, Record]], float]
+) -> dict[int, dict[str, float]]:
+    return {
+        seed: {problem: measure(by_N) for problem, by_N in series.items()}
+        for seed, series in _by_seed(records).items()
+    }
+
+
+def _spreads(values: dict[int, dict[str, float]], form: str) -> str:
     return ", ".join(
-        f"{problem} {spread([one[problem] for one in by_seed.values()], form)}"
+        f"{problem} {spread((one[problem] for one in values.values()), form)}"
         for problem in PROBLEMS
     )
 
 
 def _falls_as_one_over_N(records: Records, name: str) -> Verdict:
     """Fit the exponent of N on each problem."""
-    slopes = {
-        seed: {
-            problem: slope(list(of_N), [one.laws[name].trace for one in of_N.values()])
-            for problem, of_N in known.items()
-        }
-        for seed, known in _complete(records).items()
-    }
-    held: Held = {seed: all(-1.1 < s < -0.9 for s in slopes[seed].values()) for seed in slopes}
-    return over_seeds(held, _told(slopes, ".3f"))
+
+    def exponent(by_N: dict[int, Record]) -> float:
+        return slope(list(by_N), [record["found"][name]["trace"] for record in by_N.values()])
+
+    slopes = _by_problem(records, exponent)
+    numbers = _spreads(slopes, ".3f")
+    return each_seed(slopes, lambda some: all(-1.1 < s < -0.9 for s in some.values()), numbers)
 
 
-@sentence(
-    "Linear speed-up: the stationary variance of SCAFFOLD falls as 1/N (slope -1.1 to -0.9).", WHERE
+@PAPER.says(
+    "Linear speed-up: the stationary variance of SCAFFOLD falls as 1/N (slope -1.1 to -0.9)."
 )
 def variance_of_scaffold_falls(records: Records) -> Verdict:
     return _falls_as_one_over_N(records, "scaffold")
 
 
-@sentence("FedAvg's does as well.", WHERE)
+@PAPER.says("FedAvg's does as well.")
 def variance_of_fedavg_falls(records: Records) -> Verdict:
     return _falls_as_one_over_N(records, "fedavg")
 
 
-@check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.", OURS)
+@PAPER.check("Both are what (eta_g gamma/N) A^-1 C says, within 10 % for every N.")
 def variances_are_those_of_theory(records: Records) -> Verdict:
-    seeds = _complete(records)
     farthest = {
         seed: {
             (name, problem): max(
-                (abs(one.laws[name].trace / one.predicted_trace - 1), N) for N, one in of_N.items()
+                (abs(record["found"][name]["trace"] / record["predicted trace"] - 1), N)
+                for N, record in by_N.items()
             )
             for name in ALGORITHMS
-            for problem, of_N in known.items()
+            for problem, by_N in series.items()
         }
-        for seed, known in seeds.items()
+        for seed, series in _by_seed(records).items()
     }
-    held: Held = {s: all(off < 0.1 for off, _ in far.values()) for s, far in farthest.items()}
-    worst = {key: max(far[key] for far in farthest.values()) for key in farthest[min(farthest)]}
-    told = "; ".join(
-        f"{TITLES[name]}, {problem} {off:.1%} at N = {N}"
-        for (name, problem), (off, N) in worst.items()
+    numbers = []
+    for name, problem in farthest[min(farthest)]:
+        off, N = max(of_seed[name, problem] for of_seed in farthest.values())
+        numbers.append(f"{TITLES[name]}, {problem} {off:.1%} at N = {N}")
+    return each_seed(
+        farthest,
+        lambda of_seed: all(off < 0.1 for off, _ in of_seed.values()),
+        f"farthest off: {'; '.join(numbers)}",
     )
-    return over_seeds(held, f"farthest off: {told}")
 
 
-@sentence("SCAFFOLD's variance is close to FedAvg's (within 10 %).", WHERE)
+@PAPER.says("SCAFFOLD's variance is close to FedAvg's (within 10 %).")
 def variances_are_close(records: Records) -> Verdict:
-    apart = {
-        seed: {
-            problem: max(
-                abs(one.laws["scaffold"].trace / one.laws["fedavg"].trace - 1)
-                for one in of_N.values()
-            )
-            for problem, of_N in known.items()
-        }
-        for seed, known in _complete(records).items()
-    }
-    held: Held = {seed: all(v < 0.1 for v in apart[seed].values()) for seed in apart}
-    return over_seeds(held, f"farthest apart: {_told(apart, '.1%')}")
+    def farthest(by_N: dict[int, Record]) -> float:
+        laws = [record["found"] for record in by_N.values()]
+        ratios = [float(law["scaffold"]["trace"] / law["fedavg"]["trace"]) for law in laws]
+        return max(abs(ratio - 1) for ratio in ratios)
+
+    apart = _by_problem(records, farthest)
+    numbers = f"farthest apart: {_spreads(apart, '.1%')}"
+    return each_seed(apart, lambda some: max(some.values()) < 0.1, numbers)
 
 
-@check(
+@PAPER.check(
     "FedAvg's mean square error stops falling at its squared bias; SCAFFOLD's goes on with 1/N.",
     "ours: what the slides' two formulas say together",
 )
 def fedavg_stops_at_its_bias(records: Records) -> Verdict:
     """Compare the most clients with the fewest, on the quadratics."""
-    held: Held = {}
-    told = ""
-    for seed, known in _complete(records).items():
-        of_N = known["quadratic"]
-        few, most = min(of_N), max(of_N)
-        floor = of_N[most].predicted_bias
+    held, numbers = {}, ""
+    for seed, series in _by_seed(records).items():
+        by_N = series["quadratic"]
+        few, most = min(by_N), max(by_N)
+        floor = by_N[most]["predicted bias^2 of FedAvg"]
         fedavg, scaffold = (
-            {N: of_N[N].laws[name].mean_square_error for N in (few, most)} for name in ALGORITHMS
+            {N: by_N[N]["found"][name]["mean square error"] for N in (few, most)}
+            for name in ALGORITHMS
         )
         stops = fedavg[most] > 0.5 * floor and fedavg[most] > 2 * scaffold[most]
         held[seed] = stops and scaffold[few] / scaffold[most] > 0.8 * most / few
-        told = told or (
+        numbers = numbers or (
             f"quadratics, N = {few} and {most}: FedAvg {fedavg[few]:.2g} and {fedavg[most]:.2g} "
             f"(bias² {floor:.2g}), SCAFFOLD {scaffold[few]:.2g} and {scaffold[most]:.2g}"
         )
-    return over_seeds(held, told)
+    return over_seeds(held, numbers)
 
 
-SENTENCES = (
-    variance_of_scaffold_falls,
-    variance_of_fedavg_falls,
-    variances_are_those_of_theory,
-    variances_are_close,
-    fedavg_stops_at_its_bias,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return a row for each problem and N."""
     rows = [
         "| problem | N | predicted trace | FedAvg | SCAFFOLD | E\\|x - x*\\|²: FedAvg | SCAFFOLD |",
         "|---|---|---|---|---|---|---|",
     ]
     for problem in PROBLEMS:
-        for N, seeds in by_size(records, problem).items():
-            laws = {name: [seed.laws[name] for seed in seeds] for name in ALGORITHMS}
-            traces = [spread([law.trace for law in laws[name]]) for name in ALGORITHMS]
-            errors = [spread([law.mean_square_error for law in laws[name]]) for name in ALGORITHMS]
-            numbers = " | ".join([f"{seeds[0].predicted_trace:.3g}", *traces, *errors])
-            rows.append(f"| {problem} | {N} | {numbers} |")
+        for N, seeds in _by_N(records, problem).items():
+            numbers = [
+                spread(record["found"][name][word] for record in seeds)
+                for word in ("trace", "mean square error")
+                for name in ALGORITHMS
+            ]
+            predicted = f"{seeds[0]['predicted trace']:.3g}"
+            rows.append(f"| {problem} | {N} | {predicted} | {' | '.join(numbers)} |")
     return "\n".join(rows)
 
 
@@ -321,45 +259,45 @@ _MARKERS: dict[str, dict[str, Any]] = {
 }
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9.5, 6.4)
+def figure(fig: Any, records: Records) -> None:
     """Return the points of all seeds, and theory as lines."""
-    with new_figure(9.5, 6.4) as made:
-        panels: Any = made.subplots(len(PROBLEMS), 2, sharex=True, squeeze=False)
-        for row, problem in zip(panels, PROBLEMS, strict=True):
-            sizes = by_size(records, problem)
-            _theory(row, sizes)
-            _points(row[0], sizes, lambda law: law.trace)
-            _points(row[1], sizes, lambda law: law.mean_square_error)
-            row[0].set_ylabel("trace of the covariance")
-            row[1].set_ylabel("E|x - x*|²")
-            row[0].set_title(f"{PROBLEMS[problem]}: variance", fontsize=10)
-            row[1].set_title(f"{PROBLEMS[problem]}: mean square error", fontsize=10)
-        for axes in panels[-1]:
-            axes.set_xlabel("clients N")
-            axes.set_xticks(axes.get_xticks())
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        for axes in panels[0]:
-            axes.legend(loc="lower left", fontsize=9)
-    return made
+    panels = fig.subplots(len(PROBLEMS), 2, sharex=True, squeeze=False)
+    for row, (problem, title) in zip(panels, PROBLEMS.items(), strict=True):
+        by_N = _by_N(records, problem)
+        _draw_theory(row, by_N)
+        _draw_points(row[0], by_N, "trace")
+        _draw_points(row[1], by_N, "mean square error")
+        row[0].set_ylabel("trace of the covariance")
+        row[1].set_ylabel("E|x - x*|²")
+        row[0].set_title(f"{title}: variance", fontsize=10)
+        row[1].set_title(f"{title}: mean square error", fontsize=10)
+    for axes in panels[-1]:
+        axes.set_xlabel("clients N")
+        axes.set_xticks(axes.get_xticks())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for axes in panels[0]:
+        axes.legend(loc="lower left", fontsize=9)
 
 
-def _theory(row: Any, sizes: dict[int, list[Stationary]]) -> None:
-    first_seeds = [seeds[0] for seeds in sizes.values()]
-    variance = [record.predicted_trace for record in first_seeds]
-    with_bias = [record.predicted_trace + record.predicted_bias for record in first_seeds]
-    row[0].plot(list(sizes), variance, **_DASHED, label="predicted, (γ/N) A⁻¹C")
-    row[1].plot(list(sizes), variance, **_DASHED, label="predicted variance")
-    row[1].plot(list(sizes), with_bias, **_DASHED | {"linestyle": ":"}, label="and bias²")
+def _draw_theory(row: Any, by_N: dict[int, list[Record]]) -> None:
+    first_seeds = [seeds[0] for seeds in by_N.values()]
+    variance = [record["predicted trace"] for record in first_seeds]
+    squares = [record["predicted bias^2 of FedAvg"] for record in first_seeds]
+    with_bias = [v + square for v, square in zip(variance, squares, strict=True)]
+    row[0].plot(list(by_N), variance, **_DASHED, label="predicted, (γ/N) A⁻¹C")
+    row[1].plot(list(by_N), variance, **_DASHED, label="predicted variance")
+    row[1].plot(list(by_N), with_bias, **_DASHED | {"linestyle": ":"}, label="and bias²")
 
 
-def _points(axes: Any, sizes: dict[int, list[Stationary]], value: Callable[[Law], float]) -> None:
+def _draw_points(axes: Any, by_N: dict[int, list[Record]], word: str) -> None:
     for name in ALGORITHMS:
         look = {"color": colour(name), "linestyle": "none", **_MARKERS[name]}
-        for number, (N, seeds) in enumerate(sizes.items()):
-            values = [value(seed.laws[name]) for seed in seeds]
+        for number, (N, seeds) in enumerate(by_N.items()):
+            values = [record["found"][name][word] for record in seeds]
             axes.plot([N] * len(values), values, **look, label=label_of(TITLES[name], number == 0))
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log" if sizes else "linear")
+    axes.set_yscale("log" if by_N else "linear")
 
 
 SPEEDUP = Reproduction(
@@ -368,7 +306,7 @@ SPEEDUP = Reproduction(
     source="Mangold et al. 2025, slides 'Numerical Illustration: Speed-Up of Scaffold'",
     minutes=1.5,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The slides print (gamma/N) C; the A^-1 (the solution of a Lyapunov equation) that "

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Reproduction, colour, takes_local_steps
-from trimtab_papers.figures import add_legend, label_of, new_figure
+from trimtab_papers.figures import add_legend, drawn, label_of
 from trimtab_papers.raced import RacedRecord, near_full_size, read_raced
 from trimtab_papers.rounds_to_target import (
     AIMS,
@@ -22,12 +22,12 @@ from trimtab_papers.rounds_to_target import (
     Reading,
     aimed_at,
     both,
-    chosen,
     fragile_note,
     lines,
     published_rounds,
     rounds,
-    shown,
+    rounds_cell,
+    select,
     small_clients,
     step_sizes,
     values,
@@ -35,16 +35,13 @@ from trimtab_papers.rounds_to_target import (
 from trimtab_papers.table3_claims import (
     ALGORITHMS,
     FOR_ALL,
-    SENTENCES,
+    PAPER,
     SIMILARITIES,
     best_common,
     cells,
     more,
 )
 from trimtab_papers.verdicts import Records
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def table(records: Records) -> str:
@@ -70,7 +67,7 @@ def _tuned(raced: Sequence[RacedRecord], s: float) -> str:
     sgd, published_sgd = rounds(raced, algorithm="sgd", similarity=s), published_rounds("sgd", 1, s)
     for name in ALGORITHMS:
         for e in values(raced, "epochs"):
-            seeds = chosen(raced, algorithm=name, epochs=e, similarity=s)
+            seeds = select(raced, algorithm=name, epochs=e, similarity=s)
             if not seeds:
                 continue
             ours = rounds(raced, algorithm=name, epochs=e, similarity=s)
@@ -96,21 +93,21 @@ def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) ->
     for name, eta in common.items():
         for e in [1, 5, 10, 20] if takes_local_steps(name) else [1]:
             wanted: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
-            row = [both(chosen(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
+            row = [both(select(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
             rows.append([TITLES[name], f"{eta:.2g}", str(e), *row])
     return [lines(rows)] if common else []
 
 
 def _for_all(raced: Sequence[RacedRecord]) -> list[str]:
     """Return the rounds with one step size for all algorithms and cells, where there are some."""
-    etas = [eta for eta in sorted(FOR_ALL) if chosen(raced, algorithm="sgd", eta=eta)]
+    etas = [eta for eta in sorted(FOR_ALL) if select(raced, algorithm="sgd", eta=eta)]
     rows = [["one step size for all algorithms", "epochs", "0 %", "10 %", "100 %"]]
     for eta in etas:
         for name, epochs in TABLE3:
             wanted: dict[str, Any] = {"algorithm": name, "epochs": epochs, "eta": eta}
-            cells = [chosen(raced, similarity=s, **wanted) for s in SIMILARITIES]
+            cells = [select(raced, similarity=s, **wanted) for s in SIMILARITIES]
             if any(cells):
-                row = [shown(seeds, PUBLISHED) if seeds else "" for seeds in cells]
+                row = [rounds_cell(seeds, PUBLISHED) if seeds else "" for seeds in cells]
                 rows.append([f"{eta:.2g}, {TITLES[name]}", str(epochs), *row])
     return [lines(rows)] if len(rows) > 1 else []
 
@@ -125,7 +122,7 @@ def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     ):
         for name in ("scaffold", "fedavg"):
             usual: dict[str, Any] = {"algorithm": name, "epochs": 5} | wanted
-            cells = [chosen(raced, similarity=s, **usual) for s in (0, 10)]
+            cells = [select(raced, similarity=s, **usual) for s in (0, 10)]
             if all(cells):
                 etas = ", ".join(map(step_sizes, cells))
                 row = [both(seeds, "target") for seeds in cells]
@@ -224,7 +221,6 @@ def _closeness_for_all(raced: Sequence[RacedRecord]) -> list[str]:
 
 
 def everywhere(eta: float) -> dict[str, float]:
-    """Return a step size for every algorithm."""
     return dict.fromkeys(ALGORITHMS, eta)
 
 
@@ -240,37 +236,36 @@ def _of_published(raced: Sequence[RacedRecord], eta: float) -> dict[Named, float
     }
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 6.8)
+def figure(fig: Any, records: Records) -> None:
     """Return bars of the rounds, ours beside the paper's; below, the curves at most epochs."""
     from matplotlib.patches import Patch
 
     raced = read_raced(records)
     similarities = values(raced, "similarity")
-    with new_figure(11, 6.8) as made:
-        panels: Any = made.subplots(2, len(similarities), sharey="row", squeeze=False)
-        for axes, s in zip(panels[0], similarities, strict=True):
-            _bars(axes, raced, s)
-        for axes, s in zip(panels[1], similarities, strict=True):
-            _curves(axes, raced, s)
-        panels[0][0].set_ylabel(f"rounds to {aimed_at(raced, 'target')}")
-        panels[1][0].set_ylabel("test accuracy")
-        panels[0][-1].legend(
-            handles=[
-                Patch(color="#888888", label="ours"),
-                Patch(edgecolor="#888888", facecolor="none", label="published"),
-            ],
-            loc="upper left",
-            bbox_to_anchor=(1, 1),
-        )
-        add_legend(panels[1][-1:], loc="upper left", bbox_to_anchor=(1, 1))
-    return made
+    panels = fig.subplots(2, len(similarities), sharey="row", squeeze=False)
+    for axes, s in zip(panels[0], similarities, strict=True):
+        _bars(axes, raced, s)
+    for axes, s in zip(panels[1], similarities, strict=True):
+        _curves(axes, raced, s)
+    panels[0][0].set_ylabel(f"rounds to {aimed_at(raced, 'target')}")
+    panels[1][0].set_ylabel("test accuracy")
+    panels[0][-1].legend(
+        handles=[
+            Patch(color="#888888", label="ours"),
+            Patch(edgecolor="#888888", facecolor="none", label="published"),
+        ],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+    )
+    add_legend(panels[1][-1:], loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
     cells = {
         (name, epochs): seeds
         for name, epochs in TABLE3
-        if (seeds := chosen(raced, algorithm=name, epochs=epochs, similarity=s))
+        if (seeds := select(raced, algorithm=name, epochs=epochs, similarity=s))
     }
     late = label_of("ours, more than")
     for j, ((name, epochs), seeds) in enumerate(cells.items()):
@@ -279,7 +274,7 @@ def _bars(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
         above = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
         if ours is None or ours == inf:
             axes.bar(j - 0.2, seeds[0].limit, 0.4, color=colour(name), alpha=0.5, label=late)
-            axes.text(j - 0.2, seeds[0].limit, shown(seeds, PUBLISHED), **above)
+            axes.text(j - 0.2, seeds[0].limit, rounds_cell(seeds, PUBLISHED), **above)
         else:
             axes.bar(j - 0.2, ours, 0.4, color=colour(name), label=label_of("ours"))
         said = label_of("published" if theirs else "published, more than")
@@ -299,7 +294,7 @@ def _curves(axes: Any, raced: Sequence[RacedRecord], s: float) -> None:
     known = values(raced, "epochs")
     most = 10 if 10 in known else known[-1]
     for name in ALGORITHMS:
-        seeds = chosen(raced, algorithm=name, similarity=s)
+        seeds = select(raced, algorithm=name, similarity=s)
         if takes_local_steps(name):
             drawn = [record for record in seeds if record.setting.epochs == most]
             label = f"{TITLES[name]}, {most} epochs"
@@ -357,7 +352,7 @@ TABLE_3 = Reproduction(
     source="Karimireddy et al. 2020, Table 3",
     minutes=400,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

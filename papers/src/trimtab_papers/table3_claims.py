@@ -7,15 +7,21 @@ from math import inf, log
 
 from trimtab_papers.engine import TITLES, Cell, takes_local_steps
 from trimtab_papers.raced import FACTOR, RacedRecord, Setting, cell, read_raced
-from trimtab_papers.rounds_to_target import PUBLISHED, Reading, judged, needed, told, told_by_size
+from trimtab_papers.rounds_to_target import (
+    PUBLISHED,
+    Reading,
+    judged,
+    required_rounds,
+    rounds_text,
+    text_by_size,
+)
 from trimtab_papers.verdicts import (
     Judge,
     MissingRecordError,
     Records,
+    Sentences,
     Verdict,
-    check,
     over_seeds,
-    sentence,
 )
 
 SIMILARITIES = (0, 10, 100)
@@ -24,7 +30,6 @@ ALGORITHMS = ("sgd", "scaffold", "fedavg", "fedprox")
 
 
 def settings(quick: bool) -> list[Setting]:
-    """Return the cells of the table."""
     usual, epochs, similarities = Setting("", 1, 0), [1, 5, 10, 20], list(SIMILARITIES)
     if quick:
         usual = replace(usual, S=8, N=20, target=0.45, until=0.5, limit=120, every=12)
@@ -41,7 +46,6 @@ def settings(quick: bool) -> list[Setting]:
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
-    """Return the cells of the table for the first seed."""
     return [cell(setting) for setting in settings(quick)]
 
 
@@ -152,12 +156,12 @@ class Table:
 
     def sgd(self, similarity: float) -> float:
         wanted = {"algorithm": "sgd", "epochs": 1, "similarity": similarity}
-        return needed(self.raced, self.reading, **wanted)
+        return required_rounds(self.raced, self.reading, **wanted)
 
     def by_epochs(self, algorithm: str, similarity: float) -> list[float]:
         """Return the rounds of an algorithm, fewest epochs first."""
         wanted = {"algorithm": algorithm, "similarity": similarity}
-        return [needed(self.raced, self.reading, epochs=e, **wanted) for e in self.epochs]
+        return [required_rounds(self.raced, self.reading, epochs=e, **wanted) for e in self.epochs]
 
     def pairs(self, one: str, other: str, similarities: Sequence[float]) -> list[Pair]:
         """Return the rounds of two algorithms side by side, at each number of epochs."""
@@ -181,7 +185,7 @@ class Table:
         parts = []
         for s in similarities:
             cells = [
-                told(self.raced, algorithm=name, epochs=e, similarity=s)
+                rounds_text(self.raced, algorithm=name, epochs=e, similarity=s)
                 for e in (self.epochs if takes_local_steps(name) else [1])
             ]
             parts.append(f"{TITLES[name]} at {s:g} %: {', '.join(cells)}")
@@ -197,7 +201,7 @@ def by_every_reading(
         def judge(records: Records) -> Verdict:
             raced = read_raced(records)
             similarities = [s for s in Table(raced).similarities if at(s)]
-            numbers = told_by_size(raced, lambda r: Table(r).numbers(algorithms, similarities))
+            numbers = text_by_size(raced, lambda r: Table(r).numbers(algorithms, similarities))
             return judged(raced, lambda seed, reading: holds(Table(seed, reading)), numbers)
 
         return judge
@@ -208,22 +212,23 @@ def by_every_reading(
 # -- what the paper says
 
 
-WHERE, REPORT = "section 7.3, Table 3", "report, section 5.2"
+PAPER = Sentences("section 7.3, Table 3")
+REPORT = "report, section 5.2"
 
 
-@sentence("SCAFFOLD never needs more rounds than SGD.", WHERE)
+@PAPER.says("SCAFFOLD never needs more rounds than SGD.")
 @by_every_reading("sgd", "scaffold")
 def scaffold_is_never_slower_than_sgd(table: Table) -> bool:
     return all(r <= sgd for r, sgd in table.against_sgd("scaffold", table.similarities))
 
 
-@sentence("SCAFFOLD beats FedAvg at 0 % similarity for every number of epochs.", WHERE)
+@PAPER.says("SCAFFOLD beats FedAvg at 0 % similarity for every number of epochs.")
 @by_every_reading("scaffold", "fedavg", at=lambda similarity: similarity == 0)
 def scaffold_beats_fedavg(table: Table) -> bool:
     return all(scaffold < fedavg for scaffold, fedavg in table.pairs("scaffold", "fedavg", [0]))
 
 
-@sentence("FedAvg at 0 % loses as epochs grow, while SCAFFOLD flattens.", WHERE)
+@PAPER.says("FedAvg at 0 % loses as epochs grow, while SCAFFOLD flattens.")
 @by_every_reading("scaffold", "fedavg", at=lambda similarity: similarity == 0)
 def fedavg_drifts(table: Table) -> bool:
     """Compare most epochs with fewest for FedAvg, and with the worst of the others for SCAFFOLD."""
@@ -231,7 +236,7 @@ def fedavg_drifts(table: Table) -> bool:
     return fedavg[-1] > fedavg[0] and scaffold[-1] <= 1.1 * max(scaffold[:-1])
 
 
-@sentence("Both gain monotonically from epochs where clients are similar.", WHERE)
+@PAPER.says("Both gain monotonically from epochs where clients are similar.")
 @by_every_reading("scaffold", "fedavg", at=lambda similarity: similarity > 0)
 def epochs_help_similar_clients(table: Table) -> bool:
     """Look for a row in which more epochs need more rounds."""
@@ -244,7 +249,7 @@ def epochs_help_similar_clients(table: Table) -> bool:
     )
 
 
-@sentence("SGD does not depend on the similarity (within 31 %, the published spread).", WHERE)
+@PAPER.says("SGD does not depend on the similarity (within 31 %, the published spread).")
 @by_every_reading("sgd")
 def sgd_does_not_depend_on_similarity(table: Table) -> bool:
     """Compare its slowest cell with its fastest; the published ones are 416 and 317."""
@@ -252,7 +257,7 @@ def sgd_does_not_depend_on_similarity(table: Table) -> bool:
     return max(sgd) <= 1.313 * min(sgd)
 
 
-@sentence("FedProx (mu = 1) is slower than FedAvg everywhere.", WHERE)
+@PAPER.says("FedProx (mu = 1) is slower than FedAvg everywhere.")
 @by_every_reading("fedavg", "fedprox")
 def fedprox_is_slower(table: Table) -> bool:
     """Compare them cell by cell; where FedAvg does not arrive nothing is slower."""
@@ -260,7 +265,7 @@ def fedprox_is_slower(table: Table) -> bool:
     return all(fedavg < fedprox or fedavg == inf for fedavg, fedprox in pairs)
 
 
-@sentence("Across all epochs and similarities SCAFFOLD is the fastest (nobody is faster).", WHERE)
+@PAPER.says("Across all epochs and similarities SCAFFOLD is the fastest (nobody is faster).")
 @by_every_reading("sgd", "scaffold", "fedavg", "fedprox")
 def scaffold_is_the_fastest(table: Table) -> bool:
     """Look for a cell in which another needs fewer rounds; the published table has one."""
@@ -272,7 +277,7 @@ def scaffold_is_the_fastest(table: Table) -> bool:
     return all(scaffold <= other for scaffold, other in others)
 
 
-@sentence("FedAvg is always slower than SCAFFOLD.", WHERE, repeats=scaffold_is_the_fastest)
+@PAPER.says("FedAvg is always slower than SCAFFOLD.", repeats=scaffold_is_the_fastest)
 @by_every_reading("scaffold", "fedavg")
 def fedavg_is_always_slower(table: Table) -> bool:
     """Compare them cell by cell; equal rounds are not slower."""
@@ -280,9 +285,8 @@ def fedavg_is_always_slower(table: Table) -> bool:
     return all(scaffold < fedavg for scaffold, fedavg in pairs)
 
 
-@sentence(
+@PAPER.says(
     "SCAFFOLD's performance is always better than that of SGD.",
-    WHERE,
     repeats=scaffold_is_never_slower_than_sgd,
 )
 @by_every_reading("sgd", "scaffold")
@@ -291,14 +295,14 @@ def scaffold_is_always_faster_than_sgd(table: Table) -> bool:
     return all(r < sgd for r, sgd in table.against_sgd("scaffold", table.similarities))
 
 
-@sentence("At 0 % FedAvg consistently gets worse as epochs increase.", WHERE)
+@PAPER.says("At 0 % FedAvg consistently gets worse as epochs increase.")
 @by_every_reading("fedavg", at=lambda similarity: similarity == 0)
 def fedavg_gets_worse_with_every_step(table: Table) -> bool:
     """Look for more epochs that do not need more rounds."""
     return all(few < many for few, many in pairwise(table.by_epochs("fedavg", 0)))
 
 
-@sentence("At 0 % and with more than 5 epochs FedAvg is worse than SGD.", WHERE)
+@PAPER.says("At 0 % and with more than 5 epochs FedAvg is worse than SGD.")
 @by_every_reading("sgd", "fedavg", at=lambda similarity: similarity == 0)
 def fedavg_falls_behind_sgd(table: Table) -> bool:
     """Compare its rows of more than 5 epochs with SGD's."""
@@ -309,7 +313,7 @@ def fedavg_falls_behind_sgd(table: Table) -> bool:
     return all(r > table.sgd(0) for r in many)
 
 
-@sentence("SCAFFOLD at 0 % initially worsens with more epochs and then flattens.", WHERE)
+@PAPER.says("SCAFFOLD at 0 % initially worsens with more epochs and then flattens.")
 @by_every_reading("scaffold", at=lambda similarity: similarity == 0)
 def scaffold_worsens_and_flattens(table: Table) -> bool:
     """Compare the second number of epochs with the first, and the last with the worst before."""
@@ -317,7 +321,7 @@ def scaffold_worsens_and_flattens(table: Table) -> bool:
     return scaffold[1] > scaffold[0] and scaffold[-1] <= 1.1 * max(scaffold[:-1])
 
 
-@sentence("SCAFFOLD and FedAvg get faster with more similarity.", WHERE)
+@PAPER.says("SCAFFOLD and FedAvg get faster with more similarity.")
 @by_every_reading("scaffold", "fedavg")
 def similarity_helps(table: Table) -> bool:
     """Compare every similarity with 0 %, at every number of epochs."""
@@ -330,16 +334,15 @@ def similarity_helps(table: Table) -> bool:
     )
 
 
-@sentence("With more similarity both FedAvg and SCAFFOLD outperform SGD.", WHERE)
+@PAPER.says("With more similarity both FedAvg and SCAFFOLD outperform SGD.")
 @by_every_reading("sgd", "scaffold", "fedavg", at=lambda similarity: similarity > 0)
 def both_outperform_sgd(table: Table) -> bool:
     alike = [s for s in table.similarities if s > 0]
     return all(r < sgd for n in ("scaffold", "fedavg") for r, sgd in table.against_sgd(n, alike))
 
 
-@sentence(
+@PAPER.says(
     "FedProx is always slower than the other local update methods.",
-    WHERE,
     repeats=fedprox_is_slower,
 )
 @by_every_reading("scaffold", "fedavg", "fedprox")
@@ -351,13 +354,13 @@ def fedprox_is_the_slowest_local_method(table: Table) -> bool:
     return all(other < fedprox or other == inf for other, fedprox in pairs)
 
 
-@sentence("FedProx in some cases outperforms SGD.", WHERE)
+@PAPER.says("FedProx in some cases outperforms SGD.")
 @by_every_reading("sgd", "fedprox")
 def fedprox_may_outperform_sgd(table: Table) -> bool:
     return any(r < sgd for r, sgd in table.against_sgd("fedprox", table.similarities))
 
 
-@sentence("FedProx is always the worst, SGD included.", REPORT, repeats=fedprox_is_slower)
+@PAPER.says("FedProx is always the worst, SGD included.", REPORT, repeats=fedprox_is_slower)
 @by_every_reading("sgd", "scaffold", "fedavg", "fedprox")
 def fedprox_is_always_the_worst(table: Table) -> bool:
     """Compare it with all; the published table says otherwise at 100 %."""
@@ -368,13 +371,13 @@ def fedprox_is_always_the_worst(table: Table) -> bool:
     return all(other < fedprox or other == inf for other, fedprox in others)
 
 
-@sentence("At 0 % FedAvg with the most epochs never reaches the target.", REPORT)
+@PAPER.says("At 0 % FedAvg with the most epochs never reaches the target.", REPORT)
 @by_every_reading("fedavg", at=lambda similarity: similarity == 0)
 def fedavg_never_arrives(table: Table) -> bool:
     return table.by_epochs("fedavg", 0)[-1] == inf
 
 
-@check(
+@PAPER.check(
     f"With one step size for all algorithms, {FOR_ALL[0]:.2g}, SGD hardly depends on the "
     "similarity (within 31 %).",
     "ours: the reading under which the published SGD looks as it does",
@@ -383,29 +386,6 @@ def sgd_is_constant_at_a_small_step(records: Records) -> Verdict:
     """Compare its slowest cell with its fastest at that step size."""
     raced = read_raced(records)
     wanted = {"algorithm": "sgd", "eta": FOR_ALL[0]}
-    sgd = [needed(raced, PUBLISHED, similarity=s, **wanted) for s in SIMILARITIES]
+    sgd = [required_rounds(raced, PUBLISHED, similarity=s, **wanted) for s in SIMILARITIES]
     numbers = ", ".join(f"{r:g} at {s} %" for s, r in zip(SIMILARITIES, sgd, strict=True))
     return over_seeds({0: max(sgd) <= 1.313 * min(sgd)}, numbers)
-
-
-SENTENCES = (
-    scaffold_is_never_slower_than_sgd,
-    scaffold_beats_fedavg,
-    fedavg_drifts,
-    epochs_help_similar_clients,
-    sgd_does_not_depend_on_similarity,
-    fedprox_is_slower,
-    scaffold_is_the_fastest,
-    fedavg_is_always_slower,
-    scaffold_is_always_faster_than_sgd,
-    fedavg_gets_worse_with_every_step,
-    fedavg_falls_behind_sgd,
-    scaffold_worsens_and_flattens,
-    similarity_helps,
-    both_outperform_sgd,
-    fedprox_is_the_slowest_local_method,
-    fedprox_may_outperform_sgd,
-    fedprox_is_always_the_worst,
-    fedavg_never_arrives,
-    sgd_is_constant_at_a_small_step,
-)

@@ -1,36 +1,39 @@
 """Table 4 of SCAFFOLD: what sampling fewer clients costs (Karimireddy et al., 2020, section 7)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Cell, Reproduction, colour
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_full_size, read_raced
 from trimtab_papers.rounds_to_target import (
     TABLE4,
     aimed_at,
     both,
-    chosen,
     each_seed,
     fragile_note,
     lines,
     rounds,
+    rounds_text,
+    select,
     small_clients,
     step_sizes,
-    told,
-    told_by_size,
+    text_by_size,
     values,
 )
-from trimtab_papers.verdicts import MissingRecordError, Records, Verdict, over_seeds, sentence
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from trimtab_papers.verdicts import (
+    Judge,
+    MissingRecordError,
+    Records,
+    Sentences,
+    Verdict,
+    over_seeds,
+)
 
 ALGORITHMS = ("scaffold", "fedavg")
-WHERE = "section 7.3, Table 4"
+PAPER = Sentences("section 7.3, Table 4")
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -76,26 +79,31 @@ def _rows(raced: Sequence[RacedRecord]) -> Rows:
     return rows
 
 
-def _judged(records: Records, holds: Callable[[Rows], bool]) -> Verdict:
-    """Judge each seed by itself, and tell the rounds of all."""
-    raced = read_raced(records)
-    known = _rows(raced)
+def _by_rows(holds: Callable[[Rows], bool]) -> Judge:
+    """Judge each seed by itself, if it has all rows; the numbers are the rounds of all seeds."""
 
-    def tell(some: Sequence[RacedRecord]) -> str:
-        return "; ".join(
-            f"{TITLES[name]} at {s:g} %: "
-            + ", ".join(f"S = {S}: {told(some, algorithm=name, similarity=s, S=S)}" for S in row)
-            for (name, s), row in known.items()
-        )
+    def judge(records: Records) -> Verdict:
+        raced = read_raced(records)
+        known = _rows(raced)
 
-    def complete(seed: Sequence[RacedRecord]) -> Rows:
-        rows = _rows(seed)
-        if any(rows.get(key, {}).keys() != row.keys() for key, row in known.items()):
-            raise MissingRecordError
-        return rows
+        def numbers(some: Sequence[RacedRecord]) -> str:
+            parts = []
+            for (name, s), row in known.items():
+                each = [
+                    f"S = {S}: {rounds_text(some, algorithm=name, similarity=s, S=S)}" for S in row
+                ]
+                parts.append(f"{TITLES[name]} at {s:g} %: {', '.join(each)}")
+            return "; ".join(parts)
 
-    held = each_seed(raced, lambda seed: holds(complete(seed)))
-    return over_seeds(held, told_by_size(raced, tell))
+        def of_seed(seed: Sequence[RacedRecord]) -> bool:
+            rows = _rows(seed)
+            if any(rows.get(key, {}).keys() != row.keys() for key, row in known.items()):
+                raise MissingRecordError
+            return holds(rows)
+
+        return over_seeds(each_seed(raced, of_seed), text_by_size(raced, numbers))
+
+    return judge
 
 
 def _slow_down(row: dict[int, float]) -> float:
@@ -103,62 +111,50 @@ def _slow_down(row: dict[int, float]) -> float:
     return row[min(row)] / row[max(row)]
 
 
-@sentence("The slow-down from sampling fewer clients is sub-linear.", WHERE)
-def slow_down_is_sublinear(records: Records) -> Verdict:
+@PAPER.says("The slow-down from sampling fewer clients is sub-linear.")
+@_by_rows
+def slow_down_is_sublinear(rows: Rows) -> bool:
     """Compare fewest with most; where FedAvg does not arrive, its slow-down is not known."""
-
-    def holds(rows: Rows) -> bool:
-        return all(
-            _slow_down(row) < max(row) / min(row)
-            for (name, _), row in rows.items()
-            if name == "scaffold" or row[min(row)] < inf
-        )
-
-    return _judged(records, holds)
+    return all(
+        _slow_down(row) < max(row) / min(row)
+        for (name, _), row in rows.items()
+        if name == "scaffold" or row[min(row)] < inf
+    )
 
 
-@sentence("SCAFFOLD is faster than FedAvg at every rate of sampling.", WHERE)
-def scaffold_is_faster(records: Records) -> Verdict:
+@PAPER.says("SCAFFOLD is faster than FedAvg at every rate of sampling.")
+@_by_rows
+def scaffold_is_faster(rows: Rows) -> bool:
     """Compare them cell by cell; equal rounds are not faster."""
-
-    def holds(rows: Rows) -> bool:
-        return all(
-            r < rows["fedavg", s][S]
-            for (name, s), row in rows.items()
-            if name == "scaffold"
-            for S, r in row.items()
-        )
-
-    return _judged(records, holds)
+    return all(
+        r < rows["fedavg", s][S]
+        for (name, s), row in rows.items()
+        if name == "scaffold"
+        for S, r in row.items()
+    )
 
 
-@sentence(
-    "SCAFFOLD and FedAvg are more resilient to sampling when clients are more similar.", WHERE
-)
-def similarity_makes_resilient(records: Records) -> Verdict:
+@PAPER.says("SCAFFOLD and FedAvg are more resilient to sampling when clients are more similar.")
+@_by_rows
+def similarity_makes_resilient(rows: Rows) -> bool:
     """Compare what fewest clients cost at the highest similarity and at the lowest."""
-
-    def holds(rows: Rows) -> bool:
-        least, most = min(s for _, s in rows), max(s for _, s in rows)
-        if least == most:
-            raise MissingRecordError
-        return all(_slow_down(rows[n, most]) < _slow_down(rows[n, least]) for n in ALGORITHMS)
-
-    return _judged(records, holds)
+    least, most = min(s for _, s in rows), max(s for _, s in rows)
+    if least == most:
+        raise MissingRecordError
+    return all(_slow_down(rows[n, most]) < _slow_down(rows[n, least]) for n in ALGORITHMS)
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return the rounds beside the published ones."""
     raced = read_raced(records)
     target = f"rounds to {aimed_at(raced, 'target')}"
     rows = [["", "clients", "similarity", target, "published", "step size"]]
     for name in ALGORITHMS:
         for S in reversed(values(raced, "S")):
             for s in values(raced, "similarity"):
-                seeds = chosen(raced, algorithm=name, S=S, similarity=s)
+                seeds = select(raced, algorithm=name, S=S, similarity=s)
                 if not seeds:
                     continue
                 published = TABLE4.get((name, S))
@@ -180,34 +176,30 @@ def table(records: Records) -> str:
     return "\n\n".join([lines(rows), *small_clients(raced, few), fragile_note(raced)])
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return rounds against the clients sampled, with the published ones as crosses."""
     raced = read_raced(records)
-    with new_figure(9, 3.6) as made:
-        similarities = values(raced, "similarity")
-        panels: Any = made.subplots(1, len(similarities), sharey=True, squeeze=False)[0]
-        for axes, s in zip(panels, similarities, strict=True):
-            for name in ALGORITHMS:
-                ours = {S: r for S, r in by_clients(raced, name, s).items() if r < inf}
-                axes.plot(*_line(ours), marker="o", color=colour(name), label=TITLES[name])
-                published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
-                met = {S: float(r) for S, r in published.items() if r is not None}
-                label = label_of(f"{TITLES[name]}, published")
-                look = {"marker": "x", "linestyle": ":", "color": colour(name), "linewidth": 1}
-                axes.plot(*_line(met), **look, label=label)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])
-            axes.minorticks_off()
-            axes.set_xlabel("clients sampled")
-            axes.set_title(f"similarity {s:g} % (dotted: published)", fontsize=10)
-        panels[0].set_ylabel("rounds to the target")
-        panels[0].legend()
-    return made
-
-
-def _line(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    return list(row), list(row.values())
+    similarities = values(raced, "similarity")
+    panels = fig.subplots(1, len(similarities), sharey=True, squeeze=False)[0]
+    for axes, s in zip(panels, similarities, strict=True):
+        for name in ALGORITHMS:
+            ours = {S: r for S, r in by_clients(raced, name, s).items() if r < inf}
+            axes.plot(
+                list(ours), list(ours.values()), marker="o", color=colour(name), label=TITLES[name]
+            )
+            published = {S: row[s] for (other, S), row in TABLE4.items() if other == name}
+            met = {S: r for S, r in published.items() if r is not None}
+            label = label_of(f"{TITLES[name]}, published")
+            look = {"marker": "x", "linestyle": ":", "color": colour(name), "linewidth": 1}
+            axes.plot(list(met), list(met.values()), **look, label=label)
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(values(raced, "S"), [str(S) for S in values(raced, "S")])
+        axes.minorticks_off()
+        axes.set_xlabel("clients sampled")
+        axes.set_title(f"similarity {s:g} % (dotted: published)", fontsize=10)
+    panels[0].set_ylabel("rounds to the target")
+    panels[0].legend()
 
 
 TABLE_4 = Reproduction(
@@ -216,7 +208,7 @@ TABLE_4 = Reproduction(
     source="Karimireddy et al. 2020, Table 4",
     minutes=30,
     cells=cells,
-    sentences=(slow_down_is_sublinear, scaffold_is_faster, similarity_makes_resilient),
+    sentences=PAPER,
     table=table,
     figure=figure,
     repeats=near_full_size,

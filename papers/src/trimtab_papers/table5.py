@@ -6,20 +6,16 @@ rounds; since a smaller step may end higher, the one below the winner's runs to 
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab_papers.engine import TITLES, Cell, Reproduction, colour, takes_local_steps
-from trimtab_papers.figures import add_legend, label_of, new_figure
+from trimtab_papers.figures import add_legend, drawn, label_of
 from trimtab_papers.raced import FACTOR, SMALL, RacedRecord, Setting, cell, read_raced
 from trimtab_papers.rounds_to_target import TABLE5, by_seed, fragile_note, lines, step_sizes, values
-from trimtab_papers.verdicts import Held, Records, Verdict, over_seeds, sentence, spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from trimtab_papers.verdicts import Judge, Records, Sentences, Verdict, over_seeds, spread
 
 SIMILARITIES = (0, 10)
-WHERE = "section 7.3, Table 5"
+PAPER = Sentences("section 7.3, Table 5")
 
 
 _FULL = Setting("", 5, 0, network=True, target=0.75, until=1.0)
@@ -104,64 +100,60 @@ def _accuracies(raced: Sequence[RacedRecord]) -> dict[int | str, Accuracies]:
     return found
 
 
-def _judged(records: Records, holds: Callable[[Accuracies], bool]) -> Verdict:
-    """Judge each table by itself, and tell all of them."""
-    tables = _accuracies(read_raced(records))
-    numbers = "; ".join(
-        f"{f'seed {name}' if isinstance(name, int) else name}: "
-        + ", ".join(
-            f"{TITLES[n]} " + " and ".join(f"{known[n, s]:.3f}" for s in SIMILARITIES)
-            for n in reversed(TABLE5)
-        )
-        for name, known in tables.items()
-    )
-    held: Held = {name: holds(known) for name, known in tables.items()}
-    return over_seeds(held, f"at {SIMILARITIES[0]} and {SIMILARITIES[1]} %: {numbers}")
+def _by_table(holds: Callable[[Accuracies], bool]) -> Judge:
+    """Judge each table by itself; the numbers are those of all tables."""
+
+    def judge(records: Records) -> Verdict:
+        tables, numbers = _accuracies(read_raced(records)), []
+        for key, known in tables.items():
+            pairs = {n: " and ".join(f"{known[n, s]:.3f}" for s in SIMILARITIES) for n in TABLE5}
+            each = ", ".join(f"{TITLES[n]} {pairs[n]}" for n in reversed(TABLE5))
+            numbers.append(f"{f'seed {key}' if isinstance(key, int) else key}: {each}")
+        held = {key: holds(known) for key, known in tables.items()}
+        first, second = SIMILARITIES
+        return over_seeds(held, f"at {first} and {second} %: {'; '.join(numbers)}")
+
+    return judge
 
 
-@sentence(
-    "On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD.",
-    WHERE,
-)
-def scaffold_is_most_accurate(records: Records) -> Verdict:
-    return _judged(
-        records,
-        lambda k: all(k["scaffold", s] > k["fedavg", s] > k["sgd", s] for s in SIMILARITIES),
-    )
+@PAPER.says("On the network SCAFFOLD is more accurate than FedAvg, and FedAvg than SGD.")
+@_by_table
+def scaffold_is_most_accurate(known: Accuracies) -> bool:
+    return all(known["scaffold", s] > known["fedavg", s] > known["sgd", s] for s in SIMILARITIES)
 
 
-@sentence(
+@PAPER.says(
     "SCAFFOLD is better than FedAvg in terms of final test accuracy.",
-    WHERE,
     repeats=scaffold_is_most_accurate,
 )
-def scaffold_is_better_than_fedavg(records: Records) -> Verdict:
-    return _judged(records, lambda k: all(k["scaffold", s] > k["fedavg", s] for s in SIMILARITIES))
+@_by_table
+def scaffold_is_better_than_fedavg(known: Accuracies) -> bool:
+    return all(known["scaffold", s] > known["fedavg", s] for s in SIMILARITIES)
 
 
-@sentence("FedAvg seems better than SGD even when similarity is 0.", WHERE)
-def fedavg_is_better_than_sgd(records: Records) -> Verdict:
-    return _judged(records, lambda known: known["fedavg", 0] > known["sgd", 0])
+@PAPER.says("FedAvg seems better than SGD even when similarity is 0.")
+@_by_table
+def fedavg_is_better_than_sgd(known: Accuracies) -> bool:
+    return known["fedavg", 0] > known["sgd", 0]
 
 
-@sentence("SGD is unaffected by similarity (within 0.01 of accuracy).", WHERE)
-def sgd_does_not_notice_similarity(records: Records) -> Verdict:
+@PAPER.says("SGD is unaffected by similarity (within 0.01 of accuracy).")
+@_by_table
+def sgd_does_not_notice_similarity(known: Accuracies) -> bool:
     """Compare its two accuracies; the published ones are 0.002 apart."""
-    return _judged(records, lambda known: abs(known["sgd", 10] - known["sgd", 0]) <= 0.01)
+    return abs(known["sgd", 10] - known["sgd", 0]) <= 0.01
 
 
-@sentence("The local methods improve with client similarity.", WHERE)
-def similarity_helps_local_methods(records: Records) -> Verdict:
-    return _judged(
-        records, lambda known: all(known[n, 10] > known[n, 0] for n in ("fedavg", "scaffold"))
-    )
+@PAPER.says("The local methods improve with client similarity.")
+@_by_table
+def similarity_helps_local_methods(known: Accuracies) -> bool:
+    return all(known[name, 10] > known[name, 0] for name in ("fedavg", "scaffold"))
 
 
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
-    """Return the accuracies beside the published ones."""
     raced = read_raced(records)
     rows = [["best accuracy", "0 %", "published", "10 %", "published", "step sizes"]]
     for name, published in TABLE5.items():
@@ -209,24 +201,23 @@ def _best(seeds: Sequence[RacedRecord]) -> str:
     return spread([record.best or 0.0 for record in seeds], ".3f") if seeds else ""
 
 
-def figure(records: Records) -> "Figure":
+@drawn(9, 3.4)
+def figure(fig: Any, records: Records) -> None:
     """Return accuracy against rounds, with the published best as a line."""
     raced = read_raced(records)
-    with new_figure(9, 3.4) as made:
-        panels: Any = made.subplots(1, 2, sharey=True)
-        for axes, s in zip(panels, SIMILARITIES, strict=True):
-            for name, published in TABLE5.items():
-                for record in ends(raced, name, s, values(raced, "every")[0])[:1]:
-                    look = {"color": colour(name), "label": TITLES[name], "linewidth": 1.2}
-                    axes.plot(record.accuracy, **look)
-                look = {"color": colour(name), "linestyle": ":", "linewidth": 1}
-                label = label_of(f"{TITLES[name]}, published best")
-                axes.axhline(published[s], **look, label=label)
-            axes.set_title(f"similarity {s} % (dotted: published best)", fontsize=10)
-            axes.set_xlabel("rounds")
-        panels[0].set_ylabel("test accuracy")
-        add_legend(panels, loc="lower right")
-    return made
+    panels = fig.subplots(1, 2, sharey=True)
+    for axes, s in zip(panels, SIMILARITIES, strict=True):
+        for name, published in TABLE5.items():
+            for record in ends(raced, name, s, values(raced, "every")[0])[:1]:
+                look = {"color": colour(name), "label": TITLES[name], "linewidth": 1.2}
+                axes.plot(record.accuracy, **look)
+            look = {"color": colour(name), "linestyle": ":", "linewidth": 1}
+            label = label_of(f"{TITLES[name]}, published best")
+            axes.axhline(published[s], **look, label=label)
+        axes.set_title(f"similarity {s} % (dotted: published best)", fontsize=10)
+        axes.set_xlabel("rounds")
+    panels[0].set_ylabel("test accuracy")
+    add_legend(panels, loc="lower right")
 
 
 _DISCUSSION = """\
@@ -260,13 +251,7 @@ TABLE_5 = Reproduction(
     source="Karimireddy et al. 2020, Table 5",
     minutes=350,
     cells=cells,
-    sentences=(
-        scaffold_is_most_accurate,
-        scaffold_is_better_than_fedavg,
-        fedavg_is_better_than_sgd,
-        sgd_does_not_notice_similarity,
-        similarity_helps_local_methods,
-    ),
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion=_DISCUSSION,

@@ -8,7 +8,7 @@ A round of FedAvg is x <- a x + b here, so f(x_R) has a closed form, checked aga
 from collections.abc import Mapping
 from itertools import islice
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,22 +17,17 @@ from trimtab.algorithms import FedAvg
 from trimtab.core.task import Progress
 from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
-from trimtab_papers.engine import Cell, Computing, Reproduction
-from trimtab_papers.figures import label_of, new_figure
+from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of
+from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
     Records,
+    Sentences,
     Verdict,
-    check,
     rounded,
-    sentence,
     slope,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 KS, GS, MU = (2, 5, 10), (1.0, 10.0, 100.0, 1000.0), 1.0
 ROUNDS = tuple(2**j for j in range(15))  # 1 <= R <= 16384
@@ -40,7 +35,7 @@ FIT_FROM = 64  # the slope against R is fitted over R >= 64
 AT = 64  # the slope against G is that at R = 64
 GRID = (-7.0, log10(0.5), 4001)  # -7 <= log10(mu eta_l) <= log10(0.5), 4001 values
 BOUND = 0.2  # f(x_R) mu R^2/G^2 >= 0.2
-WHERE, OURS = "section 3.2, Theorem II", "ours: what the bound looks like on this pair"
+PAPER = Sentences("section 3.2, Theorem II", ours="ours: what the bound looks like on this pair")
 
 
 # -- the cells
@@ -83,11 +78,7 @@ def _simulated(R: int, eta_l: float, K: int, G: float, eta_g: float = 1.0) -> fl
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     """Return one cell for each K; there is no chance in it."""
-
-    def cell(K: int) -> Cell:
-        return Cell(f"K{K}", lambda data, scratch: _compute(K, quick))
-
-    return [cell(K) for K in KS]
+    return [cell_of(f"K{K}", _compute, K, quick) for K in KS]
 
 
 def _compute(K: int, quick: bool) -> Computing:
@@ -123,7 +114,6 @@ def _compute(K: int, quick: bool) -> Computing:
 
 
 def _slopes(record: Record) -> tuple[float, float]:
-    """Return the exponents of R and of G."""
     late = [(R, f) for R, f in zip(record["R"], record["f"], strict=True) if R >= FIT_FROM]
     return slope(*zip(*late, strict=True)), slope(record["G"], record["f at G"])
 
@@ -134,36 +124,35 @@ def _by_K(records: Records) -> dict[int, Record]:
     return {K: records[f"K{K}"] for K in KS}
 
 
-def _told(numbers: Mapping[int, float], form: str) -> str:
+def _in_words(numbers: Mapping[int, float], form: str) -> str:
     return ", ".join(f"K = {K}: {value:{form}}" for K, value in numbers.items())
 
 
-@sentence(
+@PAPER.says(
     "With eta_g = 1 and K > 1, FedAvg's error is at least of order G^2/(mu R^2), whatever its "
-    f"local step size: f mu R^2/G^2 >= {BOUND} for every R.",
-    WHERE,
+    f"local step size: f mu R^2/G^2 >= {BOUND} for every R."
 )
 def error_is_at_least_of_second_order(records: Records) -> Verdict:
     least = {K: record["least f mu R^2/G^2"] for K, record in _by_K(records).items()}
     values = {K: at["value"] for K, at in least.items()}
     tried = min(at["over how many R"] for at in least.values())
-    told = f"the least over {tried:,} R: {_told(values, '.3f')}"
-    return Verdict(min(values.values()) >= BOUND, told)
+    numbers = f"the least over {tried:,} R: {_in_words(values, '.3f')}"
+    return Verdict(min(values.values()) >= BOUND, numbers)
 
 
-@check("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.", OURS)
+@PAPER.check("The error falls almost as R^-2, a logarithm short of it: slope -1.85 to -1.70.")
 def error_falls_almost_as_second_power(records: Records) -> Verdict:
     slopes = {K: _slopes(record)[0] for K, record in _by_K(records).items()}
-    return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _told(slopes, ".3f"))
+    return Verdict(all(-1.85 < s < -1.70 for s in slopes.values()), _in_words(slopes, ".3f"))
 
 
-@sentence("The error grows as G^2: slope 2.", WHERE)
+@PAPER.says("The error grows as G^2: slope 2.")
 def error_grows_as_G_squared(records: Records) -> Verdict:
     slopes = {K: _slopes(record)[1] for K, record in _by_K(records).items()}
-    return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _told(slopes, ".4f"))
+    return Verdict(all(abs(s - 2) < 1e-5 for s in slopes.values()), _in_words(slopes, ".4f"))
 
 
-@check("The closed form is what FedAvg does.", "ours: it is what the others stand on")
+@PAPER.check("The closed form is what FedAvg does.", "ours: it is what the others stand on")
 def closed_form_is_what_runs_do(records: Records) -> Verdict:
     runs = [run for record in _by_K(records).values() for run in record["runs"]]
     off = max(float(abs(run["run"] / run["closed form"] - 1)) for run in runs)
@@ -171,23 +160,14 @@ def closed_form_is_what_runs_do(records: Records) -> Verdict:
     return Verdict(off < 1e-6, f"runs of up to {longest} rounds differ by {off:.1g} of it at most")
 
 
-@check("With eta_g free FedAvg becomes SGD, and the bound does not hold.", OURS)
+@PAPER.check("With eta_g free FedAvg becomes SGD, and the bound does not hold.")
 def bound_needs_eta_g_of_one(records: Records) -> Verdict:
     free = {K: record["eta_g free"]["f"] * MU * AT**2 for K, record in _by_K(records).items()}
-    told = f"f mu R^2/G^2 at R = {AT}: {_told(free, '.1g')}"
-    return Verdict(max(free.values()) < BOUND, told)
+    numbers = f"f mu R^2/G^2 at R = {AT}: {_in_words(free, '.1g')}"
+    return Verdict(max(free.values()) < BOUND, numbers)
 
 
-SENTENCES = (
-    error_is_at_least_of_second_order,
-    error_falls_almost_as_second_power,
-    error_grows_as_G_squared,
-    closed_form_is_what_runs_do,
-    bound_needs_eta_g_of_one,
-)
-
-
-# -- how it is shown
+# -- table and figure
 
 
 def table(records: Records) -> str:
@@ -215,44 +195,42 @@ def _ordered(records: Records) -> list[Record]:
 _REDS = {2: "#e9a3ac", 5: "#d1495b", 10: "#7d1f2d"}  # FedAvg's red is darker for a larger K.
 
 
-def figure(records: Records) -> "Figure":
+@drawn(11, 3.6)
+def figure(fig: Any, records: Records) -> None:
     """Return the error against R, the same times R^2, and the error against G."""
-    with new_figure(11, 3.6) as made:
-        panels: Any = made.subplots(1, 3)
-        falls, times, grows = panels
-        for record in _ordered(records):
-            K, R, f = record["settings"]["K"], record["R"], record["f"]
-            look = {"color": _REDS[K], "linewidth": 1.6, "label": f"FedAvg, K = {K}"}
-            falls.plot(R, f, **look)
-            times.plot(R, [v * r**2 for r, v in zip(R, f, strict=True)], **look)
-            grows.plot(record["G"], record["f at G"], marker="o", markersize=4, **look)
-            runs = record["runs"]
-            falls.plot(
-                [run["R"] for run in runs],
-                [run["run"] for run in runs],
-                linestyle="none",
-                marker="o",
-                markersize=4.5,
-                markerfacecolor="none",
-                color=_REDS[K],
-                label=label_of(f"FedAvg, K = {K}, runs"),
-            )
-        falls.plot(ROUNDS, [BOUND / r**2 for r in ROUNDS], **_GREY, label=f"{BOUND}/R²")
-        times.axhline(BOUND, **_GREY, label=label_of(f"{BOUND}"))
-        guide = [0.5 * BOUND / AT**2 * G**2 for G in GS]
-        grows.plot(GS, guide, **_GREY, label="slope 2")
-        for axes in panels:
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-        falls.set(xlabel="rounds R", ylabel="f(x_R) mu/G²", title="best step for each R")
-        times.set(xlabel="rounds R", ylabel="f(x_R) mu R²/G²", title="times R²", ylim=(0.1, 30))
-        times.text(1, BOUND * 0.93, f"bound {BOUND}", va="top", color="#666666", fontsize=9)
-        times.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-        grows.set(xlabel="G", ylabel=f"f(x_R) mu, R = {AT}", title="against G")
-        falls.plot([], [], "o", markerfacecolor="none", color="#888888", label="runs")
-        falls.legend(loc="lower left", fontsize=9)
-        grows.legend(loc="upper left", fontsize=9)
-    return made
+    panels = fig.subplots(1, 3)
+    falls, times, grows = panels
+    for record in _ordered(records):
+        K, R, f = record["settings"]["K"], record["R"], record["f"]
+        look = {"color": _REDS[K], "linewidth": 1.6, "label": f"FedAvg, K = {K}"}
+        falls.plot(R, f, **look)
+        times.plot(R, [v * r**2 for r, v in zip(R, f, strict=True)], **look)
+        grows.plot(record["G"], record["f at G"], marker="o", markersize=4, **look)
+        runs = record["runs"]
+        falls.plot(
+            [run["R"] for run in runs],
+            [run["run"] for run in runs],
+            linestyle="none",
+            marker="o",
+            markersize=4.5,
+            markerfacecolor="none",
+            color=_REDS[K],
+            label=label_of(f"FedAvg, K = {K}, runs"),
+        )
+    falls.plot(ROUNDS, [BOUND / r**2 for r in ROUNDS], **_GREY, label=f"{BOUND}/R²")
+    times.axhline(BOUND, **_GREY, label=label_of(f"{BOUND}"))
+    guide = [0.5 * BOUND / AT**2 * G**2 for G in GS]
+    grows.plot(GS, guide, **_GREY, label="slope 2")
+    for axes in panels:
+        axes.set(xscale="log", yscale="log")
+    falls.set(xlabel="rounds R", ylabel="f(x_R) mu/G²", title="best step for each R")
+    times.set(xlabel="rounds R", ylabel="f(x_R) mu R²/G²", title="times R²", ylim=(0.1, 30))
+    times.text(1, BOUND * 0.93, f"bound {BOUND}", va="top", color="#666666", fontsize=9)
+    times.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+    grows.set(xlabel="G", ylabel=f"f(x_R) mu, R = {AT}", title="against G")
+    falls.plot([], [], "o", markerfacecolor="none", color="#888888", label="runs")
+    falls.legend(loc="lower left", fontsize=9)
+    grows.legend(loc="upper left", fontsize=9)
 
 
 _GREY: dict[str, Any] = {"color": "#888888", "linewidth": 1.2, "linestyle": (0, (4, 3))}
@@ -263,7 +241,7 @@ THEOREM2 = Reproduction(
     source="Karimireddy et al. 2020, Theorem II",
     minutes=0.3,
     cells=cells,
-    sentences=SENTENCES,
+    sentences=PAPER,
     table=table,
     figure=figure,
     discussion="The theorem says that some pair of functions exists; this is the paper's (of its "

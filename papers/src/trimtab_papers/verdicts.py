@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ SUFFIX = ".json.gz"
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """Return where the record of a cell is."""
     return folder / f"{name}{SUFFIX}"
 
 
@@ -55,18 +54,16 @@ def of_kind(records: Records, kind: str) -> dict[int, Record]:
     return dict(sorted(found.items()))
 
 
+def complete(records: Records, kinds: Iterable[str]) -> dict[str, dict[int, Record]]:
+    """Return the records by kind and seed; every seed must have a record of every kind."""
+    found = {kind: of_kind(records, kind) for kind in kinds}
+    seeds = {tuple(by_seed) for by_seed in found.values()}
+    if len(seeds) != 1 or seeds == {()}:
+        raise MissingRecordError
+    return found
+
+
 # -- numbers
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A thinned curve: the rounds that were kept, and the values there."""
-
-    rounds: list[int]
-    values: list[float]
-
-    def to_json(self) -> dict[str, list[Any]]:
-        return {"rounds": self.rounds, "values": self.values}
 
 
 def rounded(record: dict[str, Any], digits: int = 6) -> dict[str, Any]:
@@ -88,14 +85,14 @@ def _rounded(value: Any, digits: int) -> Any:
     return value
 
 
-def thinned(values: Sequence[float], most: int = 300) -> Curve:
+def thinned(values: Sequence[float], most: int = 300) -> dict[str, list[Any]]:
     """Return at most so many points of a curve that starts at round 0, both ends among them.
 
     >>> thinned([1.0, 0.5, 0.25, 0.125, 0.0625], most=3)
-    Curve(rounds=[0, 2, 4], values=[1.0, 0.25, 0.0625])
+    {'rounds': [0, 2, 4], 'values': [1.0, 0.25, 0.0625]}
     """
     kept = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int).tolist()
-    return Curve(kept, [_rounded(float(values[r]), 6) for r in kept])
+    return {"rounds": kept, "values": [_rounded(float(values[r]), 6) for r in kept]}
 
 
 def first_below(values: Sequence[float], target: float) -> int | None:
@@ -116,13 +113,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit([log(v) for v in x], [log(v) for v in y], 1)[0])
 
 
-def spread(values: Sequence[float], form: str = ".3g") -> str:
+def spread(values: Iterable[float], form: str = ".3g") -> str:
     """Return the mean, and behind it the least and the greatest if one can tell them apart.
 
     >>> spread([1.5]), spread([1.0, 2.0]), spread([1.5, 1.5001])
     ('1.5', '1.5 (1 to 2)', '1.5')
     """
-    mean, low, high = (f"{value:{form}}" for value in (fmean(values), min(values), max(values)))
+    known = list(values)
+    mean, low, high = (f"{value:{form}}" for value in (fmean(known), min(known), max(known)))
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
@@ -197,7 +195,6 @@ class Sentence:
     repeats: str = ""
 
     def judged(self, records: Records) -> Claim:
-        """Return what the records say of it."""
         if self.judge is None:
             return Claim(self.text, None, self.reason, own=self.own, judgeable=False)
         try:
@@ -216,34 +213,51 @@ class Sentence:
         )
 
 
-def sentence(text: str, where: str, repeats: Sentence | None = None) -> Callable[[Judge], Sentence]:
-    """Make a sentence of the function below that judges it.
+class Sentences(list[Sentence]):
+    """The sentences of an item, in the order of the functions that judge them.
 
-    text: what the paper says, with what we take it to mean in brackets.
-    where: the section, table, figure or slide.
-    repeats: a sentence that states the same fact; the two are counted as one fact.
+    where: the section, table, figure or slide of those that name no other.
+    ours: the same for checks of our own, which no paper states and which are counted apart.
 
-    >>> @sentence("SCAFFOLD arrives.", "section 1")
+    >>> PAPER = Sentences("section 1")
+    >>> @PAPER.says("SCAFFOLD arrives.")
     ... def arrives(records: Records) -> Verdict:
     ...     return Verdict(records["cell"]["rounds"] < 10, f"{records['cell']['rounds']} rounds")
-    >>> claim = arrives.judged({"cell": {"rounds": 7}})
+    >>> claim = PAPER[0].judged({"cell": {"rounds": 7}})
     >>> claim.verdict, claim.numbers
     ('held', '7 rounds')
     """
-    return lambda judge: Sentence(text, where, judge, repeats=repeats.text if repeats else "")
+
+    def __init__(self, where: str = "", ours: str = "ours") -> None:
+        super().__init__()
+        self.where, self.ours = where, ours
+
+    def says(
+        self, text: str, where: str | None = None, repeats: Sentence | None = None
+    ) -> Callable[[Judge], Sentence]:
+        """Make a sentence of the function below that judges it.
+
+        text: what the paper says, with what we take it to mean in brackets.
+        repeats: a sentence that states the same fact; the two are counted as one fact.
+        """
+        same = repeats.text if repeats else ""
+        return lambda judge: self._add(Sentence(text, where or self.where, judge, repeats=same))
+
+    def check(self, text: str, where: str | None = None) -> Callable[[Judge], Sentence]:
+        return lambda judge: self._add(Sentence(text, where or self.ours, judge, own=True))
+
+    def not_judged(self, text: str, where: str, reason: str) -> Sentence:
+        """Add a sentence that nothing here can judge, and why."""
+        return self._add(Sentence(text, where, None, reason=reason))
+
+    def _add(self, sentence: Sentence) -> Sentence:
+        self.append(sentence)
+        return sentence
 
 
-def check(text: str, where: str) -> Callable[[Judge], Sentence]:
-    """Make a check of our own, which no paper states, of the function below; it counts apart."""
-    return lambda judge: Sentence(text, where, judge, own=True)
+T = TypeVar("T")
 
-
-def not_judged(text: str, where: str, reason: str) -> Sentence:
-    """Return a sentence of a source that nothing here can judge, and why."""
-    return Sentence(text, where, None, reason=reason)
-
-
-Held = dict[int | str, bool]
+Held = Mapping[Any, bool]
 """Whether a sentence holds, by seed, or by the name of a run that stands for one."""
 
 
@@ -259,13 +273,18 @@ def over_seeds(held: Held, numbers: str) -> Verdict:
     """
     if not held:
         raise MissingRecordError
-    said = set(held.values())
-    mixed = len(said) > 1
+    answers = set(held.values())
+    mixed = len(answers) > 1
     seeds = {_seed_of(run) for run in held}
-    told = f"{numbers}; {_each_said(held, mixed)}"
+    text = f"{numbers}; {_answers(held, mixed)}"
     if len(held) > len(seeds) == 1:
-        told += "; one seed"
-    return Verdict(None if mixed else said.pop(), told, mixed, len(seeds))
+        text += "; one seed"
+    return Verdict(None if mixed else answers.pop(), text, mixed, len(seeds))
+
+
+def each_seed(values: Mapping[int, T], holds: Callable[[T], bool], numbers: str) -> Verdict:
+    """Judge each seed by what was found of it."""
+    return over_seeds({seed: holds(value) for seed, value in values.items()}, numbers)
 
 
 def _seed_of(run: int | str) -> str:
@@ -273,7 +292,7 @@ def _seed_of(run: int | str) -> str:
     return str(run).rpartition("seed ")[2]
 
 
-def _each_said(held: Held, mixed: bool) -> str:
+def _answers(held: Held, mixed: bool) -> str:
     """Tell what each seed says, or that all say the same; runs that are no seeds are named."""
     if mixed:
         named = {f"seed {run}" if isinstance(run, int) else run: held[run] for run in held}

@@ -140,7 +140,6 @@ class PlainLoop:
                 p.grad = None
 
     def round(self) -> None:
-        """Run one round."""
         work, x = self.work, [p.detach().clone() for p in self.model.parameters()]
         zeros = [torch.zeros_like(p) for p in x]
         dx, dc = [p.clone() for p in zeros], [p.clone() for p in zeros]
@@ -191,7 +190,6 @@ class Row:
     met: dict[str, bool]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the record and the command's JSON hold."""
         return asdict(self)
 
 
@@ -242,7 +240,6 @@ def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
 
 
 def problem_of(work: Workload, clients: list[tuple[Tensor, Tensor]]) -> Supervised:
-    """Return the workload as we take it up."""
     return Supervised(work.module(), work.loss, clients, test=work.test_set(), batch=work.b)
 
 
@@ -340,7 +337,6 @@ class BenchRecord:
             write_json(self.path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the file and the command's JSON hold."""
         return {"machine": self.machine, "rows": list(self._rows.values())}
 
 

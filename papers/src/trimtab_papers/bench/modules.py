@@ -75,7 +75,6 @@ def tanh_net() -> nn.Module:
 
 
 def gelu_net() -> nn.Module:
-    """Return a classifier of images with GELU."""
     return nn.Sequential(nn.Linear(784, 200), nn.GELU(), nn.Linear(200, 62))
 
 

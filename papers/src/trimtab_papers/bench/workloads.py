@@ -116,14 +116,12 @@ class Workload:
             return self.build()
 
     def clients(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the data of all clients."""
         draw = torch.Generator().manual_seed(self.seed)
         low, high = (self.n, self.n + 1) if isinstance(self.n, int) else self.n
         sizes: list[int] = torch.randint(low, high, (self.N,), generator=draw).tolist()
         return [self.data(n, draw) for n in sizes]
 
     def test_set(self) -> tuple[Tensor, Tensor] | None:
-        """Return data to evaluate on, if there is an evaluation."""
         return (
             self.data(self.test, torch.Generator().manual_seed(self.seed + 2))
             if self.test
