@@ -403,12 +403,12 @@ def test_a_file_is_read_on_every_machine(ray, mine, monkeypatch):
 
 @pytest.mark.parametrize("change", ["split", "weights", "metric"])
 def test_what_is_made_of_a_loaded_problem_is_made_there_too(ray, digits, change):
-    from trimtab.problems.problem import judged_by
+    from trimtab.problems.problem import with_target_metric
 
     changed = {
         "split": lambda: digits.split(0.2, 5),
         "weights": lambda: digits.replace(weights="samples"),
-        "metric": lambda: judged_by(digits, "f1"),
+        "metric": lambda: with_target_metric(digits, "f1"),
     }[change]()
     sim, _ = after(Ray(shards=4), SCAFFOLD, changed, rounds=2)
     assert same(sim, after(Tree(4), SCAFFOLD, changed, rounds=2)[0])

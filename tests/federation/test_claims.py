@@ -17,7 +17,7 @@ from trimtab.federation.message import Message, ReplyStatus, decode, encode
 from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
 from trimtab.federation.protocol.measured import is_reached
 from trimtab.federation.protocol.outliers import outliers
-from trimtab.problems.metrics import ACCURACY, LOSS, READY, ranges_of
+from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS, ranges_of
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 RANGES = ranges_of({}, None)
@@ -86,7 +86,7 @@ def test_what_can_be_is_believed():
 def test_a_function_of_the_users_ends_where_it_likes():
     assert ranges_of({}, None)["accuracy"] is ACCURACY
     assert "accuracy" not in ranges_of({"accuracy": lambda outputs, targets: 95.0}, None)
-    assert ranges_of({"auc": READY["auc"].function}, LOSS)["auc"].high == 1.0
+    assert ranges_of({"auc": BUILTIN_METRICS["auc"].function}, LOSS)["auc"].high == 1.0
 
 
 JSON = st.recursive(

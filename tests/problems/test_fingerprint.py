@@ -19,7 +19,7 @@ from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, OnBatch, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.fingerprint import likeness, same_problem
+from trimtab.problems.fingerprint import compare_fingerprints, matches_fingerprint
 from trimtab.problems.hashing import hashed_code, hashed_tensors
 from trimtab.problems.supervised import hugging_face
 
@@ -175,7 +175,7 @@ def test_losses_that_differ_have_other_fingerprints_and_equal_ones_the_same(make
     again, _ = (problem_of(loss) for loss in make())
     assert one.fingerprint == again.fingerprint
     assert "?" not in one.fingerprint
-    assert same_problem(other, one.fingerprint).differs == ("the loss differs",)
+    assert matches_fingerprint(other, one.fingerprint).differs == ("the loss differs",)
 
 
 def test_the_same_problem_has_the_same_fingerprint_in_another_process():
@@ -195,13 +195,13 @@ def test_a_global_that_a_loss_uses_counts(monkeypatch):
     before = problem_of(captured(1.0)).fingerprint
     monkeypatch.setitem(globals(), "GAMMA", 3.0)
     after = problem_of(captured(1.0))
-    assert same_problem(after, before).differs == ("the loss differs",)
+    assert matches_fingerprint(after, before).differs == ("the loss differs",)
 
 
 def test_a_class_that_a_loss_is_of_counts(monkeypatch):
     before = problem_of(Focal(1.0)).fingerprint
     monkeypatch.setattr(Focal, "scale", 2.0)
-    assert same_problem(problem_of(Focal(1.0)), before).differs == ("the loss differs",)
+    assert matches_fingerprint(problem_of(Focal(1.0)), before).differs == ("the loss differs",)
 
 
 def test_a_record_that_a_loss_keeps_of_its_calls_does_not_count():
@@ -226,18 +226,18 @@ def test_a_record_that_a_loss_keeps_of_its_calls_does_not_count():
 )
 def test_of_what_cannot_be_looked_into_nothing_is_said_but_in_a_warning(value):
     problem = problem_of(captured(value))
-    found = same_problem(problem_of(captured(value)), problem.fingerprint)
+    found = matches_fingerprint(problem_of(captured(value)), problem.fingerprint)
     assert found.differs == ()
     assert found.unknown == ("the loss",)
     assert "nothing can be said of the loss" in found.warning
-    assert same_problem(problem_of(Focal(1.0)), problem.fingerprint).differs
+    assert matches_fingerprint(problem_of(Focal(1.0)), problem.fingerprint).differs
 
 
 def test_code_of_another_python_is_not_compared():
     problem = problem_of(captured(1.0))
     stored = problem_of(captured(2.0)).fingerprint.replace("loss=py3", "loss=py2")
-    assert same_problem(problem, stored).unknown == ("the loss",)
-    assert same_problem(problem_of(), stored).differs == ("the loss differs",)
+    assert matches_fingerprint(problem, stored).unknown == ("the loss",)
+    assert matches_fingerprint(problem_of(), stored).differs == ("the loss differs",)
 
 
 # -- modules and metrics
@@ -275,7 +275,7 @@ def hooked_module():
 def test_what_a_module_computes_counts(build):
     before = problem_of(module=Custom())
     assert problem_of(module=Custom()).fingerprint == before.fingerprint
-    found = same_problem(problem_of(module=build()), before.fingerprint)
+    found = matches_fingerprint(problem_of(module=build()), before.fingerprint)
     assert "the module differs" in found.differs
 
 
@@ -289,7 +289,7 @@ def test_use_does_not_change_a_fingerprint():
 def test_metrics_count():
     before = problem_of(metrics={"half": lambda output, y: 0.5})
     after = problem_of(metrics={"half": lambda output, y: 0.6})
-    assert same_problem(after, before.fingerprint).differs == ("the metrics differ",)
+    assert matches_fingerprint(after, before.fingerprint).differs == ("the metrics differ",)
 
 
 # -- what differs is named
@@ -310,10 +310,10 @@ def test_everything_that_differs_is_named():
         "the parameters or buffers of the module differ": one.replace(module=net(seed=1)),
     }
     for words, other in cases.items():
-        assert same_problem(other, one.fingerprint).differs == (words,)
+        assert matches_fingerprint(other, one.fingerprint).differs == (words,)
     fewer = one.replace(clients=clients(5))
-    assert "N was 2, is now 1" in same_problem(fewer, one.fingerprint).differs
-    found = same_problem(pair(), one.fingerprint)
+    assert "N was 2, is now 1" in matches_fingerprint(fewer, one.fingerprint).differs
+    found = matches_fingerprint(pair(), one.fingerprint)
     assert found.differs == ("it was a Supervised, is now a Quadratic",)
 
 
@@ -348,7 +348,9 @@ class Lazy(Dataset):
 def test_of_data_that_are_read_later_nothing_can_be_said():
     for given in ([Lazy()], Sequence()):
         problem = Supervised(MODULE, F.cross_entropy, given)
-        assert same_problem(problem, problem.fingerprint).unknown == ("the data of the clients",)
+        assert matches_fingerprint(problem, problem.fingerprint).unknown == (
+            "the data of the clients",
+        )
 
 
 class Sequence:
@@ -363,7 +365,9 @@ def test_the_tensors_of_a_tensor_dataset_count():
     one, other = (
         Supervised(MODULE, F.cross_entropy, [TensorDataset(*data(4, seed=seed))]) for seed in (0, 1)
     )
-    assert same_problem(other, one.fingerprint).differs == ("the data of the clients differ",)
+    assert matches_fingerprint(other, one.fingerprint).differs == (
+        "the data of the clients differ",
+    )
 
 
 class Bare:
@@ -374,17 +378,17 @@ class Bare:
 
 
 def test_of_a_problem_without_a_fingerprint_only_the_sizes_are_known():
-    assert same_problem(as_problem(Bare()), "Bare N=2 d=4").differs == (
+    assert matches_fingerprint(as_problem(Bare()), "Bare N=2 d=4").differs == (
         "it was Bare N=2 d=4, is now Bare N=2 d=3",
     )
     assert (
         "Bare N=2 d=3, which has no fingerprint"
-        in same_problem(as_problem(Bare()), "Bare N=2 d=3").warning
+        in matches_fingerprint(as_problem(Bare()), "Bare N=2 d=3").warning
     )
 
 
 def test_a_part_that_one_side_does_not_have_is_unknown():
-    found = likeness("Supervised/2 N=3", "Supervised/2 N=3 colour=red")
+    found = compare_fingerprints("Supervised/2 N=3", "Supervised/2 N=3 colour=red")
     assert (found.differs, found.unknown) == ((), ("colour",))
 
 
@@ -417,13 +421,13 @@ def test_inputs_of_one_column_made_by_a_transposition_have_a_fingerprint():
     X = randn(1, 5).T
     problem = Supervised(nn.Linear(1, 1), F.mse_loss, [(X, X)])
     same = Supervised(problem.model.module, F.mse_loss, [(X.contiguous(), X.contiguous())])
-    assert same_problem(same, problem.fingerprint).differs == ()
+    assert matches_fingerprint(same, problem.fingerprint).differs == ()
 
 
 def test_a_fingerprint_without_named_parts_is_another_problem():
     stored = "Quadratic N=2 d=1 bc0c2d81e2bb7619"
     now = pair().fingerprint
-    assert same_problem(pair(), stored).differs == (f"it was {stored}, is now {now}",)
+    assert matches_fingerprint(pair(), stored).differs == (f"it was {stored}, is now {now}",)
 
 
 @pytest.mark.parametrize(

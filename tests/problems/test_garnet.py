@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab import FedAvg, GarnetTD, LinearSystem, Scaffold, simulate
-from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.fingerprint import matches_fingerprint
 
 SIZES = {"N": 3, "states": 8, "features": 3, "gamma": 0.8, "heterogeneity": 1.0, "seed": 1}
 ONES = torch.ones(3, dtype=torch.float64)
@@ -113,8 +113,8 @@ def test_fedavg_stays_at_its_bias_and_scaffold_does_not_without_noise():
 
 def test_it_is_told_apart_by_its_parts():
     stored = garnet().fingerprint
-    assert same_problem(garnet(), stored).differs == ()
-    changed = same_problem(garnet(gamma=0.7, sampling="markov"), stored).differs
+    assert matches_fingerprint(garnet(), stored).differs == ()
+    changed = matches_fingerprint(garnet(gamma=0.7, sampling="markov"), stored).differs
     assert changed == ("gamma was 0.8, is now 0.7", "sampling was iid, is now markov")
 
 

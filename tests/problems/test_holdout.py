@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
-from trimtab.problems.fingerprint import same_problem
-from trimtab.problems.problem import judged_by
+from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.problem import with_target_metric
 from trimtab.problems.supervised.clients import HeldOutView, held_out
 
 SIZES = (20, 4, 9)
@@ -117,7 +117,7 @@ def test_weights_stay_those_of_the_whole_clients(weights):
 
 
 def test_replace_keeps_what_is_held_out_the_tests_the_groups_and_the_metric():
-    problem = judged_by(
+    problem = with_target_metric(
         classifier(*SIZES, tests=clients(6, 6, 6), groups=["a", "b", "a"], metrics=["auc"]), "auc"
     )
     parted = problem.split(0.1, seed=2)
@@ -306,10 +306,16 @@ def test_a_split_problem_is_another_one():
     parted = problem.split(0.1, seed=0)
     assert parted.fingerprint != problem.fingerprint
     assert parted.fingerprint == classifier(*SIZES).split(0.1, seed=0).fingerprint
-    assert same_problem(parted, problem.fingerprint).differs == ("the validation data differ",)
-    assert same_problem(problem, parted.fingerprint).differs == ("the validation data differ",)
+    assert matches_fingerprint(parted, problem.fingerprint).differs == (
+        "the validation data differ",
+    )
+    assert matches_fingerprint(problem, parted.fingerprint).differs == (
+        "the validation data differ",
+    )
     for other in (problem.split(0.2), problem.split(0.1, seed=1)):
-        assert same_problem(other, parted.fingerprint).differs == ("the validation data differ",)
+        assert matches_fingerprint(other, parted.fingerprint).differs == (
+            "the validation data differ",
+        )
 
 
 def test_validation_data_and_test_parts_count():
@@ -317,13 +323,13 @@ def test_validation_data_and_test_parts_count():
     assert "validation" not in plain.fingerprint  # as in earlier versions
     assert "tests" not in plain.fingerprint
     own = classifier(9, 7, validation=data(5, seed=8))
-    assert same_problem(own, plain.fingerprint).differs == ("the validation data differ",)
+    assert matches_fingerprint(own, plain.fingerprint).differs == ("the validation data differ",)
     other = classifier(9, 7, validation=data(5, seed=9))
-    assert same_problem(other, own.fingerprint).differs == ("the validation data differ",)
+    assert matches_fingerprint(other, own.fingerprint).differs == ("the validation data differ",)
     tested = [classifier(9, 7, tests=tests) for tests in ([data(5), None], [None, data(5)])]
     words = ("the test parts of the clients differ",)
-    assert same_problem(tested[0], plain.fingerprint).differs == words
-    assert same_problem(tested[0], tested[1].fingerprint).differs == words
+    assert matches_fingerprint(tested[0], plain.fingerprint).differs == words
+    assert matches_fingerprint(tested[0], tested[1].fingerprint).differs == words
 
 
 # -- clients' own test parts

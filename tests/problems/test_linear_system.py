@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
-from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.fingerprint import matches_fingerprint
 from trimtab.problems.linear_system import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 WEIGHTS = [0.1, 0.4, 0.3, 0.2]
@@ -166,8 +166,8 @@ def test_what_it_can_do_and_how_it_is_told_apart():
     assert problem.metric.name == "error"
     assert Quadratic([1.0], [1.0]).symmetric
     stored = systems().fingerprint
-    assert same_problem(systems(), stored).differs == ()
-    changed = same_problem(systems(noise=0.1), stored)
+    assert matches_fingerprint(systems(), stored).differs == ()
+    changed = matches_fingerprint(systems(noise=0.1), stored)
     assert changed.differs == ("the covariances of the noise differ",)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, load_problem
-from trimtab.problems.fingerprint import likeness
+from trimtab.problems.fingerprint import compare_fingerprints
 
 LAZY = """
 def problem():
@@ -69,9 +69,9 @@ def test_a_column_of_one_value_is_not_divided_by_its_rounding(value):
 @pytest.mark.parametrize("part", ["collate=1f2e", "tests=1f2e"])
 def test_a_part_that_few_problems_have_differs_from_having_none(part):
     without = "Supervised/2 N=3 batch=32"
-    assert likeness(without, f"{without} {part}").differs
-    assert likeness(f"{without} {part}", without).differs
-    assert not likeness(f"{without} {part}", f"{without} {part}").differs
+    assert compare_fingerprints(without, f"{without} {part}").differs
+    assert compare_fingerprints(f"{without} {part}", without).differs
+    assert not compare_fingerprints(f"{without} {part}", f"{without} {part}").differs
 
 
 def test_clients_without_any_samples_have_no_epochs():

@@ -1,4 +1,4 @@
-"""Ready metrics: right by hand, NaN where undefined, chosen by name, with their directions."""
+"""Built-in metrics: right by hand, NaN where undefined, chosen by name, with their directions."""
 
 import subprocess
 import sys
@@ -14,22 +14,22 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
-from trimtab.problems.fingerprint import same_problem
-from trimtab.problems.metrics import ACCURACY, LOSS, READY, known_as, ready
-from trimtab.problems.problem import judged_by, metric_of
+from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS, find_metric, metric_named
+from trimtab.problems.problem import metric_of, with_target_metric
 
 CLASSIFY = ["accuracy", "balanced accuracy", "auc", "f1", "log loss", "perplexity"]
 REGRESS = ["mse", "mae", "r2"]
 
 
 def value(name, outputs, targets):
-    return READY[name].function(torch.as_tensor(outputs), torch.as_tensor(targets))
+    return BUILTIN_METRICS[name].function(torch.as_tensor(outputs), torch.as_tensor(targets))
 
 
 def test_the_table_has_the_names_of_the_design():
-    assert set(READY) == {*CLASSIFY, *REGRESS}
-    assert all(each.metric.name == name for name, each in READY.items())
-    assert {name for name, each in READY.items() if each.metric.higher} == {
+    assert set(BUILTIN_METRICS) == {*CLASSIFY, *REGRESS}
+    assert all(each.metric.name == name for name, each in BUILTIN_METRICS.items())
+    assert {name for name, each in BUILTIN_METRICS.items() if each.metric.higher} == {
         *("accuracy", "balanced accuracy", "auc", "f1", "r2")
     }
 
@@ -140,7 +140,7 @@ def test_of_constant_targets_there_is_no_r2():
     assert isnan(value("r2", [1.0], [3.0]))
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", BUILTIN_METRICS)
 @pytest.mark.parametrize("bad", [nan, inf])
 def test_of_outputs_that_are_not_finite_there_is_none(name, bad):
     outputs = torch.tensor([1.0, bad, -1.0])
@@ -177,7 +177,7 @@ def test_names_functions_and_both_are_taken():
         ["auc", "log_loss"],
         ("auc", "log loss"),
         {"auc": "auc", "log loss": "log-loss"},
-        {"auc": READY["auc"].function, "log loss": "log loss"},
+        {"auc": BUILTIN_METRICS["auc"].function, "log loss": "log loss"},
     ]
     x = None
     for metrics in ways:
@@ -193,11 +193,11 @@ def test_names_functions_and_both_are_taken():
 
 def test_unknown_names_are_refused(refused):
     for metrics in (["acc"], {"mine": "acc"}):
-        with refused("'acc' is no ready metric", *READY, "function"):
+        with refused("'acc' is not a built-in metric", *BUILTIN_METRICS, "function"):
             classifier(5, metrics=metrics)
     with refused("metrics='auc'", "['auc']"):
         classifier(5, metrics="auc")
-    with refused("is no ready metric"):
+    with refused("is not a built-in metric"):
         classifier(5, metrics=[lambda output, y: 1.0])
     with refused("metrics=3"):
         classifier(5, metrics=3)
@@ -279,7 +279,7 @@ def test_a_metric_of_probabilities_is_the_users_own():
         return (F.softmax(outputs, 1)[:, 1] - (y == 1).double()).square().mean()
 
     problem = classifier(5, 9, metrics={"brier loss": brier, "auc": "auc"})
-    judged = judged_by(problem, "brier loss")
+    judged = with_target_metric(problem, "brier loss")
     assert metric_of(judged, {}) == Metric("brier loss", higher=False)
     assert 0 < judged.evaluate(problem.x0())["brier loss"] < 1
 
@@ -319,7 +319,7 @@ def test_a_metric_need_not_be_hashable():
 
 def test_ready_metrics_are_told_apart_in_a_saved_run():
     one, other = (classifier(5, metrics=[name]) for name in ("auc", "f1"))
-    assert same_problem(other, one.fingerprint).differs == ("the metrics differ",)
+    assert matches_fingerprint(other, one.fingerprint).differs == ("the metrics differ",)
     assert one.fingerprint == classifier(5, metrics={"auc": "auc"}).fingerprint
     assert "metrics=?" not in one.fingerprint
 
@@ -329,30 +329,32 @@ def test_ready_metrics_are_told_apart_in_a_saved_run():
 
 def test_a_ready_metric_is_added_and_judges():
     problem = classifier(5, 9)
-    judged = judged_by(problem, "balanced_accuracy")
-    assert judged.metric == READY["balanced accuracy"].metric
+    judged = with_target_metric(problem, "balanced_accuracy")
+    assert judged.metric == BUILTIN_METRICS["balanced accuracy"].metric
     assert "balanced accuracy" in judged.evaluate(judged.x0())
     assert problem.metric is None
     assert "balanced accuracy" not in problem.evaluate(problem.x0())
-    assert judged_by(judged, "balanced accuracy") is judged
+    assert with_target_metric(judged, "balanced accuracy") is judged
     assert judged.replace(batch=2).metric == judged.metric
 
 
 def test_what_is_measured_already_judges_without_another_problem():
     problem = classifier(5, 9, metrics={"AUC": "auc", "f1": lambda output, y: 70.0})
-    assert judged_by(problem, "accuracy").metric == ACCURACY
-    assert judged_by(problem, "loss").metric == LOSS
-    assert judged_by(problem, "AUC").metric == Metric("AUC", True, 0.0, 1.0)
-    assert judged_by(problem, "f1").metric == Metric("f1", higher=True)  # the user's, in per cent
-    assert judged_by(problem, "AUC").fingerprint == problem.fingerprint
+    assert with_target_metric(problem, "accuracy").metric == ACCURACY
+    assert with_target_metric(problem, "loss").metric == LOSS
+    assert with_target_metric(problem, "AUC").metric == Metric("AUC", True, 0.0, 1.0)
+    assert with_target_metric(problem, "f1").metric == Metric(
+        "f1", higher=True
+    )  # the user's, in per cent
+    assert with_target_metric(problem, "AUC").fingerprint == problem.fingerprint
 
 
 def test_a_metric_says_its_direction_itself():
     down = Metric("regret", higher=False, low=0.0)
     problem = classifier(5, metrics={"regret": lambda output, y: 1.0})
-    assert judged_by(problem, "regret").metric.higher
-    assert judged_by(problem, down).metric == down
-    assert judged_by(problem, down).metric == down
+    assert with_target_metric(problem, "regret").metric.higher
+    assert with_target_metric(problem, down).metric == down
+    assert with_target_metric(problem, down).metric == down
 
 
 @pytest.mark.parametrize(
@@ -360,29 +362,29 @@ def test_a_metric_says_its_direction_itself():
     [("rmse", False), ("Error", False), ("val_loss", False), ("distance", False), ("ndcg", True)],
 )
 def test_the_direction_of_a_plain_name_is_in_its_end(name, higher):
-    assert known_as(name).higher is higher
-    assert known_as(name).high == inf
+    assert metric_named(name).higher is higher
+    assert metric_named(name).high == inf
 
 
 def test_names_of_ready_metrics_are_read_generously():
-    assert ready("log_loss") is ready("Log-Loss") is READY["log loss"]
-    assert ready("") is None
+    assert find_metric("log_loss") is find_metric("Log-Loss") is BUILTIN_METRICS["log loss"]
+    assert find_metric("") is None
 
 
 def test_other_problems_are_judged_by_what_they_measure(refused):
     problem = Quadratic(A=[1.0, 2.0], b=[0.0, 1.0])
-    judged = judged_by(problem, "distance")
+    judged = with_target_metric(problem, "distance")
     assert judged.metric == Metric("distance", higher=False)
     assert problem.metric is None
     with refused("metric=auc is not measured here", "loss, gap, distance"):
-        judged_by(problem, "auc")
+        with_target_metric(problem, "auc")
 
 
 def test_a_name_that_nobody_has_is_refused_with_what_there_is(refused):
     with refused("metric=acc is not measured", "loss, accuracy", "balanced accuracy, auc, f1"):
-        judged_by(classifier(5), "acc")
+        with_target_metric(classifier(5), "acc")
     with pytest.raises(BadArgument) as caught:
-        judged_by(classifier(5), "acc")
+        with_target_metric(classifier(5), "acc")
     assert caught.value.spelled(lambda name, given: f"--{name} {given}").startswith("--metric acc")
 
 
@@ -393,7 +395,7 @@ def test_a_problem_whose_metric_cannot_be_set_is_refused(refused):
             return Metric("loss", higher=False)
 
     with refused("Frozen", "cannot be set"):
-        judged_by(Frozen(A=[1.0, 2.0], b=[0.0, 1.0]), "gap")
+        with_target_metric(Frozen(A=[1.0, 2.0], b=[0.0, 1.0]), "gap")
 
 
 def test_scikit_learn_is_imported_when_it_is_used():

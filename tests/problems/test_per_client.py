@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn
 from trimtab import Metric, Quadratic, Supervised
 from trimtab.problems.clients import per_client, problem_notes
-from trimtab.problems.metrics import ACCURACY, LOSS, READY
+from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS
 
 SCORE = Metric("score", higher=True)
 
@@ -84,7 +84,7 @@ def test_problems_that_cannot_evaluate_clients_have_none():
 
 def test_supervised_says_what_clients_were_measured_on():
     problem = classifier(9, 7, metrics=["auc"], groups=["a", "b"])
-    x, auc = problem.x0(), READY["auc"].metric
+    x, auc = problem.x0(), BUILTIN_METRICS["auc"].metric
     trained = per_client(problem, x, auc)
     each = [problem.evaluate(x, client=i)["auc"] for i in range(2)]
     assert trained.mean == pytest.approx(sum(each) / 2)
@@ -103,7 +103,7 @@ def test_a_client_of_one_class_is_left_out():
     X = randn(6, FEATURES)
     lone = (X, torch.ones(6, dtype=torch.long))
     problem = Supervised(net(), F.cross_entropy, [lone, data(12)], metrics=["auc"])
-    measured = per_client(problem, problem.x0(), READY["auc"].metric)
+    measured = per_client(problem, problem.x0(), BUILTIN_METRICS["auc"].metric)
     assert (measured.clients, measured.undefined, measured.worst_client) == (1, 1, 1)
 
 
@@ -125,7 +125,7 @@ def test_accuracy_on_unbalanced_labels_comes_with_a_note():
         "auc, f1 and balanced accuracy tell more."
     )
     assert weights.startswith("all clients weigh the same")
-    assert len(problem_notes(labelled([0, 1, 0, 1], test=test), READY["auc"].metric)) == 1
+    assert len(problem_notes(labelled([0, 1, 0, 1], test=test), BUILTIN_METRICS["auc"].metric)) == 1
     assert "93" in problem_notes(labelled([1] * 14 + [0]), ACCURACY)[0]
     assert (
         "of the clients' labels are class 1" in problem_notes(labelled([1] * 14 + [0]), ACCURACY)[0]

@@ -13,10 +13,10 @@ from trimtab import Metric, Problem, Quadratic, Scaffold, Simulation, diagnose, 
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client
-from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.fingerprint import matches_fingerprint
 from trimtab.problems.metrics import LOSS
-from trimtab.problems.origin import Origin, origin_of, remember
-from trimtab.problems.problem import judged_by, metric_of
+from trimtab.problems.origin import Origin, origin_of, set_origin
+from trimtab.problems.problem import metric_of, with_target_metric
 from trimtab.studies.split import held_out
 
 X = torch.tensor([0.3, -1.0, 2.0]).double()
@@ -226,19 +226,19 @@ def test_calls_are_made_on_the_object_itself():
 def test_a_copy_has_an_object_of_its_own():
     mine = Six()
     adapted = as_problem(mine)
-    remember(adapted, Origin("mine.py:six", {}))
+    set_origin(adapted, Origin("mine.py:six", {}))
     other = copy(adapted)
     other.metric = LOSS
     assert (adapted.metric, other.metric) == (None, LOSS)
     assert not hasattr(mine, "metric")
     assert origin_of(other) == Origin("mine.py:six", {})
-    assert judged_by(adapted, "loss").metric == LOSS
+    assert with_target_metric(adapted, "loss").metric == LOSS
     assert adapted.metric is None
 
 
 def test_an_adapted_object_keeps_its_origin_and_travels():
     mine = Six()
-    remember(mine, Origin("mine.py:six", {}))
+    set_origin(mine, Origin("mine.py:six", {}))
     adapted = as_problem(mine)
     assert origin_of(adapted) == Origin("mine.py:six", {})
     other = pickle.loads(pickle.dumps(adapted))
@@ -287,7 +287,7 @@ def test_problems_that_an_object_makes_are_adapted_too():
     assert measured.split == 0.1
     assert measured.look(X) == {"loss": 0.1}
     assert isinstance(measured.problem, Problem)
-    judged = judged_by(as_problem(Making()), "auc")
+    judged = with_target_metric(as_problem(Making()), "auc")
     assert isinstance(judged, Problem)
     assert judged.metric.name == "auc"
 
@@ -353,8 +353,10 @@ def test_only_a_problem_without_a_fingerprint_of_its_own_gets_the_warning(tmp_pa
         pass
 
     algorithm, path = Scaffold(eta_l=0.2, K=3), tmp_path / "saved"
-    assert same_problem(as_problem(Marked()), "mine").warning == ""
-    assert "no fingerprint" in same_problem(as_problem(Unmarked()), "Unmarked N=3 d=3").warning
+    assert matches_fingerprint(as_problem(Marked()), "mine").warning == ""
+    assert (
+        "no fingerprint" in matches_fingerprint(as_problem(Unmarked()), "Unmarked N=3 d=3").warning
+    )
     simulate(algorithm, Unmarked()).save(path)
     with pytest.warns(UserWarning, match="no fingerprint"):
         Simulation.load(path, algorithm, Unmarked())

@@ -391,7 +391,7 @@ def test_it_says_which_way_a_module_takes_and_why():
     loop = lines(explained(leaky(), batch=4, S=3))
     assert loop[0].startswith("loop (executor loop): with d = 101 the time goes into Python")
     assert loop[2] == (
-        "not the captured vmap: S = 3 clients a round are fewer than 8; take more of them."
+        "not the captured vmap: S = 3 clients per round are fewer than 8; sample more."
     )
 
 

@@ -13,8 +13,8 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import State, leaves
 from trimtab.core.replies import Tally
 from trimtab.core.threads import one_thread
-from trimtab.problems.fingerprint import same_problem
-from trimtab.problems.loading import load_again
+from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.loading import reload_problem
 from trimtab.problems.origin import Origin
 from trimtab.problems.problem import Problem
 from trimtab.simulation.checkpoint import named_clients, write_tensors
@@ -229,8 +229,8 @@ def has_state(state: State) -> bool:
 
 def _load_problem(setup: ShardSetup) -> Problem:
     """Load the problem; raise ValueError if it differs from the driver's."""
-    problem: Problem = setup.problem if setup.origin is None else load_again(setup.origin)
-    alike = same_problem(problem, setup.fingerprint)
+    problem: Problem = setup.problem if setup.origin is None else reload_problem(setup.origin)
+    alike = matches_fingerprint(problem, setup.fingerprint)
     if alike.differs:
         name = "the problem" if setup.origin is None else setup.origin.spec
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from trimtab.problems.origin import origin_of, remember
+from trimtab.problems.origin import origin_of, set_origin
 from trimtab.problems.problem import Problem
 
 _REQUIRED = ("N", "d", "weights", "x0", "oracle")
@@ -42,7 +42,7 @@ class _Adapted(Problem, ABC):
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        remember(self, origin_of(given))
+        set_origin(self, origin_of(given))
 
     def __getattr__(self, name: str) -> Any:
         # What is not a member of Problem is still an attribute of the user's own object.
@@ -56,7 +56,7 @@ class _Adapted(Problem, ABC):
     def __copy__(self) -> Problem:
         # A metric that is set on the copy must not reach the object that was copied.
         other = as_problem(copy(self._given))
-        remember(other, origin_of(self))
+        set_origin(other, origin_of(self))
         return other
 
     def __reduce__(self) -> Any:

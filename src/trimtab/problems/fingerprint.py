@@ -33,7 +33,7 @@ _OFTEN_ABSENT = ("tests", "validation", "collate")
 
 
 @dataclass(frozen=True)
-class Likeness:
+class FingerprintComparison:
     """How a stored fingerprint compares with a problem."""
 
     differs: tuple[str, ...] = ()  # e.g. 'batch was 32, is now 64'
@@ -64,29 +64,29 @@ def is_line(stored: str) -> bool:
     return stored.partition(" ")[0].endswith(f"/{_FORM}")
 
 
-def same_problem(problem: Problem, stored: str) -> Likeness:
+def matches_fingerprint(problem: Problem, stored: str) -> FingerprintComparison:
     """Compare a problem with the fingerprint in a saved run."""
     now = problem.fingerprint
     if is_line(stored) and is_line(now):
-        return likeness(stored, now)
+        return compare_fingerprints(stored, now)
     if stored != now:
-        return Likeness((f"it was {stored}, is now {now}",))
+        return FingerprintComparison((f"it was {stored}, is now {now}",))
     if problem._overrides("fingerprint"):
-        return Likeness()
-    return Likeness(unknown=(f"this {now}, which has no fingerprint",))
+        return FingerprintComparison()
+    return FingerprintComparison(unknown=(f"this {now}, which has no fingerprint",))
 
 
-def likeness(stored: str, now: str) -> Likeness:
+def compare_fingerprints(stored: str, now: str) -> FingerprintComparison:
     """Compare two fingerprints part by part.
 
-    >>> likeness("Supervised/2 N=3 batch=32", "Supervised/2 N=3 batch=64").differs
+    >>> compare_fingerprints("Supervised/2 N=3 batch=32", "Supervised/2 N=3 batch=64").differs
     ('batch was 32, is now 64',)
     """
     if stored == now and "?" not in now:
-        return Likeness()
+        return FingerprintComparison()
     (old_kind, old), (kind, new) = _parts(stored), _parts(now)
     if old_kind != kind:
-        return Likeness((f"it was a {_name(old_kind)}, is now a {_name(kind)}",))
+        return FingerprintComparison((f"it was a {_name(old_kind)}, is now a {_name(kind)}",))
     differs, unknown = list[str](), list[str]()
     for name in {**old, **new}:
         absent = "None" if name in _OFTEN_ABSENT else "?"
@@ -95,7 +95,7 @@ def likeness(stored: str, now: str) -> Likeness:
             differs.append(_WORDS.get(name, f"{name} was {was}, is now {now_is}"))
         elif was != now_is or "?" in was:
             unknown.append(_WORDS.get(name, name).removesuffix("s").removesuffix(" differ"))
-    return Likeness(tuple(differs), tuple(unknown))
+    return FingerprintComparison(tuple(differs), tuple(unknown))
 
 
 def _comparable(was: str, now: str) -> bool:

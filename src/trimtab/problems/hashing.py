@@ -84,7 +84,7 @@ def hashed_code(thing: Any, *, values: bool = True) -> str:
     >>> hashed_code(lambda x: x + 1) == hashed_code(lambda x: x + 2)
     False
     """
-    walk = _Walk(values)
+    walk = _HashVisitor(values)
     try:
         walk.visit(thing)
     except Exception:  # This object cannot be looked into.
@@ -93,7 +93,7 @@ def hashed_code(thing: Any, *, values: bool = True) -> str:
     return f"{mark}{walk.digest.hexdigest()[:16]}{'' if walk.complete else '?'}"
 
 
-class _Walk:
+class _HashVisitor:
     """A walk through all that an object computes with, into a digest.
 
     Every object gets a number when it is first met, so that a second meeting, or a circle, is a

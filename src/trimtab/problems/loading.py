@@ -17,9 +17,9 @@ from trimtab.errors import BadArgument
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.names import PROBLEMS
-from trimtab.problems.origin import Origin, remember
+from trimtab.problems.origin import Origin, set_origin
 from trimtab.problems.origin import origin_of as origin_of
-from trimtab.problems.problem import Problem, judged_by
+from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.problems.supervised.problem import Supervised
 
 
@@ -44,7 +44,7 @@ def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> 
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
     problem = _made(spec, _function(spec), options)
-    remember(problem, Origin(anywhere(spec), {n: _lasting(v) for n, v in options.items()}))
+    set_origin(problem, Origin(absolute_spec(spec), {n: _lasting(v) for n, v in options.items()}))
     return problem
 
 
@@ -58,23 +58,23 @@ def load_problem_and_target(spec: str, **options: Any) -> tuple[Problem, float |
     return problem, PROBLEMS[spec].target if spec in PROBLEMS else None
 
 
-def load_again(origin: Origin) -> Problem:
+def reload_problem(origin: Origin) -> Problem:
     """Return the problem of an origin, after the same steps.
 
     >>> small = load_problem("digits", N=5).replace(batch=16)
-    >>> load_again(origin_of(small)).batch
+    >>> reload_problem(origin_of(small)).batch
     16
     """
     problem: Any = as_problem(load_problem(origin.spec, **origin.options))
     for step, arguments, words in origin.steps:
-        if step == "judged_by":
-            problem = judged_by(problem, *arguments)
+        if step == "with_target_metric":
+            problem = with_target_metric(problem, *arguments)
         else:
             problem = getattr(problem, step)(*arguments, **words)
     return problem  # type: ignore[no-any-return]
 
 
-def anywhere(spec: str) -> str:
+def absolute_spec(spec: str) -> str:
     """Return a name as it is, and `file.py:function` by its whole path."""
     file, found, function = spec.partition(".py:")
     return f"{Path(file).resolve()}.py:{function}" if found else spec

@@ -21,7 +21,11 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Metric:
-    """A name in what `evaluate` returns, whether more of it is better, and where it ends.
+    """A number that `evaluate` returns: its name, its direction and its range.
+
+    name: the key in the result of `evaluate`.
+    higher: whether larger values are better, default True.
+    low, high: the range of possible values, by default unlimited.
 
     >>> auc = Metric("auc", higher=True, low=0.5, high=1.0)
     >>> auc.allows(0.9), auc.allows(0.3)
@@ -34,7 +38,7 @@ class Metric:
     high: float = inf
 
     def allows(self, target: float) -> bool:
-        """Tell whether a target can be wanted: what lies at the worse end is there from the start.
+        """Return whether a value makes sense as a target; the worse end of the range does not.
 
         >>> ACCURACY.allows(0.0), ACCURACY.allows(1.0), LOSS.allows(float("nan"))
         (False, True, False)
@@ -56,15 +60,15 @@ LOSS = Metric("loss", higher=False)
 Function = Callable[[Tensor, Tensor], float]
 
 
-class Ready(NamedTuple):
-    """A metric that has a name, and what computes it."""
+class BuiltinMetric(NamedTuple):
+    """A metric and the function that computes it."""
 
     metric: Metric
     function: Function
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of right predictions; of several logits a sample, over all of them."""
+    """Return the share of right predictions; with several logits per sample, over all of them."""
     scores, y = _columns(outputs, targets)
     right = _classes(scores, y) == y
     return float(right.double().mean()) if _usable(scores, y) else nan
@@ -73,7 +77,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean over the classes among the targets of the share of each that is found.
 
-    NaN if there is one class only. Of several logits a sample, the mean over their columns.
+    NaN if there is one class only. With several logits per sample, the mean over their columns.
     """
 
     def of(scores: Tensor, y: Tensor) -> float:
@@ -89,7 +93,7 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     """Return the area under the ROC curve, that of class 1 if there are two.
 
     Of several classes: each against the rest, and the mean (macro) over those that are among the
-    targets but are not all of them. Of several logits a sample, the mean over their columns.
+    targets but are not all of them. With several logits per sample, the mean over their columns.
     """
 
     def of(scores: Tensor, y: Tensor) -> Iterator[float]:
@@ -117,7 +121,7 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
     """Return the F1 score of class 1 if there are two, else the mean (macro) over classes.
 
     The mean is over classes that are among the targets or predictions. NaN where class 1 is
-    neither. Of several logits a sample, the mean over their columns.
+    neither. With several logits per sample, the mean over their columns.
     """
 
     def of(scores: Tensor, y: Tensor) -> float:
@@ -142,7 +146,7 @@ def log_loss(outputs: Tensor, targets: Tensor) -> float:
 
 
 def perplexity(outputs: Tensor, targets: Tensor) -> float:
-    """Return exp(log loss): how many classes a guess among equals would have to choose from."""
+    """Return exp(log loss): the number of equally likely classes with the same log loss."""
     return float(torch.tensor(log_loss(outputs, targets), dtype=torch.float64).exp())
 
 
@@ -176,54 +180,57 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
 
 _ALL = (
-    Ready(ACCURACY, accuracy),
-    Ready(Metric("balanced accuracy", True, 0.0, 1.0), balanced_accuracy),
-    Ready(Metric("auc", True, 0.0, 1.0), auc),
-    Ready(Metric("f1", True, 0.0, 1.0), f1),
-    Ready(Metric("log loss", False, 0.0), log_loss),
-    Ready(Metric("mse", False, 0.0), mse),
-    Ready(Metric("mae", False, 0.0), mae),
-    Ready(Metric("r2", True, -inf, 1.0), r2),
-    Ready(Metric("perplexity", False, 1.0), perplexity),
+    BuiltinMetric(ACCURACY, accuracy),
+    BuiltinMetric(Metric("balanced accuracy", True, 0.0, 1.0), balanced_accuracy),
+    BuiltinMetric(Metric("auc", True, 0.0, 1.0), auc),
+    BuiltinMetric(Metric("f1", True, 0.0, 1.0), f1),
+    BuiltinMetric(Metric("log loss", False, 0.0), log_loss),
+    BuiltinMetric(Metric("mse", False, 0.0), mse),
+    BuiltinMetric(Metric("mae", False, 0.0), mae),
+    BuiltinMetric(Metric("r2", True, -inf, 1.0), r2),
+    BuiltinMetric(Metric("perplexity", False, 1.0), perplexity),
 )
-READY = {each.metric.name: each for each in _ALL}
+BUILTIN_METRICS = {each.metric.name: each for each in _ALL}
 
 
 def ranges_of(functions: Mapping[str, object], metric: Metric | None) -> dict[str, Metric]:
-    """Return where the metrics of a problem end: ready ones, and the one that it is judged by.
+    """Return the ranges of the built-in metrics and of the problem's target metric, by name.
 
-    A function of the user's may have the name of a ready one; where it ends is not known.
+    A user's function may have the name of a built-in one; its range is unknown.
     """
-    ready = (each for n, each in READY.items() if functions.get(n, each.function) is each.function)
-    ranges = {each.metric.name: each.metric for each in ready}
+    ranges = {
+        name: each.metric
+        for name, each in BUILTIN_METRICS.items()
+        if functions.get(name, each.function) is each.function
+    }
     return ranges if metric is None else ranges | {metric.name: metric}
 
 
-# Of these, a mean over clients would say something else, or nothing.
+# A mean over clients of these metrics differs from the metric of all samples.
 _POOLED = (balanced_accuracy, auc, f1, r2, perplexity)
-# Of these, the outputs must be scores of classes, or logits.
+# These metrics need scores of classes, or logits.
 _CLASSIFIERS = (accuracy, balanced_accuracy, f1, log_loss, perplexity)
 
 _LOWER = ("loss", "error", "mse", "mae", "perplexity", "distance", "gap")
 
 
-def ready(name: str) -> Ready | None:
-    """Return the ready metric of a name, in which _ and - may stand for blanks.
+def find_metric(name: str) -> BuiltinMetric | None:
+    """Return the built-in metric of a name, in which _ and - may replace blanks.
 
-    >>> ready("balanced_accuracy").metric.name, ready("ndcg")
+    >>> find_metric("balanced_accuracy").metric.name, find_metric("ndcg")
     ('balanced accuracy', None)
     """
-    return READY.get(name.lower().replace("_", " ").replace("-", " "))
+    return BUILTIN_METRICS.get(name.lower().replace("_", " ").replace("-", " "))
 
 
-def known_as(name: str, function: object = None) -> Metric:
-    """Return what is known of a metric called `name` that is computed by `function`.
+def metric_named(name: str, function: object = None) -> Metric:
+    """Return the direction and range of a metric called `name` that `function` computes.
 
-    A ready function has its own direction and ends. A function of a user's has no ends, and the
-    direction of the ready metric of its name; any other name is the better the higher, unless it
+    A built-in function has its own direction and range. A user's function has no range, and the
+    direction of the built-in metric of its name; for any other name larger is better, unless it
     ends in loss, error, mse, mae, perplexity, distance or gap.
 
-    >>> known_as("AUC", auc), known_as("rmse").higher, known_as("ndcg").higher
+    >>> metric_named("AUC", auc), metric_named("rmse").higher, metric_named("ndcg").higher
     (Metric(name='AUC', higher=True, low=0.0, high=1.0), False, True)
     """
     if function is None and name == ACCURACY.name:
@@ -231,26 +238,26 @@ def known_as(name: str, function: object = None) -> Metric:
     own = next((each.metric for each in _ALL if each.function is function), None)
     if own is not None:
         return Metric(name, own.higher, own.low, own.high)
-    named = ready(name)
+    named = find_metric(name)
     return Metric(name, not name.lower().endswith(_LOWER) if named is None else named.metric.higher)
 
 
-def is_ready(function: object) -> bool:
-    """Tell whether a function is one of the ready ones, which may be unlike any user's."""
+def is_builtin(function: object) -> bool:
+    """Return whether a function is one of the built-in ones."""
     return any(function is each.function for each in _ALL)
 
 
 def is_pooled(function: object) -> bool:
-    """Tell whether a metric must be computed of all samples at once, and is no mean."""
+    """Return whether a metric must be computed from all samples at once: it is not a mean."""
     return any(function is each for each in _POOLED)
 
 
 def needs_classifier(function: object) -> bool:
-    """Tell whether a metric needs scores of classes, or logits."""
+    """Return whether a metric needs scores of classes, or logits."""
     return any(function is each for each in _CLASSIFIERS)
 
 
-# -- what outputs and targets are
+# -- outputs and targets
 
 
 def _problems(outputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -300,7 +307,6 @@ def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _seen(y: Tensor) -> list[int]:
-    """Return which classes there are."""
     return y.bincount().nonzero().flatten().tolist()
 
 

@@ -25,20 +25,20 @@ def origin_of(problem: Any) -> Origin | None:
     return origin
 
 
-def remember(problem: Any, origin: Origin | None) -> None:
+def set_origin(problem: Any, origin: Origin | None) -> None:
     """Note where a problem comes from; one whose class has no room for that stays without."""
     with suppress(AttributeError, TypeError):
         vars(problem)[_NAME] = origin
 
 
-def derived(problem: Any, made: Any, step: str, *arguments: Any, **words: Any) -> Any:
+def record_step(problem: Any, made: Any, step: str, *arguments: Any, **words: Any) -> Any:
     """Return a problem that a step made of another, and note the step, if it can be repeated."""
     if made is not problem:
         origin = origin_of(problem)
         if origin is not None and _plain((*arguments, *words.values())):
-            remember(made, replace(origin, steps=(*origin.steps, (step, arguments, words))))
+            set_origin(made, replace(origin, steps=(*origin.steps, (step, arguments, words))))
         else:
-            remember(made, None)
+            set_origin(made, None)
     return made
 
 

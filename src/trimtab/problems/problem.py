@@ -15,8 +15,15 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.metrics import ACCURACY, LOSS, READY, Metric, known_as, ready
-from trimtab.problems.origin import derived
+from trimtab.problems.metrics import (
+    ACCURACY,
+    BUILTIN_METRICS,
+    LOSS,
+    Metric,
+    find_metric,
+    metric_named,
+)
+from trimtab.problems.origin import record_step
 
 if TYPE_CHECKING:
     from builtins import property as _default
@@ -223,7 +230,7 @@ class Problem(ABC):
 
     @_default
     def with_metric(self) -> Callable[[str], "Problem"] | None:
-        """The name of a ready metric -> this problem, which measures it too."""
+        """The name of a built-in metric -> this problem, which measures it too."""
         return None
 
     @_default
@@ -327,15 +334,15 @@ def own_metric(problem: Problem) -> Metric | None:
     return own
 
 
-def judged_by(problem: Problem, metric: str | Metric) -> Problem:
+def with_target_metric(problem: Problem, metric: str | Metric) -> Problem:
     """Return the problem with a metric that it is judged by.
 
-    What `evaluate` returns has the direction of `trimtab.problems.metrics.known_as`: more is
+    What `evaluate` returns has the direction of `trimtab.problems.metrics.metric_named`: more is
     better, unless the name ends in loss, error, mse, mae, perplexity, distance or gap; a Metric
-    says it itself. A ready metric that is not measured is added, if the problem can.
+    says it itself. A built-in metric that is not measured is added, if the problem can.
 
     >>> from trimtab import Quadratic
-    >>> judged_by(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
+    >>> with_target_metric(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
     False
     """
     given, asked, own = metric, problem, own_metric(problem)
@@ -343,7 +350,7 @@ def judged_by(problem: Problem, metric: str | Metric) -> Problem:
         return problem
     name = given.name if isinstance(given, Metric) else given
     measured = list(problem.evaluate(problem.x0()))
-    known = ready(name)
+    known = find_metric(name)
     if name not in measured and known is not None:
         name = name if isinstance(given, Metric) else known.metric.name
         if name not in measured and problem.with_metric is not None:
@@ -351,7 +358,7 @@ def judged_by(problem: Problem, metric: str | Metric) -> Problem:
             measured.append(name)
     if name not in measured:
         adds = problem.with_metric is not None
-        others = [each for each in READY if each not in measured] if adds else []
+        others = [each for each in BUILTIN_METRICS if each not in measured] if adds else []
         raise BadArgument(
             "metric",
             "{metric:{_given}} is not measured here; pass one of {_known}.",
@@ -359,8 +366,8 @@ def judged_by(problem: Problem, metric: str | Metric) -> Problem:
             _known=", ".join([*measured, *others]),
         )
     function = problem.metrics.get(name)
-    judge = given if isinstance(given, Metric) else known_as(name, function)
-    return derived(asked, _with(problem, judge), "judged_by", given)  # type: ignore[no-any-return]
+    judge = given if isinstance(given, Metric) else metric_named(name, function)
+    return record_step(asked, _with(problem, judge), "with_target_metric", given)  # type: ignore[no-any-return]
 
 
 def _with(problem: Any, metric: Metric) -> Problem:
@@ -376,7 +383,7 @@ def _with(problem: Any, metric: Metric) -> Problem:
     return judged  # type: ignore[no-any-return]
 
 
-def side_by_side(oracles: Sequence[Gradient]) -> Gradient:
+def stack_oracles(oracles: Sequence[Gradient]) -> Gradient:
     """Return the oracle of a chunk of s clients: y of shape (d,) or (s, d) gives (s, d)."""
 
     def g(y: Vector, k: int | None = None) -> Vector:

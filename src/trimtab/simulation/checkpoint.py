@@ -19,7 +19,7 @@ from trimtab._files import atomic_write
 from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.errors import BadArgument
-from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.fingerprint import matches_fingerprint
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import FUNCTION
 
@@ -97,7 +97,7 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
             f"{path} was saved with {saved['algorithm']}, not {algorithm}; load it with that, "
             "then replace sim.algorithm."
         )
-    alike = same_problem(problem, saved["problem"])
+    alike = matches_fingerprint(problem, saved["problem"])
     if alike.differs:
         raise ValueError(
             f"{path} was saved with another problem: {', '.join(alike.differs)}; pass the problem "

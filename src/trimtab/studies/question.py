@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 from trimtab.algorithms.registry import decode, encode, kind
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.loading import anywhere
+from trimtab.problems.loading import absolute_spec
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.studies.cost import unit_of
@@ -77,7 +77,7 @@ class Question:
         if callable(self.rounds.available):
             raise _only_here(jobs, "a table of who is there", "the path of a CSV as {available}")
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        problem = asdict(self.problem) | {"spec": anywhere(self.problem.spec)}
+        problem = asdict(self.problem) | {"spec": absolute_spec(self.problem.spec)}
         return plain | {
             "problem": problem | {"data": _path(self.problem.data)},
             "algorithms": [_described(algorithm, jobs) for algorithm in self.algorithms],
@@ -122,7 +122,7 @@ def _path(path: Any) -> str | None:
 def _described(algorithm: Any, jobs: int | None) -> Any:
     """Return a name, or an instance as names and hyper-parameters."""
     if isinstance(algorithm, str):
-        return anywhere(algorithm)
+        return absolute_spec(algorithm)
     if isinstance(algorithm, type):
         known = kind(algorithm)
         if not known.source:

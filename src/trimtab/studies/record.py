@@ -34,7 +34,7 @@ from trimtab._files import (
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
-from trimtab.problems.fingerprint import same_problem
+from trimtab.problems.fingerprint import matches_fingerprint
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Executor
 
@@ -248,7 +248,7 @@ def make_way(folder: Path, resume: bool = False) -> None:
 
 def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
     """Refuse to go on with another problem; warn where nobody can tell."""
-    alike = same_problem(problem, stored)
+    alike = matches_fingerprint(problem, stored)
     if alike.differs:
         raise BadArgument(
             "problem",

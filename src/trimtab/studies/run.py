@@ -12,7 +12,7 @@ from trimtab.core.task import task
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client, problem_notes, summarise_clients
-from trimtab.problems.problem import Problem, judged_by
+from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.chosen import Chosen, Split, Stopped
@@ -65,7 +65,7 @@ def run(
         raise BadArgument("save", "{save:{_given}}; pass best, last or both.", _given=repr(save))
     given = problem = as_problem(problem)
     if metric is not None:
-        problem = judged_by(problem, metric)
+        problem = with_target_metric(problem, metric)
     problem, held_out = _split(problem, split, patience is not None or save == "best", seed)
     validate = None if held_out == "none" else problem.validate
     goal = goal_of(problem, target)

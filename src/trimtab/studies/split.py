@@ -7,7 +7,7 @@ from typing import Any, Literal
 from trimtab.core import Algorithm, Vector
 from trimtab.problems.clients import problem_notes
 from trimtab.problems.metrics import Metric
-from trimtab.problems.problem import Problem, judged_by
+from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.simulation import Rounds, Simulation
 from trimtab.studies.chosen import Split
 from trimtab.studies.goal import Goal
@@ -70,7 +70,7 @@ class Measured:
 
 def held_out(problem: Problem, split: float | None, seed: int, metric: str | None) -> Measured:
     """Return the problem with a part of its samples held out, by the seed, to be looked at."""
-    problem = problem if metric is None else judged_by(problem, metric)
+    problem = problem if metric is None else with_target_metric(problem, metric)
     if problem.split is None:
         return Measured(problem, problem.evaluate, "none", problem.evaluate)
     given = problem.has_validation

@@ -14,7 +14,14 @@ from trimtab.compute import kernel
 from trimtab.core import Vector
 from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
-from trimtab.problems.metrics import READY, is_pooled, is_ready, needs_classifier, ranges_of, ready
+from trimtab.problems.metrics import (
+    BUILTIN_METRICS,
+    find_metric,
+    is_builtin,
+    is_pooled,
+    needs_classifier,
+    ranges_of,
+)
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
 from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, loss_kind
@@ -24,7 +31,7 @@ Measure = Callable[[Any, Any], Tensor | float]
 """A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
 
 Measures = Mapping[str, Measure | str] | Sequence[str]
-"""What `metrics=` takes: functions or the names of ready ones, by name; or names alone."""
+"""What `metrics=` takes: functions or the names of built-in ones, by name; or names alone."""
 
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _AT_ONCE = 64  # clients evaluated in one pass; bounds the memory of a lazy sequence
@@ -52,7 +59,7 @@ class Evaluation:
     ) -> dict[str, float]:
         """Return the mean of all metrics over clients with weights p_i.
 
-        Ready metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
+        Built-in metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
         """
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
         rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
@@ -150,10 +157,10 @@ class Evaluation:
             return measured | self._named(output, data.y, others)
 
     def _named(self, output: Tree, y: Tree, metrics: Mapping[str, Measure]) -> dict[str, float]:
-        """Return metrics by name; ready ones see logits, and ignored labels as -100."""
+        """Return metrics by name; built-in ones see logits, and ignored labels as -100."""
         measured = dict[str, float]()
         for name, metric in metrics.items():
-            if is_ready(metric):
+            if is_builtin(metric):
                 found = _scores_for({name: metric}, output, y)
                 scores, labels = _as_logits(self.mean_loss.loss, found, y)
                 measured[name] = _ready_number(name, metric, scores, labels)
@@ -192,7 +199,7 @@ def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
         raise ValueError(f"metrics={metrics!r}; pass functions by name, or a list of names.")
     found = dict[str, Measure]()
     for given in metrics:
-        known = ready(given) if isinstance(given, str) else None
+        known = find_metric(given) if isinstance(given, str) else None
         found[str(given) if known is None else known.metric.name] = _function(given, loss, True)
     return found
 
@@ -202,11 +209,11 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
     if callable(given) and not by_name:
         chosen: Measure = given
     else:
-        known = ready(given) if isinstance(given, str) else None
+        known = find_metric(given) if isinstance(given, str) else None
         if known is None:
             raise ValueError(
-                f"{given!r} is no ready metric; pass one of {', '.join(READY)}, or a function of "
-                "outputs and targets by a name of your own."
+                f"{given!r} is not a built-in metric; pass one of {', '.join(BUILTIN_METRICS)}, or "
+                "a function of outputs and targets by a name of your own."
             )
         chosen = known.function
     if isinstance(loss, OnBatch) and not isinstance(chosen, OnBatch):
@@ -275,7 +282,7 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
-    """Return a ready metric, and say which one it is that cannot take these outputs."""
+    """Return a built-in metric, and say which one it is that cannot take these outputs."""
     try:
         return float(metric(output, y))
     except ValueError as error:
@@ -283,7 +290,7 @@ def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> floa
 
 
 def _scores(output: Tree, y: Tree) -> Tensor | None:
-    """Return the outputs that a ready metric takes: a tensor, or the `logits` of a dict.
+    """Return the outputs that a built-in metric takes: a tensor, or the `logits` of a dict.
 
     None where that is not clear: of the logits of tokens, which may be shifted against targets.
     """
@@ -294,7 +301,7 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
 
 
 def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
-    """Return the outputs that ready metrics take; refuse, for the first of them, what is none."""
+    """Return the outputs that built-in metrics take; raise ValueError if there are none."""
     found = _scores(output, y)
     if found is None:
         raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
@@ -302,12 +309,14 @@ def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor
 
 
 def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
-    """Return the sentence that says which function to pass where a ready metric cannot tell."""
+    """Return the sentence that says which function to pass where a built-in metric cannot tell."""
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
     what = f"the module returns a {type(output).__name__}{keys}"
     if not isinstance(y, Tensor):
         what = f"targets are a {type(y).__name__}"
-    function = next(each.function.__name__ for each in READY.values() if each.function is metric)
+    function = next(
+        each.function.__name__ for each in BUILTIN_METRICS.values() if each.function is metric
+    )
     return (
         f"metric '{name}' needs scores and targets in one tensor each, but {what}; pass "
         f"{{'{name}': lambda output, y: metrics.{function}(scores of output, labels of y)}}, with "

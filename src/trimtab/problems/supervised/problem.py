@@ -12,9 +12,9 @@ from trimtab.compute.kernel import KernelResult, Layers
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.problems.metrics import Metric
-from trimtab.problems.origin import derived
+from trimtab.problems.origin import record_step
 from trimtab.problems.paths import path_of
-from trimtab.problems.problem import Problem, normalised, side_by_side
+from trimtab.problems.problem import Problem, normalised, stack_oracles
 from trimtab.problems.supervised.arguments import (
     Weights,
     built,
@@ -190,7 +190,7 @@ class Supervised(TableConstructors, Problem):
         kept, held = (HeldOutView(given, fraction, seed, held, *how) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         made = parted if not self.clients.in_memory or parted.has_validation else self
-        return derived(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
+        return record_step(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
 
     @property
     def has_validation(self) -> bool:
@@ -220,7 +220,7 @@ class Supervised(TableConstructors, Problem):
     def chunk_oracle(self, clients: Sequence[int], seed: int, r: int) -> Gradient:
         """Return the oracle of several clients at once, for y of shape (d,) or (s, d)."""
         at_once = self._oracles.chunk_oracle(clients, seed, r)
-        return at_once or side_by_side([self.oracle(i, seed, r) for i in clients])
+        return at_once or stack_oracles([self.oracle(i, seed, r) for i in clients])
 
     @property
     def kernel(self) -> Layers | None:
@@ -376,12 +376,12 @@ class Supervised(TableConstructors, Problem):
         other.metric = self.metric
         names = self.names if len(self.clients) == len(other.clients) else None
         made = other._of_table(self.columns, names)
-        return derived(self, made, "replace", **changes)  # type: ignore[no-any-return]
+        return record_step(self, made, "replace", **changes)  # type: ignore[no-any-return]
 
     def with_metric(self, name: str) -> "Supervised":
         """Return the problem with a ready metric measured besides."""
         made = self.replace(metrics={**self.metrics, name: name})
-        return derived(self, made, "with_metric", name)  # type: ignore[no-any-return]
+        return record_step(self, made, "with_metric", name)  # type: ignore[no-any-return]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from trimtab.compute.tape import Tape, Traced, fill
 from trimtab.core import Epochs, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
 from trimtab.core.replies import Tally
-from trimtab.problems.problem import side_by_side
+from trimtab.problems.problem import stack_oracles
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.threads import run_block
 
@@ -234,7 +234,7 @@ def _oracle(e: Exchange, clients: Sequence[int]) -> ClientOracle:
 
     chunk_oracle = e.problem.chunk_oracle
     if chunk_oracle is None:
-        gradient = side_by_side([e.oracle(i) for i in clients])
+        gradient = stack_oracles([e.oracle(i) for i in clients])
     else:
         gradient = e.work.counted_rows(clients, chunk_oracle(clients, e.seed, e.r))
     return ClientOracle(gradient, draw, count=count, unequal=bool(e.slow))
