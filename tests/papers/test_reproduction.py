@@ -15,12 +15,10 @@ from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.verdicts import (
     Claim,
     MissingRecordError,
+    Sentences,
     Verdict,
-    check,
     counted,
-    not_judged,
     over_seeds,
-    sentence,
     write,
 )
 
@@ -34,7 +32,10 @@ def cell(name):
     return Cell(name, compute)
 
 
-@sentence("All arrive.", "section 1")
+PAPER = Sentences("section 1")
+
+
+@PAPER.says("All arrive.")
 def arrives(records):
     if not records:
         raise MissingRecordError
@@ -48,7 +49,7 @@ def reproduction():
         source="",
         minutes=1,
         cells=lambda quick, seeds: [cell("a-1"), cell("b-1")],
-        sentences=(arrives,),
+        sentences=PAPER,
         table=lambda records: "",
         figure=lambda records: None,
         more=lambda records: [cell(f"{name}-again") for name in records if "again" not in name],
@@ -153,7 +154,9 @@ def test_a_sentence_without_its_records_is_open():
 
 def judged(held):
     """Return the claim of a sentence that is judged by seeds."""
-    judge = sentence("It is faster.", "section 1")(lambda records: over_seeds(held, "7 rounds"))
+    judge = Sentences("section 1").says("It is faster.")(
+        lambda records: over_seeds(held, "7 rounds")
+    )
     return judge.judged({})
 
 
@@ -177,12 +180,16 @@ def test_a_sentence_that_no_seed_judges_is_open():
 
 
 def test_what_nothing_here_can_judge_says_why():
-    claim = not_judged("It wins on CIFAR-100.", "slides", "the data cannot be had").judged({})
+    claim = (
+        Sentences()
+        .not_judged("It wins on CIFAR-100.", "slides", "the data cannot be had")
+        .judged({})
+    )
     assert (claim.verdict, claim.numbers) == ("not judged", "the data cannot be had")
 
 
 def test_a_check_of_our_own_is_told_apart():
-    ours = check("The closed form is right.", "ours")(lambda records: Verdict(True, ""))
+    ours = Sentences().check("The closed form is right.")(lambda records: Verdict(True, ""))
     assert ours.judged({}) == Claim("The closed form is right.", True, own=True)
     assert not arrives.judged({}).own
 

@@ -66,7 +66,7 @@ def of(reproduction, text, records):
 
 
 NOT_EVEN_PUBLISHED = [
-    "Across all epochs and similarities SCAFFOLD is the fastest (nobody is faster).",
+    "Across all epochs and similarities SCAFFOLD is the fastest (no other is faster).",
     "FedAvg is always slower than SCAFFOLD.",
     "FedProx is always the worst, SGD included.",
 ]

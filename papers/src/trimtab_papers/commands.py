@@ -79,14 +79,14 @@ def reproduce(
             )
     home = out or Path("runs/quick" if quick else "results")
     pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))
-    asked: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "seed": seed}
-    for name in names:  # What is refused is refused before hours of others.
-        Request(REPRODUCTIONS[name], home / name, **asked).check()
+    selection: dict[str, Any] = {"quick": quick, "seeds": seeds, "pick": pick, "seed": seed}
+    for name in names:  # A bad argument is refused before hours of computing.
+        Request(REPRODUCTIONS[name], home / name, **selection).check()
     where: dict[str, Any] = {"data": data, "cluster": cluster_of(cluster)}
     for name in names:
         folder = home / name
-        work = computing.start(REPRODUCTIONS[name], folder, **asked, **where)
-        with LivePage(folder / PAGE, partial(_so_far, name, folder), live) as page:
+        work = computing.start(REPRODUCTIONS[name], folder, **selection, **where)
+        with LivePage(folder / PAGE, partial(_page_so_far, name, folder), live) as page:
             watch(work, partial(_STOPPED.format, folder=folder), page.on_event)
             write_reproduction(folder, folder / PAGE)
     listed = listing(home, names or tuple(REPRODUCTIONS))
@@ -114,7 +114,7 @@ def _show(names: Sequence[str], home: Path) -> None:
         click.echo(f"Page: {home / name / PAGE}")
 
 
-def _so_far(name: str, folder: Path) -> str:
+def _page_so_far(name: str, folder: Path) -> str:
     from trimtab.report.page import nothing_yet
     from trimtab_papers.items import REPRODUCTIONS, read
     from trimtab_papers.page import reproduction_page

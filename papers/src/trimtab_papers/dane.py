@@ -37,7 +37,8 @@ from trimtab_papers.verdicts import (
     Records,
     Sentences,
     Verdict,
-    over_seeds,
+    each_seed,
+    grouped,
     rounded,
     slope,
     spread,
@@ -130,13 +131,14 @@ METHODS = ("dane", "dane, best weight", "scaffold")
 def _series(records: Records, method: str) -> dict[int, Series]:
     """Return the rounds of a method by seed; each seed needs the quick version's cells."""
     found: dict[int, Series] = {}
-    for record in records.values():
-        settings = record["settings"]
-        by_ratio = found.setdefault(settings["seed"], {})
-        by_ratio[settings["delta/mu"]] = record[method]["rounds"]
+    for seed, some in grouped(records.values(), "seed").items():
+        found[seed] = {
+            ratio: record[method]["rounds"]
+            for ratio, (record,) in grouped(some, "delta/mu").items()
+        }
     if not found or any(not set(QUICK) <= set(series) for series in found.values()):
         raise MissingRecordError
-    return {seed: dict(sorted(series.items())) for seed, series in sorted(found.items())}
+    return found
 
 
 def _exponent(series: Series) -> float:
@@ -146,7 +148,7 @@ def _exponent(series: Series) -> float:
 def _by_exponent(records: Records, method: str, holds: Callable[[float], bool]) -> Verdict:
     exponents = {seed: _exponent(some) for seed, some in _series(records, method).items()}
     numbers = f"exponent {spread(exponents.values(), '.2f')}"
-    return over_seeds({seed: holds(exponent) for seed, exponent in exponents.items()}, numbers)
+    return each_seed(exponents, holds, numbers)
 
 
 def _times(records: Records, one: str, other: str) -> dict[int, Series]:
@@ -182,8 +184,7 @@ def scaffold_needs_the_ratio(records: Records) -> Verdict:
 @PAPER.says("DANE is significantly slower than SCAFFOLD (delta/mu times at least).")
 def dane_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane", "scaffold")
-    held = {seed: all(t >= ratio for ratio, t in s.items()) for seed, s in times.items()}
-    return over_seeds(held, _in_words(times))
+    return each_seed(times, lambda s: all(t >= r for r, t in s.items()), _in_words(times))
 
 
 @PAPER.says(
@@ -201,7 +202,7 @@ def dane_needs_a_line_search(records: Records) -> Verdict:
 )
 def dane_with_the_best_weight_is_slower(records: Records) -> Verdict:
     times = _times(records, "dane, best weight", "scaffold")
-    return over_seeds({seed: min(s.values()) > 1 for seed, s in times.items()}, _in_words(times))
+    return each_seed(times, lambda s: min(s.values()) > 1, _in_words(times))
 
 
 @PAPER.check("The exact maps are what DANE and SCAFFOLD do (to a millionth over five rounds).")
@@ -215,19 +216,11 @@ def maps_are_what_runs_do(records: Records) -> Verdict:
 # -- table and figure
 
 
-def _by_ratio(records: Records) -> dict[int, list[Record]]:
-    """Return the records of all seeds by delta/mu."""
-    found: dict[int, list[Record]] = {}
-    for record in sorted(records.values(), key=lambda r: int(r["settings"]["delta/mu"])):
-        found.setdefault(record["settings"]["delta/mu"], []).append(record)
-    return found
-
-
 def table(records: Records) -> str:
     """Return the rounds per e-fold beside the orders of Table 2."""
     head = "delta/mu, DANE, (delta/mu)², DANE with its best weight, that weight/delta"
     rows = [f"{head}, SCAFFOLD I, its K delta/L".split(", ")]
-    for ratio, some in _by_ratio(records).items():
+    for ratio, some in grouped(records.values(), "delta/mu").items():
         rounds = [spread([r[method]["rounds"] for r in some]) for method in METHODS]
         weights = spread([r["dane, best weight"]["mu"] / r["settings"]["delta"] for r in some])
         scale = [r["settings"]["delta"] / r["settings"]["L"] for r in some]
@@ -247,7 +240,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 @drawn(5.6, 4)
 def figure(fig: Any, records: Records) -> None:
     """Return the rounds against delta/mu; a line is the mean over the seeds, points are seeds."""
-    found = _by_ratio(records)
+    found = grouped(records.values(), "delta/mu")
     axes = fig.subplots()
     for method, look in _LOOKS.items():
         means = [sum(r[method]["rounds"] for r in some) / len(some) for some in found.values()]

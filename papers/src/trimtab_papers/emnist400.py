@@ -92,22 +92,19 @@ def table(records: Records) -> str:
     rows = [["", "clients", *targets, updates, "best accuracy", "step size"]]
     for name, S in dict.fromkeys((r.setting.algorithm, r.setting.S) for r in raced):
         seeds = select(raced, algorithm=name, S=S)
+        mean = rounds(raced, algorithm=name, S=S)
         rows.append(
             [
                 TITLES[name],
                 f"{S} of {seeds[0].setting.N}",
                 both(seeds, "target"),
                 both(seeds, "until"),
-                _updates(rounds(raced, algorithm=name, S=S), S),
+                f"{mean * S:,.0f}" if mean is not None and mean < inf else "",
                 ", ".join(f"{r.best:.3f}" for r in seeds if r.setting.around is None),
                 step_sizes(seeds),
             ]
         )
     return f"{lines(rows)}\n\n{fragile_note(raced)}"
-
-
-def _updates(r: float | None, S: int) -> str:
-    return f"{r * S:,.0f}" if r is not None and r < inf else ""
 
 
 @drawn(6.4, 3.8)

@@ -53,9 +53,9 @@ def build(
     >>> build("serveronly", 0.1, 5, base="momentum")
     ServerOnly(eta=0.1, base=Momentum(beta=0.9))
     """
-    words = {"eta": eta, "eta_l": eta, "K": K, "base": BASES[base], "eta_g": eta_g, "a": a}
-    words |= OF_ITS_OWN
-    taken = {word: value for word, value in words.items() if _has(name, word)}
+    arguments = {"eta": eta, "eta_l": eta, "K": K, "base": BASES[base], "eta_g": eta_g, "a": a}
+    arguments |= OF_ITS_OWN
+    taken = {word: value for word, value in arguments.items() if _has(name, word)}
     algorithm: Algorithm = registry.build(name, **taken)
     return algorithm
 
@@ -88,27 +88,27 @@ RETRIES = 3  # a task whose machine is lost is run again <= 3 times
 
 
 def tasks(
-    address: str | None, questions: Mapping[str, Callable[[], Any]]
+    address: str | None, functions: Mapping[str, Callable[[], Any]]
 ) -> Iterator[tuple[str, Any]]:
     """Run functions on the machines of a cluster; go through names and results as they come.
 
     What one raises is raised here when all others have ended, so that none of them is lost.
     """
-    if not questions:
+    if not functions:
         return
     ray = engine.connect(address)
     run = ray.remote(_run).options(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")
-    waiting = {run.remote(question): name for name, question in questions.items()}
+    waiting = {run.remote(function): name for name, function in functions.items()}
     failed: list[str] = []
     try:
         while waiting:
             (done, *_), _ = ray.wait(list(waiting))
             name = waiting.pop(done)
             try:
-                said, result = ray.get(done)
+                status, result = ray.get(done)
             except ray.exceptions.RayError as error:
-                said, result = "failed", (str(error).strip().splitlines() or [repr(error)])[-1]
-            if said == "failed":
+                status, result = "failed", (str(error).strip().splitlines() or [repr(error)])[-1]
+            if status == "failed":
                 failed.append(f"{name}: {result}")
             else:
                 yield name, result
@@ -119,7 +119,7 @@ def tasks(
         raise ValueError(failed[0])
 
 
-def _run(question: Callable[[], Any]) -> tuple[str, Any]:
+def _run(function: Callable[[], Any]) -> tuple[str, Any]:
     """Return a result, or the sentence of an error with the machine it came from."""
     import os
 
@@ -128,7 +128,7 @@ def _run(question: Callable[[], Any]) -> tuple[str, Any]:
 
     os.environ["TRIMTAB_CORES"] = "1"
     try:
-        return "done", question()
+        return "done", function()
     except Exception as error:
         sentence = (
             str(error) if isinstance(error, ValueError | OSError) else f"{describe_error(error)}."
@@ -140,7 +140,7 @@ def _run(question: Callable[[], Any]) -> tuple[str, Any]:
 
 
 Computing = Generator[Progress, None, Record]
-"""A cell at work: it tells how far it is, and returns its record."""
+"""A running cell: it yields its progress, and returns its record."""
 
 Events = Generator[Progress | CellDone, None, None]
 
@@ -199,7 +199,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Request:
-    """Which cells of a reproduction are wanted; some of them follow from the records of others.
+    """Which cells of a reproduction to compute; some of them follow from the records of others.
 
     seed: only the cells of this one, of those that are counted from 0. pick: patterns of names.
     """
@@ -248,7 +248,7 @@ class Request:
 
     @property
     def stages(self) -> tuple[Callable[[], Sequence[Cell]], ...]:
-        """The cells in three parts; each is asked for when the part before has its records."""
+        """The cells in three parts; each is listed when the part before has its records."""
         return self._first, self._repeats, self._more
 
     def _first(self) -> Sequence[Cell]:
@@ -325,7 +325,7 @@ def _remotely(
     """
     where = None if data is None else data.resolve()
     with ExitStack() as at_end:
-        questions: dict[str, Callable[[], Record]] = {}
+        functions: dict[str, Callable[[], Record]] = {}
         for cell in cells:
             try:
                 lock = _claim(cell.name, request.folder)
@@ -334,8 +334,8 @@ def _remotely(
                 continue
             if lock is not None:
                 at_end.enter_context(lock)
-                questions[cell.name] = partial(_computed, cell, where)
-        for name, record in tasks(address, questions):
+                functions[cell.name] = partial(_computed, cell, where)
+        for name, record in tasks(address, functions):
             _keep(record, name, request)
             yield CellDone(name, record["seconds"])
 
@@ -350,7 +350,7 @@ def _claim(name: str, folder: Path) -> Lock | None:
     if not path.exists():
         try:
             lock = Lock(scratch)
-        except FileNotFoundError:  # Who wrote the record meanwhile has cleared the folder away.
+        except FileNotFoundError:  # Another process wrote the record and removed the folder.
             if not path.exists():
                 raise
             return None

@@ -95,7 +95,7 @@ def svg(figure: "Figure") -> str:
 
 
 def tables_behind(figure: "Figure") -> str:
-    """Return a table of the numbers of each panel, to be opened when it is wanted."""
+    """Return a table of the numbers of each panel, closed until a reader opens it."""
     return "".join(
         behind(panel.table(), panel.title) for axes in figure.axes if (panel := _panel(axes)).lines
     )

@@ -25,7 +25,7 @@ from trimtab.problems.quadratic import Quadratic
 from trimtab.simulation import simulate
 from trimtab_papers.engine import Cell, Computing, Reproduction, cell_of, colour
 from trimtab_papers.figures import drawn, label_of
-from trimtab_papers.quadratics import per_e_fold
+from trimtab_papers.quadratics import best_K, least_saved, per_e_fold, plateau
 from trimtab_papers.verdicts import (
     MissingRecordError,
     Record,
@@ -41,7 +41,6 @@ OPTIONS: tuple[Option, ...] = ("I", "II")
 FULL = ((100, 10), (1000, 10), (1000, 30), (1000, 100), (1000, 300), (10000, 10), (10000, 100))
 QUICK = ((1000, 10), (1000, 100), (1000, 300))
 DIRECTIONS = 12
-WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
 COARSE, FINE = 1.2, 1.02  # the next step size tried = the last / 1.2, and then x 1.02
 
 
@@ -66,15 +65,9 @@ class Sweep:
         return f"L/mu = {self.kappa}, delta/mu = {self.ratio}"
 
     @property
-    def plateau(self) -> float:
-        """The rounds per e-fold at the three largest K, on average."""
-        return sum(float(row["rounds"]) for row in self.by_K[-3:]) / 3
-
-    @property
-    def best_K(self) -> int:
-        """The smallest K within 1.3 x of the plateau."""
-        near = WITHIN * self.plateau
-        return next(int(row["K"]) for row in self.by_K if row["rounds"] <= near)
+    def rounds(self) -> dict[int, float]:
+        """The rounds per e-fold by K."""
+        return {row["K"]: row["rounds"] for row in self.by_K}
 
     @property
     def knee(self) -> float:
@@ -205,11 +198,11 @@ def _of(option: Option, records: Records) -> list[Sweep]:
 
 
 def _near_the_knee(sweeps: Sequence[Sweep], factor: float) -> bool:
-    return all(1 / factor <= sweep.best_K / sweep.knee <= factor for sweep in sweeps)
+    return all(1 / factor <= best_K(sweep.rounds) / sweep.knee <= factor for sweep in sweeps)
 
 
 def _best_K(sweeps: Sequence[Sweep]) -> str:
-    return "; ".join(f"{s.title}: K = {s.best_K} against {s.knee:.3g}" for s in sweeps)
+    return "; ".join(f"{s.title}: K = {best_K(s.rounds)} against {s.knee:.3g}" for s in sweeps)
 
 
 @PAPER.says(
@@ -217,14 +210,8 @@ def _best_K(sweeps: Sequence[Sweep]) -> str:
     "at least)."
 )
 def local_steps_help(records: Records) -> Verdict:
-    saved = min(map(_saved, _complete(records)))
+    saved = min(least_saved(sweep.rounds, sweep.knee) for sweep in _complete(records))
     return Verdict(saved >= 0.8, f"{saved:.2f} K at least")
-
-
-def _saved(sweep: Sweep) -> float:
-    """Return the least of rounds(1)/(K rounds(K)) over K up to half of the knee."""
-    one, half = float(sweep.by_K[0]["rounds"]), max(1.0, sweep.knee / 2)
-    return min(one / float(row["rounds"]) / row["K"] for row in sweep.by_K if half >= row["K"])
 
 
 @PAPER.says("Best to take K about L/delta (option I; within a factor of 2).")
@@ -239,8 +226,8 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
 )
 def plateau_is_proportional_to_delta(records: Records) -> Verdict:
     same = [sweep for sweep in _of("I", records) if sweep.kappa == QUICK[0][0]]
-    exponent = slope([sweep.ratio for sweep in same], [sweep.plateau for sweep in same])
-    numbers = ", ".join(f"{sweep.plateau:.3g} at {sweep.ratio}" for sweep in same)
+    exponent = slope([sweep.ratio for sweep in same], [plateau(sweep.rounds) for sweep in same])
+    numbers = ", ".join(f"{plateau(sweep.rounds):.3g} at {sweep.ratio}" for sweep in same)
     return Verdict(0.8 <= exponent <= 1.2, f"exponent {exponent:.2f}; plateaus {numbers}")
 
 
@@ -248,7 +235,7 @@ def plateau_is_proportional_to_delta(records: Records) -> Verdict:
 def option_II_has_a_floor(records: Records) -> Verdict:
     least: dict[int, float] = {}
     for sweep in _of("II", records):
-        lowest = min(float(row["rounds"]) for row in sweep.by_K)
+        lowest = min(sweep.rounds.values())
         least[sweep.kappa] = min(lowest, least.get(sweep.kappa, lowest))
     held = all(rounds >= 0.8 * kappa**0.5 for kappa, rounds in least.items())
     numbers = [f"L/mu = {kappa}: {r:.3g} against {kappa**0.5:.3g}" for kappa, r in least.items()]
@@ -268,7 +255,7 @@ def best_K_of_option_II_is_that_of_theory(records: Records) -> Verdict:
 def both_hold_while_clients_are_alike(records: Records) -> Verdict:
     option_II = _of("II", records)
     alike = [sweep for sweep in option_II if sweep.kappa >= 0.999 * sweep.ratio**2]
-    flat = [sweep.plateau / sweep.kappa**0.5 for sweep in alike]
+    flat = [plateau(sweep.rounds) / sweep.kappa**0.5 for sweep in alike]
     numbers = ", ".join(f"{ratio:.2f}" for ratio in flat)
     return Verdict(
         _near_the_knee(alike, 3) and all(0.8 <= ratio <= 1.2 for ratio in flat),
@@ -298,8 +285,8 @@ def table(records: Records) -> str:
     ]
     for sweep in sorted(read_sweeps(records), key=lambda sweep: sweep.option):
         rows.append(
-            f"| {sweep.option} | {sweep.kappa} | {sweep.ratio} | {sweep.best_K} "
-            f"| {sweep.knee:.3g} | {sweep.by_K[0]['rounds']:.3g} | {sweep.plateau:.3g} "
+            f"| {sweep.option} | {sweep.kappa} | {sweep.ratio} | {best_K(sweep.rounds)} "
+            f"| {sweep.knee:.3g} | {sweep.rounds[1]:.3g} | {plateau(sweep.rounds):.3g} "
             f"| {sweep.ratio} | {sweep.kappa**0.5:.3g} |"
         )
     return "\n".join(rows)
@@ -332,7 +319,7 @@ def figure(fig: Any, records: Records) -> None:
 def _panel(axes: Any, pair: list[Sweep]) -> None:
     for sweep in pair:
         option = _colour(sweep.option)
-        K, rounds = zip(*((row["K"], row["rounds"]) for row in sweep.by_K), strict=True)
+        K, rounds = list(sweep.rounds), list(sweep.rounds.values())
         axes.plot(K, rounds, color=option, linewidth=1.6, label=f"option {sweep.option}")
         ran = [row for row in sweep.by_K if row.get("run")]
         points = {"linestyle": "none", "marker": "o", "markersize": 3.5, "color": option}

@@ -233,7 +233,7 @@ class Chains(Problem):
         )
 
     def loss(self, x: Vector) -> float:
-        """Return half the mean |grad f|^2: what is wanted of it here is to fall."""
+        """Return half the mean |grad f|^2, which falls as a loss does."""
         return float(self.gradient(x).square().sum()) / (2 * self.M)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:

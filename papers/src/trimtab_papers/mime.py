@@ -2,7 +2,7 @@
 
 Karimireddy's slides: SGD with momentum and Adam on EMNIST, 62 classes; the sources give neither the
 number of clients nor the model nor the local steps. Ours: logistic regression, 1,000 clients of 100
-images, half of them i.i.d. and half sorted by label (the files do not tell the writers), 20 clients
+images, half of them i.i.d. and half sorted by label (the files do not name the writers), 20 clients
 a round, two epochs in batches of a fifth (K = 10), 200 rounds. FedAvg has the base optimiser at its
 server (FedOpt), with the best of two step sizes there.
 """
@@ -22,7 +22,7 @@ from trimtab_papers.engine import (
 )
 from trimtab_papers.figures import drawn
 from trimtab_papers.raced import RacedRecord, Setting, cell, near_first_seed, read_raced
-from trimtab_papers.rounds_to_target import each_seed, lines, select
+from trimtab_papers.rounds_to_target import lines, map_seeds, select
 from trimtab_papers.verdicts import (
     Judge,
     MissingRecordError,
@@ -34,7 +34,7 @@ from trimtab_papers.verdicts import (
 )
 
 ALGORITHMS = ("serveronly", "fedopt", "mimelite", "mime")
-WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to tell what momentum adds.
+WITHOUT_BASE = ("fedopt", "mime")  # These run without a base too, to show what momentum adds.
 BASE_TITLES = {"momentum": "SGD with momentum", "adam": "Adam", "none": "SGD"}
 SERVER_STEPS: dict[str, tuple[float, ...]] = {
     "momentum": (0.3, 1.0),
@@ -65,16 +65,11 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
     return [cell(setting) for setting in settings]
 
 
-def late(record: RacedRecord) -> float:
-    """Return the mean accuracy of the last rounds."""
-    return fmean(record.accuracy[-LAST:])
-
-
 def accuracy(raced: Sequence[RacedRecord], name: str, base: str) -> float | None:
     """Return the accuracy at the end, the mean over the seeds, with the best step at the server."""
     by_step: dict[float, list[float]] = {}
     for record in select(raced, algorithm=name, base=base):
-        by_step.setdefault(record.setting.eta_g, []).append(late(record))
+        by_step.setdefault(record.setting.eta_g, []).append(record.late(LAST))
     return max(map(fmean, by_step.values())) if by_step else None
 
 
@@ -88,10 +83,10 @@ Accuracies = dict[tuple[str, str], float]
 def _accuracies(raced: Sequence[RacedRecord]) -> Accuracies:
     bases = [base for base in ("momentum", "adam") if accuracy(raced, "mime", base) is not None]
     ran = {(n, base): accuracy(raced, n, base) for base in [*bases, "none"] for n in ALGORITHMS}
-    wanted = {(name, base) for name in ALGORITHMS for base in bases}
-    wanted |= {(name, "none") for name in WITHOUT_BASE}
+    required = {(name, base) for name in ALGORITHMS for base in bases}
+    required |= {(name, "none") for name in WITHOUT_BASE}
     known = {key: value for key, value in ran.items() if value is not None}
-    if not bases or not wanted <= set(known):
+    if not bases or not required <= set(known):
         raise MissingRecordError
     return known
 
@@ -104,17 +99,17 @@ def _by_accuracies(holds: Callable[[Accuracies], bool]) -> Judge:
     """Judge each seed by itself; the numbers are all accuracies."""
 
     def judge(records: Records) -> Verdict:
-        by_seed = each_seed(read_raced(records), _accuracies)
-        if not by_seed:
+        raced = read_raced(records)
+        seeds = list(map_seeds(raced, _accuracies).values())
+        if not seeds:
             raise MissingRecordError
-        seeds = list(by_seed.values())
         numbers = []
         for base in [*_bases(seeds[0]), "none"]:
             names = [name for name, other in seeds[0] if other == base]
             of_name = {n: [seed[n, base] for seed in seeds if (n, base) in seed] for n in names}
             each = ", ".join(f"{TITLES[n]} {spread(some, '.3f')}" for n, some in of_name.items())
             numbers.append(f"{BASE_TITLES[base]}: {each}")
-        held = {seed: holds(known) for seed, known in by_seed.items()}
+        held = map_seeds(raced, lambda seed: holds(_accuracies(seed)))
         return over_seeds(held, "; ".join(numbers))
 
     return judge
@@ -149,20 +144,20 @@ def _momentum_adds(known: Accuracies, name: str) -> float:
     return known[name, "momentum"] - known[name, "none"]
 
 
-def _by_gains(holds: Callable[[float, float], bool]) -> Judge:
-    """Judge each seed by what momentum adds to the accuracy of Mime and of FedAvg."""
+def _gains(raced: Sequence[RacedRecord]) -> tuple[float, float]:
+    """Return what momentum adds to the accuracy of Mime and of FedAvg."""
+    known = _accuracies(raced)
+    return _momentum_adds(known, "mime"), _momentum_adds(known, "fedopt")
 
+
+def _by_gains(holds: Callable[[float, float], bool]) -> Judge:
     def judge(records: Records) -> Verdict:
-        raced = read_raced(records)
-        mime, fedavg = (
-            each_seed(raced, lambda seed, name=name: _momentum_adds(_accuracies(seed), name))
-            for name in ("mime", "fedopt")
-        )
-        if not mime:
+        gains = map_seeds(read_raced(records), _gains)
+        if not gains:
             raise MissingRecordError
-        gains = [spread(some.values(), "+.3f") for some in (mime, fedavg)]
-        held = {seed: holds(mime[seed], fedavg[seed]) for seed in mime}
-        return over_seeds(held, f"momentum adds {gains[0]} to Mime, {gains[1]} to FedAvg")
+        mime, fedavg = (spread(some, "+.3f") for some in zip(*gains.values(), strict=True))
+        held = {seed: holds(*of_seed) for seed, of_seed in gains.items()}
+        return over_seeds(held, f"momentum adds {mime} to Mime, {fedavg} to FedAvg")
 
     return judge
 
@@ -213,7 +208,11 @@ def table(records: Records) -> str:
 
 def _best(raced: Sequence[RacedRecord], name: str, base: str) -> RacedRecord | None:
     """Return the record of the first seed with the best step at the server."""
-    return max(select(raced, algorithm=name, base=base, seed=0), key=late, default=None)
+    return max(
+        select(raced, algorithm=name, base=base, seed=0),
+        key=lambda record: record.late(LAST),
+        default=None,
+    )
 
 
 def _steps(raced: Sequence[RacedRecord], name: str, base: str) -> str:

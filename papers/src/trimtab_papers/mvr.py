@@ -58,11 +58,6 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
 # -- what the records say
 
 
-def late(record: RacedRecord) -> float:
-    """Return the mean accuracy of the last rounds."""
-    return fmean(record.accuracy[-LAST:])
-
-
 def _runs(raced: Sequence[RacedRecord], way: str, method: str) -> list[RacedRecord]:
     if method not in WAYS[way]:
         return []
@@ -72,7 +67,7 @@ def _runs(raced: Sequence[RacedRecord], way: str, method: str) -> list[RacedReco
 
 def _by_seed(raced: Sequence[RacedRecord], way: str, method: str) -> dict[int, float]:
     """Return the accuracy at the end of each seed."""
-    found = {record.setting.seed: late(record) for record in _runs(raced, way, method)}
+    found = {record.setting.seed: record.late(LAST) for record in _runs(raced, way, method)}
     if not found:
         raise MissingRecordError
     return found
@@ -94,8 +89,8 @@ def _compared(
         raise MissingRecordError
     held = {seed: holds(ours[seed], theirs[seed]) for seed in ours}
     numbers = " against ".join(
-        f"{_title(*row)} {spread(values.values(), '.3f')}"
-        for row, values in ((one, ours), (other, theirs))
+        f"{way} {method} {spread(values.values(), '.3f')}"
+        for (way, method), values in ((one, ours), (other, theirs))
     )
     return over_seeds(held, numbers)
 
@@ -106,10 +101,6 @@ def _better(one: float, other: float) -> bool:
 
 def _alike(one: float, other: float) -> bool:
     return abs(one - other) <= 0.01
-
-
-def _title(way: str, method: str) -> str:
-    return f"{way} {method}"
 
 
 @PAPER.says(
@@ -169,13 +160,18 @@ def table(records: Records) -> str:
     steps = [["step sizes", *METHODS]]
     for way in WAYS:
         best = [_runs(raced, way, method) for method in METHODS]
-        rows.append([way, *(spread(map(late, some), ".3f") if some else "" for some in best)])
-        steps.append([way, *map(_steps, best)])
+        rows.append(
+            [
+                way,
+                *(
+                    spread((record.late(LAST) for record in some), ".3f") if some else ""
+                    for some in best
+                ),
+            ]
+        )
+        etas = [dict.fromkeys(f"{record.eta:.2g}" for record in some) for some in best]
+        steps.append([way, *map(", ".join, etas)])
     return f"{lines(rows)}\n\n{lines(steps)}"
-
-
-def _steps(some: Sequence[RacedRecord]) -> str:
-    return ", ".join(dict.fromkeys(f"{record.eta:.2g}" for record in some))
 
 
 _LINES = {"SGD": ":", "momentum": "--", "MVR": "-"}

@@ -19,6 +19,7 @@ import numpy as np
 from trimtab_papers.engine import Reproduction, colour
 from trimtab_papers.figures import drawn, label_of
 from trimtab_papers.nonconvex_cells import EPS, KINDS, Kind, cells
+from trimtab_papers.quadratics import best_K, least_saved, plateau
 from trimtab_papers.rounds_to_target import lines
 from trimtab_papers.verdicts import (
     MissingRecordError,
@@ -27,6 +28,7 @@ from trimtab_papers.verdicts import (
     Sentences,
     Verdict,
     complete,
+    each_seed,
     of_kind,
     over_seeds,
     slope,
@@ -38,7 +40,6 @@ from trimtab_papers.verdicts import (
 
 PAPER = Sentences()
 THIRD, FOURTH = "section 5, Theorem III", "section 6, Theorem IV"
-WITHIN = 1.3  # a K is at the plateau if its rounds are <= 1.3 x those of the plateau
 
 
 # -- Theorem III: exponents of N/S and of 1/eps
@@ -101,8 +102,8 @@ def _against_eps(records: Records, kind: Kind) -> Verdict:
         pairs = list(zip(record["eps"], record["found"]["1"]["rounds"], strict=True))
         known = [(1 / eps, rounds) for eps, rounds in pairs if rounds is not None]
         exponents[seed] = slope(*zip(*known, strict=True))
-    held = {seed: exponent <= 1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
+    numbers = f"exponent {spread(exponents.values(), '.2f')}"
+    return each_seed(exponents, lambda exponent: exponent <= 1, numbers)
 
 
 @PAPER.says(
@@ -140,40 +141,20 @@ def convex_rounds_against_eps(records: Records) -> Verdict:
 # -- Theorem IV: rounds against K
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Rounds by K on the quadratics of one L/delta."""
-
-    similar: int
-    rounds: dict[int, float]
-
-    @property
-    def plateau(self) -> float:
-        """The rounds of the three largest K, on average."""
-        return sum(list(self.rounds.values())[-3:]) / 3
-
-    @property
-    def best_K(self) -> int:
-        """The smallest K within 1.3 x of the plateau."""
-        return next(K for K, rounds in self.rounds.items() if rounds <= WITHIN * self.plateau)
-
-    @property
-    def saved(self) -> float:
-        """The least of rounds(1)/(K rounds(K)) over K up to half of L/delta."""
-        one = self.rounds[1]
-        return min(one / r / K for K, r in self.rounds.items() if self.similar / 2 >= K)
+Sweeps = dict[int, dict[int, float]]
+"""Rounds by L/delta, then by K."""
 
 
-def sweeps(record: Record) -> list[Sweep]:
-    """Return the sweeps of a seed, by L/delta; those in which a run did not arrive are left out."""
+def sweeps(record: Record) -> Sweeps:
+    """Return the sweeps of a seed; those in which a run did not arrive are left out."""
     found = {
         int(similar): {row["K"]: row["rounds"] for row in rows}
         for similar, rows in record["found"].items()
     }
-    return [Sweep(similar, rounds) for similar, rounds in found.items() if all(rounds.values())]
+    return {similar: rounds for similar, rounds in found.items() if all(rounds.values())}
 
 
-def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
+def _all_sweeps(records: Records) -> dict[int, Sweeps]:
     """Return the sweeps of each seed, in which every run must have arrived."""
     by_seed = complete(records, KINDS)["weak"]
     found = {seed: sweeps(record) for seed, record in by_seed.items()}
@@ -188,9 +169,12 @@ def _all_sweeps(records: Records) -> dict[int, list[Sweep]]:
     FOURTH,
 )
 def local_steps_help(records: Records) -> Verdict:
-    saved = {s: min(x.saved for x in some) for s, some in _all_sweeps(records).items()}
+    saved = {
+        seed: min(least_saved(rounds, similar) for similar, rounds in some.items())
+        for seed, some in _all_sweeps(records).items()
+    }
     numbers = f"{min(saved.values()):.2f} K at least"
-    return over_seeds({seed: least >= 0.8 for seed, least in saved.items()}, numbers)
+    return each_seed(saved, lambda least: least >= 0.8, numbers)
 
 
 @PAPER.says(
@@ -199,10 +183,14 @@ def local_steps_help(records: Records) -> Verdict:
     FOURTH,
 )
 def best_K_is_that_of_theory(records: Records) -> Verdict:
-    by_seed = _all_sweeps(records)
-    held = {s: all(0.5 <= x.best_K / x.similar <= 2 for x in some) for s, some in by_seed.items()}
-    ratios = [x.best_K / x.similar for some in by_seed.values() for x in some]
-    return over_seeds(held, f"best K delta/L {spread(ratios, '.2g')}")
+    ratios = {
+        seed: [best_K(rounds) / similar for similar, rounds in some.items()]
+        for seed, some in _all_sweeps(records).items()
+    }
+    numbers = spread((ratio for some in ratios.values() for ratio in some), ".2g")
+    return each_seed(
+        ratios, lambda some: all(0.5 <= r <= 2 for r in some), f"best K delta/L {numbers}"
+    )
 
 
 @PAPER.says(
@@ -211,11 +199,12 @@ def best_K_is_that_of_theory(records: Records) -> Verdict:
     FOURTH,
 )
 def plateau_is_that_of_delta(records: Records) -> Verdict:
-    exponents = {}
-    for seed, some in _all_sweeps(records).items():
-        exponents[seed] = slope([1 / x.similar for x in some], [x.plateau for x in some])
-    held = {seed: exponent <= 1.1 for seed, exponent in exponents.items()}
-    return over_seeds(held, f"exponent {spread(exponents.values(), '.2f')}")
+    exponents = {
+        seed: slope([1 / similar for similar in some], list(map(plateau, some.values())))
+        for seed, some in _all_sweeps(records).items()
+    }
+    numbers = f"exponent {spread(exponents.values(), '.2f')}"
+    return each_seed(exponents, lambda exponent: exponent <= 1.1, numbers)
 
 
 @PAPER.check(
@@ -253,13 +242,20 @@ def _third(records: Records) -> str:
     return lines(rows)
 
 
+def _by_similarity(records: Records) -> dict[int, list[dict[int, float]]]:
+    """Return the rounds by K of all seeds, by L/delta."""
+    found: dict[int, list[dict[int, float]]] = {}
+    for record in of_kind(records, "weak").values():
+        for similar, rounds in sweeps(record).items():
+            found.setdefault(similar, []).append(rounds)
+    return dict(sorted(found.items()))
+
+
 def _fourth(records: Records) -> str:
     rows = [["L/delta", "rounds: K = 1", "K large", "best K"]]
-    some = [sweep for record in of_kind(records, "weak").values() for sweep in sweeps(record)]
-    for similar in sorted({sweep.similar for sweep in some}):
-        seeds = [sweep for sweep in some if sweep.similar == similar]
-        rows.append([str(similar), spread([sweep.rounds[1] for sweep in seeds])])
-        rows[-1] += [spread([x.plateau for x in seeds]), spread([x.best_K for x in seeds])]
+    for similar, seeds in _by_similarity(records).items():
+        columns = [rounds[1] for rounds in seeds], map(plateau, seeds), map(best_K, seeds)
+        rows.append([str(similar), *map(spread, columns)])
     return lines(rows)
 
 
@@ -303,14 +299,13 @@ def _draw_sampled(
 def _draw_weak(axes: Any, records: Records) -> None:
     """Draw the mean over the seeds for each L/delta."""
     axes.set(xlabel="K δ/L", title="weakly convex quadratics: |∇f|²")
-    some = [sweep for record in of_kind(records, "weak").values() for sweep in sweeps(record)]
-    for similar, shade in zip(sorted({x.similar for x in some}), _SHADES, strict=False):
-        seeds = [sweep for sweep in some if sweep.similar == similar]
-        counts = list(seeds[0].rounds)
-        means = [fmean(sweep.rounds[K] for sweep in seeds) for K in counts]
+    found = _by_similarity(records)
+    for (similar, seeds), shade in zip(found.items(), _SHADES, strict=False):
+        means = {K: fmean(rounds[K] for rounds in seeds) for K in seeds[0]}
         look = {"color": shade, "linewidth": 1.6, "marker": "o", "markersize": 3}
-        axes.plot([K / similar for K in counts], means, label=f"L/δ = {similar}", **look)
-    if some:
+        label = f"L/δ = {similar}"
+        axes.plot([K / similar for K in means], list(means.values()), label=label, **look)
+    if found:
         axes.axvline(1, **_GUIDE, label="K = L/δ")
 
 

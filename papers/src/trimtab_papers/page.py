@@ -159,26 +159,25 @@ def reproduction_page(found: Reproduction, records: Records) -> str:
 
 def _body(reproduction: Reproduction, records: Records) -> str:
     claims = reproduction.claims(records)
-    papers = [claim for claim in claims if not claim.own]
-    ours = [claim for claim in claims if claim.own]
-    said = f"Of the paper's sentences {weighed(papers) or 'none'}"
+    papers, ours = _apart(claims)
+    summary = f"Of the paper's sentences {weighed(papers) or 'none'}"
     if _quick(records):
-        said = f"A small version, not the paper's size. {said}"
+        summary = f"A small version, not the paper's size. {summary}"
     if ours:
-        said += f"; of our own checks {weighed(ours)}"
+        summary += f"; of our own checks {weighed(ours)}"
     parts = [
         f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
-        f"{escape(reproduction.shows)}.</p><p><b>{escape(said)}.</b></p></div>",
+        f"{escape(reproduction.shows)}.</p><p><b>{escape(summary)}.</b></p></div>",
         section("Sentences of the paper", _judged(papers)),
         section("Checks of our own", _judged(ours)),
-        *_shown(reproduction, records),
+        *_figure_and_table(reproduction, records),
         section("Discussion", markdown(reproduction.discussion)),
         section("Settings", _settings(reproduction, records)),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _shown(reproduction: Reproduction, records: Records) -> list[str]:
+def _figure_and_table(reproduction: Reproduction, records: Records) -> list[str]:
     """Return the figure and the table, once there is a record."""
     from trimtab_papers.figures import svg, tables_behind  # They import matplotlib, which is slow.
 
@@ -186,14 +185,14 @@ def _shown(reproduction: Reproduction, records: Records) -> list[str]:
         return []
     drawn = reproduction.figure(records)
     named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
-    shown = svg(drawn).replace("<svg ", named, 1)
-    figure = f'<figure class="paper" tabindex="0">{shown}</figure>{tables_behind(drawn)}'
+    drawing = svg(drawn).replace("<svg ", named, 1)
+    figure = f'<figure class="paper" tabindex="0">{drawing}</figure>{tables_behind(drawn)}'
     table = markdown(reproduction.table(records))
     return [section("Figure", figure), section("Table", table)]
 
 
 def _settings(reproduction: Reproduction, records: Records) -> str:
-    """Say what the records took, who wrote them, and how to make them."""
+    """Return the time of the records, the versions that wrote them, and the command."""
     versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
     took = format_seconds(sum(record.get("seconds", 0.0) for record in records.values()))
     made = f"{len(records)} records, {took} of one core, written by trimtab {', '.join(versions)}."
@@ -268,7 +267,7 @@ interrupted counts from where it went on. Since most records of tables 3 to 5, c
 and mime were made, races have learnt two things: small step sizes run as far as the best, and on a
 tie, or within 5 % of the fewest rounds, the smaller step wins. Stored candidates were judged again
 by both rules, step sizes that this asks for were run and added to the record, and cells with
-another winner were raced anew. Each winner of tables 3 and 4, clients and emnist400 then ran again
+another winner were raced again. Each winner of tables 3 and 4, clients and emnist400 then ran again
 from a start moved by a millionth, on another processor than the record's; † marks those that come
 out otherwise. Cells that a table counts as not tried were only judged again by what they hold."""
 

@@ -5,6 +5,7 @@ spectral radius, and no run is too long. SCAFFOLD is that of option I, the theor
 controls are the gradients at the model of the round before; so its map is of (x, the x before).
 """
 
+from collections.abc import Mapping
 from itertools import islice
 from math import log
 
@@ -95,3 +96,22 @@ def tried(low: float, high: float, factor: float) -> Tensor:
     """
     count = int(log(high / low) / log(factor)) + 1
     return low * factor ** torch.arange(count, dtype=torch.float64)
+
+
+# -- rounds against K
+
+
+def plateau(rounds: Mapping[int, float]) -> float:
+    """Return the rounds of the three largest K, on average."""
+    return sum(list(rounds.values())[-3:]) / 3
+
+
+def best_K(rounds: Mapping[int, float]) -> int:
+    """Return the smallest K whose rounds are within 1.3 x of the plateau."""
+    return next(K for K, some in rounds.items() if some <= 1.3 * plateau(rounds))
+
+
+def least_saved(rounds: Mapping[int, float], knee: float) -> float:
+    """Return the least of rounds(1)/(K rounds(K)) over K up to half of the knee."""
+    half = max(1.0, knee / 2)
+    return min(rounds[1] / some / K for K, some in rounds.items() if half >= K)

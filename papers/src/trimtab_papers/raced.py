@@ -1,6 +1,6 @@
 """Cells on EMNIST: a step size found by a race, then the winner's accuracy round by round.
 
-Setting is what a cell is asked, RacedRecord what its record holds.
+Setting is what a cell runs, RacedRecord what its record holds.
 """
 
 from collections.abc import Generator, Sequence
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import ceil, log
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from torch import nn
@@ -32,7 +33,7 @@ from trimtab_papers.verdicts import Record, Records
 
 HELD = 10  # a run stays at a target if the mean of 10 rounds is >= the target
 SMALL = 12  # small clients have every 12th image
-TARGETS = (0.45, 0.5, 0.6)  # Every record tells the rounds to these accuracies.
+TARGETS = (0.45, 0.5, 0.6)  # Every record has the rounds to these accuracies.
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Tell the cells of a table apart."""
+        """The name of the cell, which differs from those of all other cells of its table."""
         parts = [self.algorithm, str(self.epochs), f"{self.similarity:g}"]
         parts += [self.base] if takes_base(self.algorithm) else []
         parts += [f"etag{self.eta_g:g}"] if self.eta_g != 1 else []
@@ -76,17 +77,6 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A step size in the race: its rounds, the first at the target, and its best accuracy."""
-
-    eta: float
-    rounds: int
-    first: int | None
-    best: float | None
-    diverged: bool
-
-
-@dataclass(frozen=True)
 class RacedRecord:
     """The race for a step size, and the winner's accuracy after every round.
 
@@ -95,7 +85,7 @@ class RacedRecord:
 
     setting: Setting
     eta: float
-    candidates: tuple[Candidate, ...]
+    candidates: list[Record]
     accuracy: tuple[float, ...]
     best: float | None
     again: Again | None
@@ -112,13 +102,17 @@ class RacedRecord:
         """Whether the winner comes out otherwise from a moved start; None: it was not tried."""
         return None if self.again is None else self.again.fragile
 
+    def late(self, count: int) -> float:
+        """Return the mean accuracy of the last rounds."""
+        return fmean(self.accuracy[-count:])
+
     def to_json(self) -> Record:
         return {
             "setting": asdict(self.setting),
             "K": self.K,
             "data": self.data,
             "eta": self.eta,
-            "candidates": [asdict(candidate) for candidate in self.candidates],
+            "candidates": self.candidates,
             "accuracy": list(self.accuracy),
             "rounds": {
                 f"{target:g}": [first(self.accuracy, target), stays(self.accuracy, target)]
@@ -137,7 +131,7 @@ class RacedRecord:
         return cls(
             setting=Setting(**record["setting"]),
             eta=record["eta"],
-            candidates=tuple(Candidate(**row) for row in record["candidates"]),
+            candidates=record["candidates"],
             accuracy=tuple(record["accuracy"]),
             best=record["best"],
             again=None if again is None else Again(**again),
@@ -299,7 +293,7 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     return RacedRecord(
         setting=s,
         eta=eta,
-        candidates=tuple(_candidate(eta, trial, goal) for eta, trial in sorted(trials.items())),
+        candidates=[_candidate(eta, trial, goal) for eta, trial in sorted(trials.items())],
         accuracy=tuple(accuracy),
         best=max(accuracy, default=None),
         again=again,
@@ -375,15 +369,16 @@ def _accuracy(trial: Trial) -> list[float]:
     return [round(line.metrics["accuracy"] or 0.0, 4) for line in trial.rounds]
 
 
-def _candidate(eta: float, trial: Trial, goal: Goal) -> Candidate:
+def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
+    """Return a step size of the race: its rounds, the first at the target, its best accuracy."""
     met = goal.first(trial.rounds)
-    return Candidate(
-        eta=eta,
-        rounds=len(trial.rounds),
-        first=met.r if met else None,
-        best=goal.best(trial.rounds),
-        diverged=trial.diverged is not None,
-    )
+    return {
+        "eta": eta,
+        "rounds": len(trial.rounds),
+        "first": met.r if met else None,
+        "best": goal.best(trial.rounds),
+        "diverged": trial.diverged is not None,
+    }
 
 
 def _bytes_a_round(trial: Trial) -> int | None:

@@ -75,8 +75,8 @@ class Reading:
 
     def rounds(self, record: RacedRecord) -> int | None:
         """Return the rounds of one record; None if not met."""
-        wanted = getattr(record.setting, self.aim)
-        return (first if self.criterion == "first" else stays)(record.accuracy, wanted)
+        target = getattr(record.setting, self.aim)
+        return (first if self.criterion == "first" else stays)(record.accuracy, target)
 
     def named(self, raced: Sequence[RacedRecord]) -> str:
         """Return it in words, such as 'first at 0.5'."""
@@ -95,17 +95,17 @@ READINGS = (
 # -- which records
 
 
-def select(raced: Sequence[RacedRecord], **wanted: Any) -> list[RacedRecord]:
+def select(raced: Sequence[RacedRecord], **settings: Any) -> list[RacedRecord]:
     """Return the records with these settings, one for each seed.
 
     Pixels and start are as usual, and clients as large as there are.
     """
     every = min((record.setting.every for record in raced), default=1)
-    wanted = {"pixels": "unit", "random_start": False, "eta": None, "every": every} | wanted
+    settings = {"pixels": "unit", "random_start": False, "eta": None, "every": every} | settings
     return [
         record
         for record in raced
-        if all(getattr(record.setting, word) == value for word, value in wanted.items())
+        if all(getattr(record.setting, word) == value for word, value in settings.items())
     ]
 
 
@@ -116,9 +116,9 @@ def values(raced: Sequence[RacedRecord], word: str) -> list[Any]:
 # -- their rounds
 
 
-def _each(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> list[float]:
+def _each(raced: Sequence[RacedRecord], reading: Reading, **settings: Any) -> list[float]:
     """Return the rounds of each seed that ran as far as the reading asks; infinite if not met."""
-    seeds = _as_far_as(select(raced, **wanted), reading.aim)
+    seeds = _as_far_as(select(raced, **settings), reading.aim)
     return [inf if r is None else r for r in map(reading.rounds, seeds)]
 
 
@@ -128,22 +128,22 @@ def _as_far_as(seeds: Sequence[RacedRecord], aim: Aim) -> list[RacedRecord]:
 
 
 def rounds(
-    raced: Sequence[RacedRecord], reading: Reading = PUBLISHED, **wanted: Any
+    raced: Sequence[RacedRecord], reading: Reading = PUBLISHED, **settings: Any
 ) -> float | None:
     """Return the mean of the rounds over the seeds; infinite if not met, None if not computed."""
-    seeds = _each(raced, reading, **wanted)
+    seeds = _each(raced, reading, **settings)
     return fmean(seeds) if seeds else None
 
 
-def rounds_text(raced: Sequence[RacedRecord], **wanted: Any) -> str:
+def rounds_text(raced: Sequence[RacedRecord], **settings: Any) -> str:
     """Return the rounds in words, with their spread over the seeds; a question mark if unknown."""
-    seeds = _each(raced, PUBLISHED, **wanted)
+    seeds = _each(raced, PUBLISHED, **settings)
     return spread(seeds, ".4g") if seeds else "?"
 
 
-def required_rounds(raced: Sequence[RacedRecord], reading: Reading, **wanted: Any) -> float:
+def required_rounds(raced: Sequence[RacedRecord], reading: Reading, **settings: Any) -> float:
     """Return the mean of the rounds over the seeds; raise MissingRecordError if there is none."""
-    mean = rounds(raced, reading, **wanted)
+    mean = rounds(raced, reading, **settings)
     if mean is None:
         raise MissingRecordError
     return mean
@@ -171,15 +171,17 @@ def by_seed(raced: Sequence[RacedRecord]) -> dict[int | str, list[RacedRecord]]:
     return found
 
 
-def text_by_size(raced: Sequence[RacedRecord], tell: Callable[[Sequence[RacedRecord]], str]) -> str:
-    """Tell the numbers of the full size, then those of small clients."""
+def text_by_size(
+    raced: Sequence[RacedRecord], describe: Callable[[Sequence[RacedRecord]], str]
+) -> str:
+    """Return the numbers of the full size, then those of small clients."""
     return "; ".join(
-        f"{size}: {tell(records)}" if size else tell(records)
+        f"{size}: {describe(records)}" if size else describe(records)
         for size, records in by_size(raced).items()
     )
 
 
-def each_seed(
+def map_seeds(
     raced: Sequence[RacedRecord], look: Callable[[list[RacedRecord]], T]
 ) -> dict[int | str, T]:
     """Look at each seed by itself; one that lacks a record is left out."""
@@ -195,7 +197,7 @@ def judged(raced: Sequence[RacedRecord], holds: Holds, numbers: str) -> Verdict:
 
     Only the first seed runs on to what the other readings ask for.
     """
-    verdict = over_seeds(each_seed(raced, lambda seed: holds(seed, PUBLISHED)), numbers)
+    verdict = over_seeds(map_seeds(raced, lambda seed: holds(seed, PUBLISHED)), numbers)
     first_seed = next(iter(by_seed(raced).values()), [])
     other = {reading: holds(first_seed, reading) for reading in READINGS[1:]}
     answers = ", ".join(f"{r.named(raced)}: {'yes' if other[r] else 'no'}" for r in other)
@@ -206,10 +208,10 @@ def judged(raced: Sequence[RacedRecord], holds: Holds, numbers: str) -> Verdict:
 
 
 def aimed_at(raced: Sequence[RacedRecord], aim: Aim) -> str:
-    """Return the accuracy that is wanted, in words."""
+    """Return the accuracy to reach, in words."""
     winners = [record for record in raced if record.setting.eta is None]
-    wanted = {getattr(record.setting, aim) for record in _as_far_as(winners, aim)}
-    return " or ".join(f"{accuracy:g}" for accuracy in sorted(wanted))
+    targets = {getattr(record.setting, aim) for record in _as_far_as(winners, aim)}
+    return " or ".join(f"{accuracy:g}" for accuracy in sorted(targets))
 
 
 def rounds_cell(seeds: Sequence[RacedRecord], reading: Reading) -> str:
@@ -228,8 +230,8 @@ def small_clients(
     small = by_size(raced).get("small clients", [])
     similarities = values(small, "similarity")
     table = [["small clients", "seeds", *(f"{s:g} %" for s in similarities)]]
-    for title, wanted in rows:
-        cells = [select(small, similarity=s, **wanted) for s in similarities]
+    for title, settings in rows:
+        cells = [select(small, similarity=s, **settings) for s in similarities]
         if any(cells):
             each = [rounds_cell(seeds, PUBLISHED) if seeds else "" for seeds in cells]
             table.append([title, str(min(map(len, cells))), *each])

@@ -5,7 +5,7 @@ round, mini-batches drawn i.i.d.; thousands of chains side by side from x*, unti
 stationary. Its covariance beside Sigma with Hess Sigma + Sigma Hess = (eta_g gamma/N) C.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from math import ceil
 from typing import Any
@@ -26,6 +26,7 @@ from trimtab_papers.verdicts import (
     Sentences,
     Verdict,
     each_seed,
+    grouped,
     over_seeds,
     rounded,
     slope,
@@ -108,26 +109,19 @@ Series = dict[str, dict[int, Record]]
 """The records of one seed by problem, then by N."""
 
 
-def _by_N(records: Records, problem: str) -> dict[int, list[Record]]:
-    by_N: dict[int, list[Record]] = {}
-    for record in records.values():
-        if record["settings"]["problem"] == problem:
-            by_N.setdefault(record["settings"]["N"], []).append(record)
-    return dict(sorted(by_N.items()))
+def _by_N(records: Iterable[Record], problem: str) -> dict[int, list[Record]]:
+    mine = [r for r in records if r["settings"]["problem"] == problem]
+    return grouped(mine, "N")
 
 
 def _by_seed(records: Records) -> dict[int, Series]:
     """Return the records by seed, of the seeds that have the sizes of the quick version."""
-    found: dict[int, Series] = {}
-    for problem in PROBLEMS:
-        for N, some in _by_N(records, problem).items():
-            for record in some:
-                seed = record["settings"]["seed"]
-                found.setdefault(seed, {p: {} for p in PROBLEMS})[problem][N] = record
-    quick = {problem: set(sizes(problem, quick=True)) for problem in PROBLEMS}
-    complete = {
-        s: found[s] for s in sorted(found) if all(quick[p] <= set(found[s][p]) for p in quick)
+    found: dict[int, Series] = {
+        seed: {p: {N: one for N, (one,) in _by_N(some, p).items()} for p in PROBLEMS}
+        for seed, some in grouped(records.values(), "seed").items()
     }
+    quick = {problem: set(sizes(problem, quick=True)) for problem in PROBLEMS}
+    complete = {s: found[s] for s in found if all(quick[p] <= set(found[s][p]) for p in quick)}
     if not complete:
         raise MissingRecordError
     return complete
@@ -241,7 +235,7 @@ def table(records: Records) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for problem in PROBLEMS:
-        for N, seeds in _by_N(records, problem).items():
+        for N, seeds in _by_N(records.values(), problem).items():
             numbers = [
                 spread(record["found"][name][word] for record in seeds)
                 for word in ("trace", "mean square error")
@@ -264,7 +258,7 @@ def figure(fig: Any, records: Records) -> None:
     """Return the points of all seeds, and theory as lines."""
     panels = fig.subplots(len(PROBLEMS), 2, sharex=True, squeeze=False)
     for row, (problem, title) in zip(panels, PROBLEMS.items(), strict=True):
-        by_N = _by_N(records, problem)
+        by_N = _by_N(records.values(), problem)
         _draw_theory(row, by_N)
         _draw_points(row[0], by_N, "trace")
         _draw_points(row[1], by_N, "mean square error")

@@ -54,9 +54,9 @@ def table(records: Records) -> str:
 
 
 _ROWS = [
-    (f"{TITLES[name]}, {epochs} epochs" if epochs > 1 else f"{TITLES[name]}, 1 epoch", wanted)
+    (f"{TITLES[name]}, {epochs} epochs" if epochs > 1 else f"{TITLES[name]}, 1 epoch", settings)
     for name, epochs in TABLE3
-    for wanted in [{"algorithm": name, "epochs": epochs}]
+    for settings in [{"algorithm": name, "epochs": epochs}]
 ]
 
 
@@ -92,8 +92,8 @@ def _one_step_size(raced: Sequence[RacedRecord], common: Mapping[str, float]) ->
     rows = [["one step size for all cells", "step size", "epochs", "0 %", "10 %", "100 %"]]
     for name, eta in common.items():
         for e in [1, 5, 10, 20] if takes_local_steps(name) else [1]:
-            wanted: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
-            row = [both(select(raced, similarity=s, **wanted), "target") for s in SIMILARITIES]
+            settings: dict[str, Any] = {"algorithm": name, "epochs": e, "eta": eta}
+            row = [both(select(raced, similarity=s, **settings), "target") for s in SIMILARITIES]
             rows.append([TITLES[name], f"{eta:.2g}", str(e), *row])
     return [lines(rows)] if common else []
 
@@ -104,8 +104,8 @@ def _for_all(raced: Sequence[RacedRecord]) -> list[str]:
     rows = [["one step size for all algorithms", "epochs", "0 %", "10 %", "100 %"]]
     for eta in etas:
         for name, epochs in TABLE3:
-            wanted: dict[str, Any] = {"algorithm": name, "epochs": epochs, "eta": eta}
-            cells = [select(raced, similarity=s, **wanted) for s in SIMILARITIES]
+            settings: dict[str, Any] = {"algorithm": name, "epochs": epochs, "eta": eta}
+            cells = [select(raced, similarity=s, **settings) for s in SIMILARITIES]
             if any(cells):
                 row = [rounds_cell(seeds, PUBLISHED) if seeds else "" for seeds in cells]
                 rows.append([f"{eta:.2g}, {TITLES[name]}", str(epochs), *row])
@@ -115,13 +115,13 @@ def _for_all(raced: Sequence[RacedRecord]) -> list[str]:
 def _pixels_and_start(raced: Sequence[RacedRecord]) -> list[str]:
     """Return the cells with other pixels and another start beside the usual ones."""
     rows = [["5 epochs, rounds to 0.5", "0 %", "10 %", "step sizes"]]
-    for title, wanted in (
+    for title, settings in (
         ("pixels 0..1, start at zero", {}),
         ("pixels standardised", {"pixels": "standardised"}),
         ("random start", {"random_start": True}),
     ):
         for name in ("scaffold", "fedavg"):
-            usual: dict[str, Any] = {"algorithm": name, "epochs": 5} | wanted
+            usual: dict[str, Any] = {"algorithm": name, "epochs": 5} | settings
             cells = [select(raced, similarity=s, **usual) for s in (0, 10)]
             if all(cells):
                 etas = ", ".join(map(step_sizes, cells))

@@ -62,14 +62,14 @@ def unknowns() -> list[Setting]:
 
 def common(records: Records) -> list[Setting]:
     """Return the second reading: the three best common step sizes of each algorithm, everywhere."""
-    known, wanted = _by_name(records), list[Setting]()
+    known, common = _by_name(records), list[Setting]()
     for name in ALGORITHMS:
         cells = _settings_of(name)
         raced = [known[setting.name] for setting in cells if setting.name in known]
         if len(raced) == len(cells):
             best = _best_three(raced)
-            wanted += [replace(setting, eta=eta, until=0.5) for eta in best for setting in cells]
-    return wanted
+            common += [replace(setting, eta=eta, until=0.5) for eta in best for setting in cells]
+    return common
 
 
 def _best_three(raced: list[RacedRecord]) -> list[float]:
@@ -80,8 +80,8 @@ def _best_three(raced: list[RacedRecord]) -> list[float]:
     scores: dict[float, list[float]] = {}
     for record in raced:
         for candidate in record.candidates:
-            score = (candidate.first or record.limit) / record.limit
-            scores.setdefault(round(candidate.eta, 6), []).append(score)
+            score = (candidate["first"] or record.limit) / record.limit
+            scores.setdefault(round(candidate["eta"], 6), []).append(score)
     total = {eta: sum(some) + len(raced) - len(some) for eta, some in scores.items()}
     return sorted(total, key=lambda eta: total[eta])[:3]
 
@@ -93,8 +93,8 @@ def for_all(eta: float) -> list[Setting]:
 
 def more(records: Records) -> list[Cell]:
     """Return what the paper leaves open: pixels, start, one step size for an algorithm or all."""
-    wanted = [*unknowns(), *common(records), *(s for eta in FOR_ALL for s in for_all(eta))]
-    return [cell(setting) for setting in {setting.name: setting for setting in wanted}.values()]
+    others = [*unknowns(), *common(records), *(s for eta in FOR_ALL for s in for_all(eta))]
+    return [cell(setting) for setting in {setting.name: setting for setting in others}.values()]
 
 
 def best_common(records: Records) -> dict[str, float]:
@@ -155,13 +155,13 @@ class Table:
         return settings(quick=any(record.setting.N != 100 for record in self.raced))
 
     def sgd(self, similarity: float) -> float:
-        wanted = {"algorithm": "sgd", "epochs": 1, "similarity": similarity}
-        return required_rounds(self.raced, self.reading, **wanted)
+        cell = {"algorithm": "sgd", "epochs": 1, "similarity": similarity}
+        return required_rounds(self.raced, self.reading, **cell)
 
     def by_epochs(self, algorithm: str, similarity: float) -> list[float]:
         """Return the rounds of an algorithm, fewest epochs first."""
-        wanted = {"algorithm": algorithm, "similarity": similarity}
-        return [required_rounds(self.raced, self.reading, epochs=e, **wanted) for e in self.epochs]
+        row = {"algorithm": algorithm, "similarity": similarity}
+        return [required_rounds(self.raced, self.reading, epochs=e, **row) for e in self.epochs]
 
     def pairs(self, one: str, other: str, similarities: Sequence[float]) -> list[Pair]:
         """Return the rounds of two algorithms side by side, at each number of epochs."""
@@ -195,7 +195,7 @@ class Table:
 def by_every_reading(
     *algorithms: str, at: Callable[[float], bool] = lambda similarity: True
 ) -> Callable[[Callable[[Table], bool]], Judge]:
-    """Judge a table by every reading, and tell the rounds of some algorithms at similarities."""
+    """Judge a table by every reading, with the rounds of some algorithms as the numbers."""
 
     def judge_of(holds: Callable[[Table], bool]) -> Judge:
         def judge(records: Records) -> Verdict:
@@ -239,7 +239,6 @@ def fedavg_drifts(table: Table) -> bool:
 @PAPER.says("Both gain monotonically from epochs where clients are similar.")
 @by_every_reading("scaffold", "fedavg", at=lambda similarity: similarity > 0)
 def epochs_help_similar_clients(table: Table) -> bool:
-    """Look for a row in which more epochs need more rounds."""
     return all(
         few >= many
         for name in ("scaffold", "fedavg")
@@ -265,7 +264,7 @@ def fedprox_is_slower(table: Table) -> bool:
     return all(fedavg < fedprox or fedavg == inf for fedavg, fedprox in pairs)
 
 
-@PAPER.says("Across all epochs and similarities SCAFFOLD is the fastest (nobody is faster).")
+@PAPER.says("Across all epochs and similarities SCAFFOLD is the fastest (no other is faster).")
 @by_every_reading("sgd", "scaffold", "fedavg", "fedprox")
 def scaffold_is_the_fastest(table: Table) -> bool:
     """Look for a cell in which another needs fewer rounds; the published table has one."""
@@ -298,14 +297,12 @@ def scaffold_is_always_faster_than_sgd(table: Table) -> bool:
 @PAPER.says("At 0 % FedAvg consistently gets worse as epochs increase.")
 @by_every_reading("fedavg", at=lambda similarity: similarity == 0)
 def fedavg_gets_worse_with_every_step(table: Table) -> bool:
-    """Look for more epochs that do not need more rounds."""
     return all(few < many for few, many in pairwise(table.by_epochs("fedavg", 0)))
 
 
 @PAPER.says("At 0 % and with more than 5 epochs FedAvg is worse than SGD.")
 @by_every_reading("sgd", "fedavg", at=lambda similarity: similarity == 0)
 def fedavg_falls_behind_sgd(table: Table) -> bool:
-    """Compare its rows of more than 5 epochs with SGD's."""
     rows = zip(table.epochs, table.by_epochs("fedavg", 0), strict=True)
     many = [r for epochs, r in rows if epochs > 5]
     if not many:
@@ -324,7 +321,6 @@ def scaffold_worsens_and_flattens(table: Table) -> bool:
 @PAPER.says("SCAFFOLD and FedAvg get faster with more similarity.")
 @by_every_reading("scaffold", "fedavg")
 def similarity_helps(table: Table) -> bool:
-    """Compare every similarity with 0 %, at every number of epochs."""
     return all(
         alike < sorted_
         for name in ("scaffold", "fedavg")
@@ -342,8 +338,7 @@ def both_outperform_sgd(table: Table) -> bool:
 
 
 @PAPER.says(
-    "FedProx is always slower than the other local update methods.",
-    repeats=fedprox_is_slower,
+    "FedProx is always slower than the other local update methods.", repeats=fedprox_is_slower
 )
 @by_every_reading("scaffold", "fedavg", "fedprox")
 def fedprox_is_the_slowest_local_method(table: Table) -> bool:
@@ -383,9 +378,8 @@ def fedavg_never_arrives(table: Table) -> bool:
     "ours: the reading under which the published SGD looks as it does",
 )
 def sgd_is_constant_at_a_small_step(records: Records) -> Verdict:
-    """Compare its slowest cell with its fastest at that step size."""
     raced = read_raced(records)
-    wanted = {"algorithm": "sgd", "eta": FOR_ALL[0]}
-    sgd = [required_rounds(raced, PUBLISHED, similarity=s, **wanted) for s in SIMILARITIES]
+    row = {"algorithm": "sgd", "eta": FOR_ALL[0]}
+    sgd = [required_rounds(raced, PUBLISHED, similarity=s, **row) for s in SIMILARITIES]
     numbers = ", ".join(f"{r:g} at {s} %" for s, r in zip(SIMILARITIES, sgd, strict=True))
     return over_seeds({0: max(sgd) <= 1.313 * min(sgd)}, numbers)

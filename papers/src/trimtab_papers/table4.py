@@ -12,9 +12,9 @@ from trimtab_papers.rounds_to_target import (
     TABLE4,
     aimed_at,
     both,
-    each_seed,
     fragile_note,
     lines,
+    map_seeds,
     rounds,
     rounds_text,
     select,
@@ -101,7 +101,7 @@ def _by_rows(holds: Callable[[Rows], bool]) -> Judge:
                 raise MissingRecordError
             return holds(rows)
 
-        return over_seeds(each_seed(raced, of_seed), text_by_size(raced, numbers))
+        return over_seeds(map_seeds(raced, of_seed), text_by_size(raced, numbers))
 
     return judge
 

@@ -55,7 +55,7 @@ def kin() -> list[Setting]:
 
 
 def repeats(records: Records, seeds: int) -> list[Cell]:
-    """Return the small tables of all seeds, if more than one is wanted, and what might help.
+    """Return the small tables of all seeds, if there is more than one, and what might help.
 
     The quick version is small anyway: its further seeds are as the first.
     """
@@ -183,8 +183,8 @@ def _kin(raced: Sequence[RacedRecord]) -> list[str]:
     rows = [["ours: what might help", "epochs", *(f"{s} %" for s in SIMILARITIES), "step sizes"]]
     of_seed = [r for r in raced if r.setting.every == SMALL and r.setting.seed == 0]
     for s in dict.fromkeys(replace(setting, similarity=0) for setting in [*small(0), *kin()]):
-        wanted = (s.algorithm, s.base, s.epochs)
-        found = [r for r in of_seed if wanted == _which(r.setting)]
+        which = (s.algorithm, s.base, s.epochs)
+        found = [r for r in of_seed if which == _which(r.setting)]
         if {r.setting.similarity for r in found} == set(SIMILARITIES):
             found.sort(key=lambda record: record.setting.similarity)
             title = f"{TITLES[s.algorithm]}{', momentum' if s.base == 'momentum' else ''}"

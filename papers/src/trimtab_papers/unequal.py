@@ -24,6 +24,7 @@ from trimtab_papers.verdicts import (
     Sentences,
     Verdict,
     each_seed,
+    grouped,
     spread,
     thinned,
 )
@@ -101,12 +102,13 @@ def _judged(
     records: list[Record], names: tuple[str, ...], holds: Callable[[dict[str, float]], bool]
 ) -> Verdict:
     """Judge each seed by where its runs end."""
-    by_seed: dict[int, list[dict[str, float]]] = {}
-    for record in records:
-        by_seed.setdefault(record["settings"]["seed"], []).append(record["ends"])
     ends = {name: spread((record["ends"][name] for record in records), ".2g") for name in names}
     numbers = ", ".join(f"{TITLES[name]} {ends[name]}" for name in names)
-    return each_seed(by_seed, lambda some: all(map(holds, some)), f"|x - x*| at the end: {numbers}")
+    return each_seed(
+        grouped(records, "seed"),
+        lambda some: all(holds(record["ends"]) for record in some),
+        f"|x - x*| at the end: {numbers}",
+    )
 
 
 @PAPER.check("SCAFFOLD reaches the optimum with any K_i, by client or by chance, also with S < N.")

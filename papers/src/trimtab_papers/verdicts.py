@@ -54,6 +54,14 @@ def of_kind(records: Records, kind: str) -> dict[int, Record]:
     return dict(sorted(found.items()))
 
 
+def grouped(records: Iterable[Record], word: str) -> dict[Any, list[Record]]:
+    """Return the records by the value of a setting, in its order."""
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault(record["settings"][word], []).append(record)
+    return dict(sorted(found.items()))
+
+
 def complete(records: Records, kinds: Iterable[str]) -> dict[str, dict[int, Record]]:
     """Return the records by kind and seed; every seed must have a record of every kind."""
     found = {kind: of_kind(records, kind) for kind in kinds}
@@ -114,7 +122,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def spread(values: Iterable[float], form: str = ".3g") -> str:
-    """Return the mean, and behind it the least and the greatest if one can tell them apart.
+    """Return the mean, and behind it the least and the greatest if they differ in print.
 
     >>> spread([1.5]), spread([1.0, 2.0]), spread([1.5, 1.5001])
     ('1.5', '1.5 (1 to 2)', '1.5')
@@ -150,7 +158,7 @@ Judge = Callable[[Records], Verdict]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence; whether it holds in our records (None: they do not tell).
+    """A sentence; whether it holds in our records (None: unknown).
 
     numbers: what decided it, or why nothing here can. own: it is ours and no paper's.
     seeds: how many seeds decided it; None if nothing is random. repeats: the sentence of the same
@@ -293,7 +301,7 @@ def _seed_of(run: int | str) -> str:
 
 
 def _answers(held: Held, mixed: bool) -> str:
-    """Tell what each seed says, or that all say the same; runs that are no seeds are named."""
+    """Return what each seed says, or that all agree; runs that are no seeds are named."""
     if mixed:
         named = {f"seed {run}" if isinstance(run, int) else run: held[run] for run in held}
         return ", ".join(f"{name}: {'yes' if yes else 'no'}" for name, yes in named.items())

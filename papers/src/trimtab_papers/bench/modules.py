@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Wrapped(nn.Module):
-    """A module as people write them: nothing here tells that it is a logistic regression."""
+    """A module as people write them: nothing here says that it is a logistic regression."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
