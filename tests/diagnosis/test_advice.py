@@ -261,5 +261,5 @@ def test_weak_numbers_do_not_break_the_page(tmp_path):
 
 def test_a_problem_may_be_named():
     assert diagnose("quadratic", minutes=0.02).name == "quadratic"
-    with pytest.raises(ValueError, match="'quadrtic' is no problem; pass one of digits"):
+    with pytest.raises(ValueError, match="'quadrtic' is not a problem; pass one of digits"):
         diagnose("quadrtic")

@@ -162,7 +162,7 @@ def test_a_batch_for_a_problem_without_mini_batches_is_refused(refused, file):
 
 
 def test_an_unknown_name_a_missing_file_and_a_missing_function_are_refused(refused, file):
-    with refused("'mnist' is no problem", "digits", "file.py:function"):
+    with refused("'mnist' is not a problem", "digits", "file.py:function"):
         load_problem("mnist")
     with refused("nowhere.py", "no such file"):
         load_problem("nowhere.py:problem")
@@ -218,7 +218,7 @@ def test_a_cut_that_cannot_be_made_is_refused(refused, file):
     with refused("partition=label and similarity=10", "one of them"):
         load_problem("digits", partition="label", similarity=10)
     for spec in ("quadratic", "heart", "shakespeare", f"{file}:linear"):
-        with refused(f"{spec} comes as clients and is not cut", "drop partition"):
+        with refused(f"{spec} is already divided into clients", "drop partition"):
             load_problem(spec, partition="label")
 
 

@@ -73,7 +73,7 @@ def test_products_with_hessians_are_differentiated(problem):
 
 def test_what_a_problem_cannot_do_is_none(problem):
     for name in (
-        *("x_star", "chunk_hvp", "client_hessian", "third_derivative", "chunk_oracle", "kernel"),
+        *("x_star", "chunk_hvp", "client_hessian", "chunk_oracle", "kernel"),
         *("why_no_kernel", "why_not_vectorised", "sampling", "groups", "columns", "samples"),
         *("steps", "steps_in_a_pass", "weighing", "metric", "with_metric", "has_own_test", "split"),
         "validation_error",
@@ -109,7 +109,7 @@ def test_every_member_has_a_test_of_its_default():
     assert members == {
         *("x0", "oracle", "evaluate", "loss", "client_loss", "gradient", "client_gradient"),
         *("constant_hessians", "symmetric", "x_star", "in_one_pass", "client_hvp", "chunk_hvp"),
-        *("client_hessian", "third_derivative", "threads", "chunk_oracle", "kernel", "play"),
+        *("client_hessian", "threads", "chunk_oracle", "kernel", "play"),
         *("why_no_kernel", "why_not_vectorised", "sampling", "groups", "columns", "samples"),
         *("steps", "steps_in_a_pass", "weighing", "class_shares", "label_counts", "metric"),
         *("metrics", "with_metric", "has_own_test", "has_test", "split", "has_validation"),
@@ -138,7 +138,7 @@ def test_its_own_members_go_first():
 
 @pytest.mark.parametrize("given", ["digits", Quadratic, 3, None], ids=str)
 def test_what_is_no_problem_is_refused(refused, given):
-    with refused("is no problem; pass one that has N, d, weights, x0 and oracle"):
+    with refused("is not a problem; pass one that has N, d, weights, x0 and oracle"):
         as_problem(given)
 
 

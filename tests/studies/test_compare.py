@@ -512,7 +512,7 @@ def test_bad_arguments_get_one_sentence():
 def test_a_problem_may_be_named():
     found = compare("digits", ["sgd"], R=3)
     assert (found.problem, found.metric, found.target) == ("digits", "accuracy", 0.95)
-    with pytest.raises(ValueError, match="'digist' is no problem; pass one of digits, quadratic"):
+    with pytest.raises(ValueError, match="'digist' is not a problem; pass one of digits"):
         compare("digist")
 
 

@@ -31,7 +31,7 @@ def as_problem(given: Any) -> Problem:
     if isinstance(given, type) or not all(hasattr(given, name) for name in _REQUIRED):
         shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
         raise ValueError(
-            f"{shown} is no problem; pass one that has N, d, weights, x0 and oracle, such as "
+            f"{shown} is not a problem; pass one that has N, d, weights, x0 and oracle, such as "
             "trimtab.Supervised(…)."
         )
     return given if isinstance(given, Problem) else _class_named(type(given).__name__)(given)

@@ -1,9 +1,8 @@
-"""What tells a problem from others in a saved run: named parts, each of them short.
+"""Identify a problem in a saved run by a line of named parts.
 
-A fingerprint is one line, `Supervised/2 N=10 d=650 batch=32 loss=1f2e3d4c5b6a7988 …`: numbers are
-written out, all else is hashed. A loss is hashed as what it computes, that is its code, its
-parameters and whatever it captured, and not as where it lies in memory. A hash that ends with `?`
-covers only a part: nothing can be said of the rest.
+A fingerprint is `Supervised/2 N=10 d=650 batch=32 loss=1f2e3d4c5b6a7988 …`: numbers are written
+out, everything else is hashed. A loss is hashed by what it computes (its code, its parameters and
+the values it captured), not by its address in memory. A hash that ends with `?` covers only a part.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 from trimtab.problems.problem import Problem
 
-_FORM = 2  # It rises when the same problem would give other parts.
+_FORM = 2  # It rises when the same problem gets other parts.
 _WORDS = {
     "module": "the module differs",
     "start": "the parameters or buffers of the module differ",
@@ -37,11 +36,11 @@ class FingerprintComparison:
     """How a stored fingerprint compares with a problem."""
 
     differs: tuple[str, ...] = ()  # e.g. 'batch was 32, is now 64'
-    unknown: tuple[str, ...] = ()  # parts of which nothing can be said
+    unknown: tuple[str, ...] = ()  # parts that cannot be compared
 
     @property
     def warning(self) -> str:
-        """A sentence about what could not be compared; empty if there is no such thing."""
+        """A sentence about the parts that cannot be compared; empty if there are none."""
         if not self.unknown:
             return ""
         return (
@@ -99,7 +98,7 @@ def compare_fingerprints(stored: str, now: str) -> FingerprintComparison:
 
 
 def _comparable(was: str, now: str) -> bool:
-    """Tell whether two values were made by the same Python, whose code they may hold."""
+    # A hash of code depends on the version of Python, which is written before it.
     pythons = {value.partition(":")[0] for value in (was, now) if ":" in value}
     return "?" not in (was, now) and len(pythons) < 2
 

@@ -1,4 +1,4 @@
-"""Federated TD(0): each client evaluates a policy in a random MDP of its own, with linear features.
+"""Federated TD(0): each client evaluates a policy in its own random MDP, with linear features.
 
 Garnet MDPs after Archibald, McKinnon and Thomas (1995), in federated TD as Mangold et al. (NeurIPS
 2024) have them: A_i = Phi' D_i (I - gamma P_i) Phi and b_i = Phi' D_i r_i, with P_i the transitions
@@ -32,9 +32,9 @@ class GarnetTD(Problem):
 
     g(y, k) is the semi-gradient phi(s) ((phi(s) - gamma phi(s'))' y - r(s)) of one transition, g(y)
     its mean A_i y - b_i. sampling="iid": s is drawn from the stationary distribution for every k.
-    "markov": step k sees the k-th transition of one trajectory, which starts anew in each round
-    from the stationary distribution: samples depend on (seed, client, round, k) alone, and one that
-    went on over rounds would depend on how many steps were made before.
+    "markov": step k sees the k-th transition of one trajectory, which starts again in each round
+    from the stationary distribution: samples depend on (seed, client, round, k) alone.
+    A trajectory over all rounds would depend on the number of earlier steps.
 
     >>> problem = GarnetTD(N=3, states=10, features=2, gamma=0.9, heterogeneity=1.0, seed=0)
     >>> problem.d, problem.evaluate(problem.x_star)["error"]
@@ -103,11 +103,11 @@ class GarnetTD(Problem):
         return self.system.gradient(x)
 
     def loss(self, x: Vector) -> float:
-        """Return |x - x*|^2, which stands for f where somebody wants to see something fall."""
+        """Return |x - x*|^2, as a stand-in for f: there is no loss."""
         return self.system.loss(x)
 
     def client_loss(self, i: int, x: Vector) -> float:
-        """Return |x - x*|^2: all clients want the same."""
+        """Return |x - x*|^2, the same for all clients."""
         return self.system.loss(x)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
@@ -116,7 +116,7 @@ class GarnetTD(Problem):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run, part by part."""
+        """The line that identifies this problem in a saved run."""
         names = ("N", "states", "gamma", "heterogeneity", "seed", "sampling")
         return line("GarnetTD", {"d": self.d} | {name: getattr(self, name) for name in names})
 
@@ -212,7 +212,7 @@ def _stationary(P: Tensor) -> Tensor:
 def _check(
     N: int, states: int, features: int, gamma: float, heterogeneity: float, sampling: str
 ) -> None:
-    """Refuse what makes no MDP, or no unique x*."""
+    """Raise ValueError if the arguments make no MDP, or no unique x*."""
     if N < 1 or states < 2:
         raise ValueError(f"GarnetTD: N={N}, states={states}; pass N >= 1 and states >= 2.")
     if not 1 <= features <= states:

@@ -1,7 +1,7 @@
-"""Hashes of what something computes: of tensors, and of functions, modules and all they hold.
+"""Hash tensors, and functions and modules by what they compute.
 
-A function is hashed as its code, its defaults and whatever it captured, and not as where it lies
-in memory. A hash that ends with `?` covers only a part: nothing can be said of the rest.
+A function is hashed by its code, its defaults and the values it captured, not by its address in
+memory. A hash that ends with `?` covers only a part.
 """
 
 import sys
@@ -33,7 +33,7 @@ _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-# What these and the standard library define is known by its name.
+# Functions and classes of these packages and of the standard library are hashed by name.
 _KNOWN = {"torch", "numpy", "trimtab"}
 # Classes that moved keep the module and name that the fingerprints of saved runs have for them.
 _SAVED_AS = {
@@ -48,7 +48,7 @@ _SAVED_AS = {
     ),
 }
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-# These attributes change no result.
+# These attributes do not change results.
 _NO_STATE = {
     *("training", "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__"),
     *("__annotations__", "__annotate__", "__abstractmethods__", "_abc_impl", "__parameters__"),
@@ -94,7 +94,7 @@ def hashed_code(thing: Any, *, values: bool = True) -> str:
 
 
 class _HashVisitor:
-    """A walk through all that an object computes with, into a digest.
+    """Visits everything that an object computes with, and adds it to a digest.
 
     Every object gets a number when it is first met, so that a second meeting, or a circle, is a
     reference to that number.
@@ -230,7 +230,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """Return what a class attribute computes with."""
+    """Return the functions inside a class attribute."""
     if isinstance(value, staticmethod | classmethod):
         return (value.__func__,)
     if isinstance(value, property):
@@ -239,7 +239,7 @@ def _inside(value: Any) -> tuple[Any, ...]:
 
 
 def _installed(thing: Any) -> bool:
-    """Tell whether this is a function or class of a library, which its name tells from others."""
+    """Return whether this is a function or class of a library, which its name identifies."""
     if isinstance(thing, BuiltinFunctionType):
         return isinstance(thing.__self__, ModuleType | type(None))
     if not isinstance(thing, FunctionType | type) or "<" in thing.__qualname__:

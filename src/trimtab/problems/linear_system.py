@@ -101,11 +101,11 @@ class LinearSystem(Problem):
         return self.mean_A @ x - self._mean(self.b)
 
     def loss(self, x: Vector) -> float:
-        """Return |x - x*|^2, which stands for f where somebody wants to see something fall."""
+        """Return |x - x*|^2, as a stand-in for f: there is no loss."""
         return float((x - self.x_star).square().sum())
 
     def client_loss(self, i: int, x: Vector) -> float:
-        """Return |x - x*|^2: all clients want the same."""
+        """Return |x - x*|^2, the same for all clients."""
         return self.loss(x)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
@@ -115,7 +115,7 @@ class LinearSystem(Problem):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run, part by part."""
+        """The line that identifies this problem in a saved run."""
         parts = {"N": self.N, "d": self.d, "dtype": self.b.dtype}
         tensors = {"A": self.A, "b": self.b, "noise": self.noise, "weights": self.weights}
         return line("LinearSystem", parts | {n: hashed_tensors([t]) for n, t in tensors.items()})
@@ -193,7 +193,7 @@ class LinearSystem(Problem):
 
 
 def _settled(T: Tensor, Q: Tensor, eta_l: float) -> Tensor:
-    """Return the covariance of the recursion, or refuse a step with which there is none."""
+    """Return the covariance of the recursion; raise ValueError if the step is too large."""
     largest = float(torch.linalg.eigvals(T).abs().max())
     if not largest < 1:
         raise ValueError(
@@ -242,7 +242,9 @@ def solve_discrete_lyapunov(T: Tensor, Q: Tensor) -> Tensor:
     tensor([[4.]])
     """
     if not float(torch.linalg.eigvals(T).abs().max()) < 1:
-        raise ValueError("an eigenvalue of T is 1 or larger, so X grows for ever; pass another T.")
+        raise ValueError(
+            "an eigenvalue of T is 1 or larger, so X grows without end; pass another T."
+        )
     X, power = Q, T
     for _ in range(DOUBLINGS):
         more = power @ X @ power.mT

@@ -1,6 +1,6 @@
-"""Problems by what users type: a name of the catalogue, or a function in a file of their own.
+"""Load problems by a built-in name, or from a function in a user's file.
 
-What is loaded here remembers its origin, so that other machines can load it too.
+A loaded problem has an origin (origin.py), so that other machines can load it too.
 """
 
 import inspect
@@ -26,20 +26,22 @@ from trimtab.problems.supervised.problem import Supervised
 def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> Problem:
     """Return the problem of a name or of `file.py:function`.
 
-    The names are those of `trimtab.problems.names.PROBLEMS`. Of the options (N, batch, similarity,
-    data, seed, ...) a function gets those that it has a parameter for; one that is None is left to
-    the function's default. A `batch` that a function does not take is given to the Supervised that
-    it returns. partition says how the data are cut into clients, `dirichlet:0.1`, `similarity:10`
-    or `label`; a function that has no parameter for it refuses it. Global random numbers are seeded
-    by `seed` while the function runs, so that a module built there is the same each time.
-    Whatever is wrong with the name, the file or the function is a ValueError of one sentence.
+    Global random numbers are seeded by the option `seed` while the function runs, so that a module
+    built there is the same each time. A mistake in the name, the file or the function is a
+    ValueError of one sentence.
+
+    spec: a name of `trimtab.problems.names.PROBLEMS`, or `file.py:function`.
+    partition: how the data are divided among clients: `dirichlet:0.1`, `similarity:10` or `label`;
+        an error if the function has no such parameter.
+    options: N, batch, similarity, data, seed, …; the function gets those it has parameters for, and
+        its own default for None. A `batch` without a parameter is given to the Supervised returned.
 
     >>> load_problem("digits", N=5, batch=None).N
     5
     >>> load_problem("digit")
     Traceback (most recent call last):
-    ValueError: 'digit' is no problem; pass one of digits, quadratic, emnist, cifar10, a9a, heart,\
- concrete, shakespeare, garnet, or file.py:function.
+    ValueError: 'digit' is not a problem; pass one of digits, quadratic, emnist, cifar10, a9a,\
+ heart, concrete, shakespeare, garnet, or file.py:function.
     """
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
@@ -75,7 +77,7 @@ def reload_problem(origin: Origin) -> Problem:
 
 
 def absolute_spec(spec: str) -> str:
-    """Return a name as it is, and `file.py:function` by its whole path."""
+    """Return a name unchanged, and `file.py:function` with its absolute path."""
     file, found, function = spec.partition(".py:")
     return f"{Path(file).resolve()}.py:{function}" if found else spec
 
@@ -85,12 +87,11 @@ def _lasting(value: Any) -> Any:
 
 
 def _function(spec: str) -> Callable[..., Any]:
-    """Return what makes the problem of a name."""
     if spec in PROBLEMS:
         return getattr(catalogue, PROBLEMS[spec].make)  # type: ignore[no-any-return]
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
-            f"{spec!r} is no problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+            f"{spec!r} is not a problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
         )
     return _users_function(spec)
 
@@ -114,7 +115,7 @@ def _users_function(spec: str) -> Callable[..., Any]:
 
 
 def _beside(spec: str) -> AbstractContextManager[None]:
-    """Let a function of a user's file import what lies beside that file."""
+    """Allow a function of a user's file to import modules from the folder of that file."""
     file, found, _ = spec.partition(".py:")
     return sibling_imports(Path(f"{file}.py")) if found else nullcontext()
 
@@ -126,10 +127,10 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
     taken = {name: value for name, value in options.items() if takes_all or name in parameters}
     if "partition" in options and "partition" not in taken:
         raise BadArgument(
-            "partition", "{spec} comes as clients and is not cut; drop {partition}.", spec=spec
+            "partition", "{spec} is already divided into clients; drop {partition}.", spec=spec
         )
     try:
-        # A module that is built in there is the same when a run is resumed.
+        # A module that the function builds must be the same when a run is resumed.
         with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")), _beside(spec):
             problem = make(**taken)
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Where a problem comes from, so that another process, or another machine, can make it too."""
+"""Record how a problem was loaded, so that another process or machine can load it too."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,9 +9,11 @@ _NAME = "_trimtab_origin"  # the attribute of a problem that was loaded by its n
 
 @dataclass(frozen=True)
 class Origin:
-    """A name or `file.py:function`, the options it was called with, and what was done to it then.
+    """How a problem was made.
 
-    steps: calls that make one problem of another, as (name, arguments): split, replace, ….
+    spec: a built-in name or `file.py:function`.
+    options: the arguments of that function.
+    steps: calls that derived one problem from another: split, replace, ….
     """
 
     spec: str
@@ -20,19 +22,19 @@ class Origin:
 
 
 def origin_of(problem: Any) -> Origin | None:
-    """Return where a problem comes from; None if it was made in this process."""
+    """Return the origin of a problem; None if it was made in this process."""
     origin: Origin | None = getattr(problem, "__dict__", {}).get(_NAME)
     return origin
 
 
 def set_origin(problem: Any, origin: Origin | None) -> None:
-    """Note where a problem comes from; one whose class has no room for that stays without."""
+    """Record the origin of a problem, unless its class has no `__dict__`."""
     with suppress(AttributeError, TypeError):
         vars(problem)[_NAME] = origin
 
 
 def record_step(problem: Any, made: Any, step: str, *arguments: Any, **words: Any) -> Any:
-    """Return a problem that a step made of another, and note the step, if it can be repeated."""
+    """Return `made`, with the step that derived it from `problem` if that can be repeated."""
     if made is not problem:
         origin = origin_of(problem)
         if origin is not None and _plain((*arguments, *words.values())):
@@ -43,7 +45,7 @@ def record_step(problem: Any, made: Any, step: str, *arguments: Any, **words: An
 
 
 def _plain(value: Any) -> bool:
-    """Tell whether a value is made of numbers and words alone."""
+    # Other values, such as tensors, do not travel with the origin.
     if isinstance(value, list | tuple):
         return all(map(_plain, value))
     if isinstance(value, dict):

@@ -150,11 +150,6 @@ class Problem(ABC):
         """(i, x) -> the (d, d) Hessian of f_i, if that is cheaper than d products."""
         return None
 
-    @_default
-    def third_derivative(self) -> Callable[[int, Vector, Tensor], Vector] | None:
-        """(i, x, V) -> the gradient of tr(Hess_i V) at x, for a symmetric V."""
-        return None
-
     # -- speed
 
     threads: bool = False

@@ -120,7 +120,7 @@ class Quadratic(Problem):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run, part by part."""
+        """The line that identifies this problem in a saved run."""
         parts = {"N": self.N, "d": self.d, "sigma": self.sigma, "dtype": self.b.dtype}
         tensors = {"A": self.A, "b": self.b, "weights": self.weights}
         return line("Quadratic", parts | {n: hashed_tensors([t]) for n, t in tensors.items()})
