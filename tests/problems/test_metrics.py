@@ -192,11 +192,11 @@ def test_names_functions_and_both_are_taken():
 
 def test_unknown_names_are_refused(refused):
     for metrics in (["acc"], {"mine": "acc"}):
-        with refused("'acc' is no ready metric", *READY, "function"):
+        with refused("'acc' is not a built-in metric", *READY, "function"):
             classifier(5, metrics=metrics)
     with refused("metrics='auc'", "['auc']"):
         classifier(5, metrics="auc")
-    with refused("is no ready metric"):
+    with refused("is not a built-in metric"):
         classifier(5, metrics=[lambda output, y: 1.0])
     with refused("metrics=3"):
         classifier(5, metrics=3)
