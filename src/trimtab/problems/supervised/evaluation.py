@@ -82,16 +82,19 @@ class Evaluation:
             if rest:
                 kept.append((_scores_for(rest, output, data.y), data.y))
         measured = weighted_mean(rows, p)
-        if rest:
-            try:
-                outputs, targets = (join(part) for part in zip(*kept, strict=True))
-            except RuntimeError as error:
-                raise ValueError(
-                    f"metric '{next(iter(rest))}' needs the outputs of all clients together, but "
-                    "their shapes differ; pass your own function, which is averaged over clients."
-                ) from error
-            measured |= self._named(outputs, targets, rest)
-        return measured
+        return measured | self._pooled(kept, rest) if rest else measured
+
+    def _pooled(
+        self, kept: Sequence[tuple[Tree, Tree]], metrics: Mapping[str, Measure]
+    ) -> dict[str, float]:
+        try:
+            outputs, targets = (join(part) for part in zip(*kept, strict=True))
+        except RuntimeError as error:
+            raise ValueError(
+                f"metric '{next(iter(metrics))}' needs the outputs of all clients together, but "
+                "their shapes differ; pass your own function, which is averaged over clients."
+            ) from error
+        return self._named(outputs, targets, metrics)
 
     def _at_once(
         self, group: Sequence[Data], x: Vector, layers: kernel.Layers

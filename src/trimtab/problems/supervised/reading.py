@@ -71,15 +71,18 @@ class Reader:
                 "of module and batch, OnBatch(f)."
             )
         data = self.data(owner, tuple(batch) if isinstance(batch, list) else batch)
+        self._check_counts(owner, data, len(samples))
+        return data
+
+    def _check_counts(self, owner: str, data: Data, n: int) -> None:
         counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
-        n = len(samples)
+        # A batch for OnBatch may have parts without a row per sample, such as a mask of the batch.
         if not counts or (n not in counts if self.on_batch else any(c != n for c in counts)):
             made = next((count for count in counts if count != n), 0)
             raise ValueError(
                 f"collate made {made} rows of {n} samples of {owner}; return a row for each "
                 "sample, and leave samples out before you pass the data."
             )
-        return data
 
     def size(self, item: Any) -> int:
         """Return the number of samples without reading them."""
