@@ -103,7 +103,7 @@ def device_of(device: str | torch.device | None) -> torch.device | None:
         ) from error
     if found.type == "meta":
         raise ValueError("device='meta' has no numbers; pass one that computes, such as 'cpu'.")
-    # A tensor says cuda:0 where its device was given as cuda.
+    # The device of a tensor is cuda:0 where it was given as cuda.
     return torch.empty(0, device=found).device
 
 

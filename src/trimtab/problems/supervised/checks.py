@@ -132,7 +132,7 @@ def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tre
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two results are equal up to rounding, numbers beside tensors as well."""
+    """Return whether two results are equal up to rounding, in tensors and in plain numbers."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.dtype == other.dtype and torch.equal(one, other):
             return True
@@ -201,7 +201,7 @@ def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tenso
     """Return whether the loss is t times as large if a batch holds every sample t times."""
     values, once = [], float(value)
     try:
-        # Two factors: a loss that is no sum may double by chance, but not triple as well.
+        # Two factors: a loss that is not a sum may double by chance, but not triple as well.
         for t in (2, 3):
             if isinstance(loss, OnBatch):
                 model.mode(training=False)

@@ -74,12 +74,11 @@ def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
 
 
 def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the weights and the biases in rows of vectors."""
     return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
 
 
 def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
-    """Return loss''(Z) times how far the outputs move, for each sample."""
+    """Return loss''(Z) times the change of the outputs, for each sample."""
     if loss == "cross_entropy":
         p = torch.softmax(Z, 1)
         part = p * moved
@@ -107,7 +106,7 @@ class Curvature:
 
     @property
     def _linear(self) -> Layers | None:
-        """The one layer of a linear model, if it holds at this moment."""
+        """The layer of a linear model; None if it is not linear, or was changed."""
         layers = self._mean_loss.known_layers
         return layers if layers is not None and is_linear(layers) else None
 
@@ -136,7 +135,7 @@ class Curvature:
         return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
 
     def _linear_for(self, clients: ClientData) -> Layers | None:
-        """Return the one layer of a linear model, if it holds for the data of all clients."""
+        """Return the layer of a linear model; None if the data of some client do not fit it."""
         layers = self._linear
         if layers is None or not clients.in_memory:
             return None
@@ -144,7 +143,7 @@ class Curvature:
         return layers if fits_kernel else None
 
     def _of_one_size(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
-        """Return the products of clients with as many samples each."""
+        """Return the products of clients that have n samples each."""
         if self._right is not False and len(data) >= FEWEST and self._vectorised.worth_graph(n):
             try:
                 if self._right is None:

@@ -73,7 +73,7 @@ class Vectorised:
         return rows <= self._rows
 
     def _changing(self) -> str:
-        """Return what has changed since the graph was compared; empty if nothing."""
+        """Return the change since the graph was compared; empty if there is none."""
         mean = self._mean_loss
         if mean.loss is not self._loss:
             return "the loss was replaced"
@@ -99,7 +99,7 @@ class Vectorised:
         return ""
 
     def _probe(self, clients: ClientData, batch: int | float | None) -> str:
-        """Capture a graph on samples of client 0; return what keeps it from being right and fast.
+        """Capture a graph on samples of client 0; return why it is wrong or slow, empty if not.
 
         The comparison depends on the problem alone, and not on the rounds before it.
         """

@@ -210,7 +210,6 @@ class MeanLoss:
         return total
 
     def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
-        """Return the loss as autograd records it."""
         model.mode(training)
         with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):

@@ -174,7 +174,6 @@ class Oracles:
         )
 
     def _cut(self, clients: Sequence[int], data: list[Data], seed: int, r: int) -> list[Batches]:
-        """Return the mini-batches of each client in round r."""
         return [
             Batches(each, self.batch, self.sampling, (seed, i, r))
             for i, each in zip(clients, data, strict=True)

@@ -75,7 +75,7 @@ class Columns:
                 numbers[name] = _scale(column) if standardise else (0.0, 1.0)
         if not numbers and not categories:
             raise ValueError(
-                f"the table has no column besides {', '.join([*targets, *without])}; give it some "
+                f"the table has no column except {', '.join([*targets, *without])}; give it some "
                 "to learn from."
             )
         classes = None
