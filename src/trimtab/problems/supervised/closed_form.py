@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 _KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
-# Samples on which a closed form is compared with autograd; the check must cost less than a round.
+# Samples on which a closed form is compared with autograd, once for each problem.
 _ROWS = 64
 # Relative to the inputs; a smaller gradient may be rounding, in float64 too.
 _NOISE = 1e-9
