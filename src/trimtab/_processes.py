@@ -268,7 +268,7 @@ class Child:
         self._forget_process()
 
     def _forget_process(self) -> None:
-        """Forget the process, and kill whatever it left running in its group."""
+        """Forget the process, and kill the processes that it left in its group."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -170,10 +170,10 @@ BAD = {
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
     "bench W12": "'W12' is no workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6, W7,",
     "bench --resume": "--resume goes on with a record; pass its file as --out.",
-    "frobnicate": "No such command 'frobnicate'; `trimtab --help` lists all options.",
+    "frobnicate": "No such command 'frobnicate'; `trimtab --help` shows the usage.",
     "compare --nosuch": "No such option '--nosuch'; ",
     "compare --seed1": "No such option '--seed1'; close are --seed",
-    "run": "Missing argument 'ALGORITHM'; `trimtab run --help` lists all options.",
+    "run": "Missing argument 'ALGORITHM'; `trimtab run --help` shows the usage.",
     "export runs": "Missing option '--to', one of csv, tensorboard, mlflow; `trimtab export ",
     "compare --target high": "'--target': 'high' is not a valid float; `trimtab compare --help`",
 }

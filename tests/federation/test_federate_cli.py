@@ -145,7 +145,7 @@ BAD = {
     "federate site made --data .": "made holds no site.json; pass the folder of `trimtab federate",
     "federate join made a": "there is a site a already; give the new one another name.",
     "federate leave made z": "there is no site 'z'; the sites are a, b.",
-    "federate frobnicate": "No such command 'frobnicate'; `trimtab federate --help` says",
+    "federate frobnicate": "No such command 'frobnicate'; `trimtab federate --help` shows",
 }
 
 

@@ -149,7 +149,7 @@ REFUSED = {
     "nothing to learn from": (
         table()[["hospital", "ill"]],
         {},
-        ["no column besides ill, hospital"],
+        ["no column except ill, hospital"],
     ),
     "targets of text": (table(), {"target": ["age", "sex"]}, ["target column 'sex'", "numbers"]),
     "an unknown value": (

@@ -351,7 +351,7 @@ def test_a_metric_that_changes_outputs_or_returns_no_number_is_refused(refused):
     problem = Supervised(net(), F.cross_entropy, [(X, Y)], metrics=metrics)
     with refused("metric 'halved'", "in place"):
         problem.evaluate(problem.x0())
-    with refused("metric 'each'", "no number"):
+    with refused("metric 'each'", "not return a number"):
         problem.replace(metrics={"each": lambda output, y: output}).evaluate(problem.x0())
 
 

@@ -165,7 +165,7 @@ REFUSED = {
         Towers,
         F.cross_entropy,
         [({**NAMED, "mask": ["a"] * N}, LABELS)],
-        ["the inputs of client 0, 'mask', are no numbers"],
+        ["the inputs of client 0, 'mask', are not numbers"],
     ),
     "no parts": (Towers, F.cross_entropy, [({}, LABELS)], ["empty dict"]),
     "a part that the module has not": (
@@ -184,7 +184,7 @@ REFUSED = {
         Towers,
         F.cross_entropy,
         [(NAMED, {"a": LABELS})],
-        ["client 0 has targets {'a': ()}", "a loss of your own"],
+        ["client 0 has targets {'a': ()}", "your own loss"],
     ),
     "an output that is not there": (
         lambda: Towers(column),
@@ -270,7 +270,7 @@ COLLATES = {
         lambda samples: (padded(samples)[0].bernoulli(0.5), padded(samples)[1]),
         ["collate draws random numbers", "OnBatch"],
     ),
-    "text": (lambda samples: (["a"] * len(samples), padded(samples)[1]), ["no numbers"]),
+    "text": (lambda samples: (["a"] * len(samples), padded(samples)[1]), ["not numbers"]),
 }
 
 

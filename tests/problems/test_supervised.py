@@ -464,7 +464,7 @@ def test_float64_is_kept_where_the_tensors_are(wrap):
 
 
 def test_what_is_no_module_is_refused(refused):
-    with refused("'linear' is no module"):
+    with refused("'linear' is not a module"):
         Supervised("linear", F.cross_entropy, [(X, Y)])
 
 

@@ -379,7 +379,7 @@ def test_it_says_which_way_a_module_takes_and_why():
     assert first.startswith("captured vmap (executor batched): the gradients of a chunk")
     if kernel.works(torch.float64):
         assert kernel_line == ("not the kernel: layer '1', nn.LeakyReLU, is not among its layers.")
-        assert "Own is no nn.Sequential of layers that it knows" in explained(Own(), batch=4)
+        assert "Own is not an nn.Sequential of layers that it knows" in explained(Own(), batch=4)
         weighted = nn.CrossEntropyLoss(weight=torch.ones(5).double())
         assert "nn.CrossEntropyLoss, as it is passed, is not among" in explained(leaky(), weighted)
         known = explained(nn.Linear(6, 5))

@@ -310,7 +310,7 @@ def trial_of(chosen: Kind, **words: Any) -> Any:
     return build(chosen, **step | local | words)
 
 
-# -- as JSON: names and hyper-parameters; docs/decisions/no-code-travels.md says why no code
+# -- as JSON: names and hyper-parameters, but no code (docs/decisions/no-code-travels.md)
 
 
 def encode(hyper: Any) -> Any:

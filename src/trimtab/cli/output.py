@@ -245,10 +245,10 @@ def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str
 
 
 def usage_sentence(error: click.UsageError) -> str:
-    """Return click's message about a wrong option, and the command that lists all options.
+    """Return click's message about a wrong option, and the command that shows the usage.
 
     >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
-    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` lists all options."
+    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` shows the usage."
     """
     # Errors are one sentence, so that click's second sentence becomes a part of the first.
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
@@ -257,7 +257,7 @@ def usage_sentence(error: click.UsageError) -> str:
         close = f"close are {near}, and " if near else ""
     command = "trimtab" if error.ctx is None else error.ctx.command_path
     said = " ".join(said.split()).removesuffix(".")
-    return f"{said}; {close}`{command} --help` lists all options."
+    return f"{said}; {close}`{command} --help` shows the usage."
 
 
 def error_sentence(error: Exception) -> str:

@@ -60,7 +60,7 @@ def sampled(N: int, S: int, seed: int, r: int) -> list[int]:
     """
     if S == N:
         return list(range(N))
-    # One call for all draws; float64, since float32 cannot tell millions of clients apart.
+    # One call for all draws; float32 has 24 bits, too few for tens of millions of clients.
     u = torch.rand(S, generator=stream(seed, COHORT, r), dtype=torch.float64).tolist()
     chosen: set[int] = set()
     for j, u_j in zip(range(N - S, N), u, strict=True):

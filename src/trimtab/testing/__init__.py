@@ -93,7 +93,7 @@ def check_algorithm(algorithm: Any) -> None:
 
 
 def check_control_sums(algorithm: Any) -> None:
-    """Raise ContractError unless control variates add up: c = sum p_i c_i, whatever happens.
+    """Raise ContractError unless control variates add up: c = sum p_i c_i in every round.
 
     algorithm: an instance whose server's state has a field `c`, and whose client's state is c_i.
 

@@ -328,7 +328,7 @@ def equal(a: State, b: State) -> bool:
 
 def close(a: State, b: State) -> bool:
     """Return whether two states are the same up to rounding."""
-    # 1e-8 is far above rounding in float64, and below the effect of the mistakes in the tests.
+    # 1e-8 is far above rounding in float64; the mistakes in tests/testing still show.
     return _match(lambda t, u: torch.allclose(t, u, rtol=1e-8, atol=1e-8), a, b)
 
 

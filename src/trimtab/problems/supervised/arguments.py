@@ -1,4 +1,4 @@
-"""What Supervised makes of its arguments: the module, its dtype, weights and groups."""
+"""The arguments of Supervised, checked and converted: module, dtype, weights, groups, device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -47,16 +47,18 @@ def check_groups(groups: Sequence[Any] | None, N: int) -> None:
 
 
 def module_of(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    """Return the module that was given, or the one that a function builds under seed 0."""
+    """Return a module; a function is called under seed 0 to build one."""
     if not callable(module):
-        raise ValueError(f"Supervised: {module!r} is no module; pass one, or what builds one.")
+        raise ValueError(
+            f"Supervised: {module!r} is not a module; pass one, or a function that builds one."
+        )
     first = module if isinstance(module, nn.Module) else built(module, seed=0)
     check_module(first)
     return first
 
 
 def built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return the module that a function builds under a seed."""
+    """Call a function that builds a module, and restore the global generators afterwards."""
     with seeded(mix(seed, FORWARD), torch.device("cpu")):
         try:
             module = build()
@@ -74,7 +76,8 @@ def built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
-    """Return float64 if the clients' tensors are float64; None leaves it to the module."""
+    """Return float64 if the inputs of client 0 are float64; None for the dtype of the module."""
+    # A lazy sequence is not read here: the first client may be large.
     given = whole(clients)
     first: Any = given[0] if isinstance(given, list | tuple) else None
     first = first.tensors if isinstance(first, TensorDataset) else first
@@ -87,12 +90,12 @@ def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
 
 
 def device_of(device: str | torch.device | None) -> torch.device | None:
-    """Return the device of a name; None leaves the module where it is."""
+    """Return the device of a name; None if the module stays on its device."""
     if device is None:
         return None
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        torch.empty(0, device=found)  # torch.device accepts names of devices that are missing here.
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise ValueError(
             f"device={device!r} cannot be used ({first_line(error)}); pass one that PyTorch has "
@@ -100,7 +103,7 @@ def device_of(device: str | torch.device | None) -> torch.device | None:
         ) from error
     if found.type == "meta":
         raise ValueError("device='meta' has no numbers; pass one that computes, such as 'cpu'.")
-    # A tensor says cuda:0 where its device was given as cuda.
+    # The device of a tensor is cuda:0 where it was given as cuda.
     return torch.empty(0, device=found).device
 
 

@@ -49,10 +49,11 @@ def drawn(
     r: int,
     numbers: Sequence[int | None],
 ) -> kernel.DrawnBatches | None:
-    """Return which samples make up mini-batches k of clients in round r, by the kernel in one call.
+    """Return the samples of mini-batches k of clients in round r, drawn by the kernel in one call.
 
-    Those that `Batches` draws one by one; None where a kernel cannot.
+    They are those that `Batches` draws one by one. None if the kernel cannot draw them.
     """
+    # The sizes do not change from round to round, so that plans are cached with the samples.
     how = batch, sampling, tuple(numbers)
     if how not in samples.plans:
         sizes = [batch_size(batch, n) for n in samples.lengths]
@@ -79,13 +80,14 @@ class Batches:
         self._pass, self._order = -1, tuple[Tensor, ...]()
 
     def rows(self, k: int) -> Tensor | None:
-        """Return which samples make up mini-batch k; None for all of them."""
+        """Return the numbers of the samples in mini-batch k; None for all samples."""
         if self.whole:
             return None
         device = self.data.device
         if self.sampling == "iid":
             return torch.randint(self.n, (self.b,), generator=self._stream(k)).to(device)
         number, step = divmod(k, self.steps)
+        # Steps are taken in order, so that one permutation at a time is enough.
         if number != self._pass:
             order = torch.randperm(self.n, generator=self._stream(number))
             self._pass, self._order = number, torch.split(order.to(device), self.b)

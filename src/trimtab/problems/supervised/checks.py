@@ -26,13 +26,17 @@ from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, los
 from trimtab.problems.supervised.reading import is_sparse
 
 _INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-SAME = 1e-4  # numbers are the same if they differ by <= 1e-4 x their size
-_ROUNDINGS = 100  # outputs of two calls are the same if they differ by <= 100 roundings
+# Largest relative difference of two ways to compute the same numbers, in float32 as well: above its
+# rounding, 6e-8 per operation, and below the effect of a sum in place of a mean.
+SAME = 1e-4
+# Two calls of the same operations differ less: by the order of sums, at most some roundings.
+_ROUNDINGS = 100
 
 
 def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
     """Raise ValueError if module or loss cannot take the data, or if training changes buffers."""
     with torch.no_grad():
+        # Once in training mode: later data repeat only the checks that depend on the data.
         _run(owner, data, _few(data), model, loss, [True])
 
 
@@ -42,6 +46,7 @@ def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
     Raise ValueError if module, loss or collate give another result when they are called again, or
     change the data.
     """
+    # Two copies: the first is passed to the module, the second shows whether that changed it.
     few, before = _few(data), _few(data)
     if not _equal(few.batch, before.batch):
         raise ValueError(
@@ -127,7 +132,7 @@ def _check_pure(model: FlatModule, first: tuple[Tree, Tensor], second: tuple[Tre
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two results are equal up to rounding, numbers beside tensors as well."""
+    """Return whether two results are equal up to rounding, in tensors and in plain numbers."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.dtype == other.dtype and torch.equal(one, other):
             return True
@@ -148,8 +153,8 @@ def _same(one: Any, other: Any) -> bool:
 def _check_gradient(owner: str, few: Data, model: FlatModule, output: Tree, value: Tensor) -> None:
     if output is not None and not any(leaf.requires_grad for leaf in leaves(output)):
         raise ValueError(
-            "the module's outputs do not depend on its trainable parameters; look for detach() or "
-            "no_grad() in its forward."
+            "the module's outputs do not depend on its trainable parameters; remove detach() or "
+            "no_grad() from its forward."
         )
     if not value.requires_grad:
         raise ValueError(
@@ -172,12 +177,13 @@ def _check_gradient(owner: str, few: Data, model: FlatModule, output: Tree, valu
         if is_sparse(gradient):
             raise ValueError(
                 f"parameter '{name}' of {type(model.module).__name__} has a sparse gradient, which "
-                "is no part of a vector; pass sparse=False to its embedding."
+                "cannot be a part of a vector; pass sparse=False to its embedding."
             )
 
 
 def _leaves(value: Tensor) -> set[int]:
     """Return the identities of the trainable tensors that a value was computed from."""
+    # A walk over the graph of autograd, in which leaves have the attribute `variable`.
     waiting: list[Any] = [] if value.grad_fn is None else [value.grad_fn]
     seen, trainable = set(waiting), set[int]()
     while waiting:
@@ -195,6 +201,7 @@ def _is_sum(loss: Loss, model: FlatModule, few: Data, output: Tree, value: Tenso
     """Return whether the loss is t times as large if a batch holds every sample t times."""
     values, once = [], float(value)
     try:
+        # Two factors: a loss that is not a sum may double by chance, but not triple as well.
         for t in (2, 3):
             if isinstance(loss, OnBatch):
                 model.mode(training=False)
@@ -214,7 +221,7 @@ def _repeated(tree: Tree, t: int) -> Tree:
 
 
 def _few(data: Data) -> Data:
-    """Return copies of the first two samples and, of indices, those with the extreme ones."""
+    # With the extreme indices too: one that is out of range for an embedding must fail here.
     if data.samples is not None:
         return data.cut(0, 2).copy()
     chosen = list(range(min(2, len(data))))
@@ -253,13 +260,13 @@ def _check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the module returns a {type(output).__name__}, but {known.name} takes a single "
-            f"tensor; pass a loss of your own, such as lambda output, y: {known.name}"
+            f"tensor; pass your own loss, such as lambda output, y: {known.name}"
             f"(output[{_first(output)!r}], y)."
         )
     if not isinstance(few, Tensor):
         raise ValueError(
-            f"{owner} has targets {describe(few)}, but {known.name} takes a single tensor; pass a "
-            "loss of your own, which takes them apart."
+            f"{owner} has targets {describe(few)}, but {known.name} takes a single tensor; pass "
+            "your own loss, which takes them apart."
         )
     if known.elementwise and output.shape != few.shape:
         raise ValueError(
@@ -273,6 +280,7 @@ def _check_targets(owner: str, loss: Loss, output: Any, few: Tree, data: Data) -
 
 def _loss_value(owner: str, loss: Loss, output: Any, y: Tree) -> Tensor:
     shapes = f"outputs of shape {_whole(output)}, targets of {owner} of shape {_whole(y)}"
+    # PyTorch counts writes to a tensor, which costs less than a copy.
     before = [version(leaf) for leaf in leaves(y)]
     try:
         known = loss_kind(loss) is not None  # The shapes of such a loss were checked before.
@@ -314,7 +322,7 @@ def _loss_of_batch(owner: str, loss: OnBatch, model: FlatModule, few: Data) -> T
 
 
 def changes_targets(owner: str) -> str:
-    """Return the sentence that refuses a loss or a metric that writes into the targets."""
+    """Return the message for a loss or a metric that writes into the targets."""
     return (
         f"{owner} changes the targets in place, that is, the data themselves; write y = y - 1 "
         "instead of y -= 1."
@@ -322,7 +330,7 @@ def changes_targets(owner: str) -> str:
 
 
 def changes_batch(owner: str) -> str:
-    """Return the sentence that refuses a loss or metric that writes into its batch."""
+    """Return the message for a loss or a metric that writes into its batch."""
     return (
         f"{owner} changes its batch in place, that is, the data themselves; write x = x / 255 "
         "instead of x /= 255."
@@ -352,7 +360,7 @@ def _one_number(value: Any) -> Tensor:
 
 
 def _whole(tree: Tree) -> str:
-    """Say what shapes a tensor or a tree of them has; of a tree, those of one sample."""
+    """Return the shape of a tensor as text; of a tree, the shapes of one sample."""
     return str(tuple(tree.shape)) if isinstance(tree, Tensor) else f"{describe(tree)} a sample"
 
 
@@ -387,7 +395,7 @@ def _broadcasts(loss: Loss, output: Tree, y: Tree, value: Any) -> bool:
 
 
 def _captured_warnings(run: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Return what a function returns and the warnings it gives; pass those on."""
+    # Warnings are issued again, except for the one that an error of trimtab replaces.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = run()

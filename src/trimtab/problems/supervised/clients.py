@@ -25,9 +25,9 @@ from trimtab.problems.supervised.reading import (
     size,
 )
 
-_ENOUGH = 5  # of fewer rows than 5, a client needs all to learn from
-_PIECE = 256  # samples per batch when samples with a collate are checked for NaN; bounds memory
-_KEPT = 128  # clients of a lazy sequence that stay in memory
+_ENOUGH = 5  # A client with fewer rows needs all of them for training.
+_PIECE = 256  # Samples with a collate are checked for NaN in such batches, to bound memory.
+_KEPT = 128  # Clients of a lazy sequence in memory; all of them may be millions.
 _OWN = "the test part of client"
 
 
@@ -35,8 +35,8 @@ _OWN = "the test part of client"
 class HeldOutView:
     """One side of a split of every client: the training rows, or the rows held out.
 
-    A sequence as lazy as `whole`: a client is read when it is asked for. Which rows are held out
-    depends on (seed, client) and on how many it has; the others stay in their order.
+    A sequence as lazy as `whole`: a client is read when it is indexed. The rows held out depend on
+    (seed, client) and the number of rows; both sides keep the order of the rows.
     """
 
     whole: Sequence[Any]
@@ -61,7 +61,7 @@ class HeldOutView:
         whole = Data(*columns(owner, item, on_batch=self.on_batch))
         sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
         if len(sizes) > 1 or 0 in sizes:
-            return whole.batch  # The check of the data that are read says what is wrong.
+            return whole.batch  # The check of the whole data raises the error.
         rows = self._rows(i, len(whole))
         return map_tree(lambda leaf: leaf[rows.to(leaf.device)], whole.batch)
 
@@ -100,7 +100,7 @@ def check_fraction(fraction: float) -> None:
 class ClientData:
     """The data of clients; `self[i]` is read, and passed to `check`, when it is first used.
 
-    What a list or tuple holds is kept once read; of another sequence, the last few clients used.
+    Clients of a list or tuple stay in memory; of another sequence, the last few that were used.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ClientData:
             part = self._part
             return self.reader.size(self.clients[i]) if part is None else part.size(i)
         except TypeError:
-            return len(self[i])  # Reading it says what is wrong with it.
+            return len(self[i])  # Reading it raises an error that names the fault.
 
     def whole_size(self, i: int) -> int:
         """Return the number of samples of client i, those held out for validation as well."""
@@ -207,12 +207,17 @@ def check_clients(clients: Any) -> None:
 
 def check_data(owner: str, data: Data) -> None:
     """Raise ValueError if there are no samples, NaN, or parts with different numbers of rows."""
-    if data.samples is not None:
-        if not len(data):
-            raise no_samples(owner)
-        for start in range(0, len(data), _PIECE):
-            _check_finite(owner, data.cut(start, start + _PIECE), start)
+    if data.samples is None:
+        _check_rows(owner, data)
+        _check_finite(owner, data, 0)
         return
+    if not len(data):
+        raise no_samples(owner)
+    for start in range(0, len(data), _PIECE):
+        _check_finite(owner, data.cut(start, start + _PIECE), start)
+
+
+def _check_rows(owner: str, data: Data) -> None:
     inputs, targets = leaves(data.X), leaves(data.y)
     if not all(leaf.dim() for leaf in inputs):
         raise ValueError(f"{owner} has one number as its inputs; pass samples, one in each row.")
@@ -231,7 +236,6 @@ def check_data(owner: str, data: Data) -> None:
                 f"{owner} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
                 "pass as many of one as of the other."
             )
-    _check_finite(owner, data, 0)
 
 
 def _check_finite(owner: str, data: Data, first: int) -> None:
@@ -280,7 +284,7 @@ class EvaluationData:
 
     @cached_property
     def has_validation(self) -> bool:
-        """Whether there are validation data; asks clients until one has a row held out."""
+        """Whether there are validation data; reads sizes until a client has a row held out."""
         if isinstance(self.held_out, HeldOutView):
             return any(self.held_out.size(i) for i in range(len(self.held_out)))
         return self.held_out is not None
@@ -295,7 +299,7 @@ class EvaluationData:
         return self._pooled("the validation data", rows)
 
     def has_own(self, i: int) -> bool:
-        """Return whether client i has a test part of its own."""
+        """Return whether client i has its own test part."""
         return self.tests is not None and self.tests[i] is not None
 
     def own(self, i: int) -> Data | None:
@@ -333,7 +337,7 @@ def with_own_tests(
     triples = isinstance(clients, list | tuple) and any(map(is_triple, clients))
     if triples and tests is not None:
         raise ValueError(
-            "clients have test parts of their own, (X, y, test), and tests= gives others; pass "
+            "clients have their own test parts, (X, y, test), and tests= has others; pass "
             "one of the two."
         )
     if triples:
@@ -377,7 +381,6 @@ def is_triple(item: Any) -> bool:
 
 
 def _inside(part: Any) -> list[Any]:
-    """Return the tensors or arrays that inputs or targets consist of."""
     if isinstance(part, Mapping):
         return list(part.values())
     return list(part) if isinstance(part, tuple) else [part]

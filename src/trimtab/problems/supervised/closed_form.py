@@ -1,7 +1,7 @@
-"""When the compiled kernel may compute the gradient of a module: linear layers and known losses.
+"""Recognise modules whose gradient the compiled kernel can compute: linear layers, known losses.
 
-The kernel's numbers are autograd's up to rounding (tested), several times faster on small
-mini-batches, where the time goes into bookkeeping.
+The kernel gives the numbers of autograd up to rounding (tested), several times faster on small
+mini-batches, where autograd spends its time on bookkeeping.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,13 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 _KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
-_ROWS = 64  # samples on which a closed form is compared with autograd
-_NOISE = 1e-9  # relative to the inputs; a smaller gradient may be rounding, in float64 too
+# Samples on which a closed form is compared with autograd, once for each problem.
+_ROWS = 64
+# Relative to the inputs; a smaller gradient may be rounding, in float64 too.
+_NOISE = 1e-9
 
 Layer = tuple[nn.Module, str]
-"""A module and what it is: linear, flatten, flatten all, or an activation."""
+"""A module and its kind: linear, flatten, flatten all, or an activation."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class ClosedForm:
     dtype: torch.dtype
 
     def is_unchanged(self) -> bool:
-        """Return whether module and loss still do what this was derived from; asked every round."""
+        """Return whether module and loss are as when this was derived; called every round."""
+        # Users may add hooks, freeze layers or replace the loss between two rounds.
         return (
             no_global_hooks()
             and _loss_for_kernel(self.loss) == (self.layers.loss, self.layers.delta)
@@ -100,7 +103,8 @@ def difference(form: ClosedForm, start: Vector, X: Tensor, y: Tensor) -> float:
 
 
 def _parts(module: nn.Module) -> list[Layer] | None:
-    """Return the layers of a module that is made of known ones alone, each with what it is."""
+    """Return the layers of a module with their kinds; None if one of them is unknown."""
+    # Exact types: a subclass of nn.Linear may compute anything.
     layers = [module]
     if type(module) is nn.Sequential:
         if not is_unpatched(module, _FORWARDS[nn.Sequential]):
@@ -117,6 +121,7 @@ def _parts(module: nn.Module) -> list[Layer] | None:
         for parameter in layer._parameters.values():
             if parameter is None:
                 continue
+            # A parameter in two layers has one gradient, the sum of both.
             if id(parameter) in seen or not is_plain_parameter(parameter):
                 return None
             seen.add(id(parameter))
@@ -128,14 +133,14 @@ def _by_tanh(layer: Any) -> bool:
 
 
 def _other(layer: Any) -> str:
-    """Return what a layer is that is neither linear nor an activation."""
+    """Return the kind of a layer that is neither linear nor an activation."""
     if type(layer) is not nn.Flatten or layer.end_dim != -1 or layer.start_dim not in (0, 1):
         return "unknown"
     return "flatten" if layer.start_dim else "flatten all"
 
 
 def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layers | None:
-    """Return what a kernel needs to know; None for what it cannot compute.
+    """Return the description of a module for the kernel; None if it cannot compute it.
 
     It has linear layers with at most one activation each, Flatten before the first one, and, for a
     single output of shape (n,), nn.Flatten(0) at the end.

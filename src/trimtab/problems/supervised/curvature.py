@@ -1,9 +1,9 @@
 """Hessians of several clients at once, times vectors: the same numbers as one after the other.
 
 A layer without activation has outputs Z linear in x, so Hess V = X'(loss''(Z) (X V)), and the
-derivatives of losses that are common are known. For other small modules it is vmap over clients
-and vectors of what differentiates a gradient; whether that is right for this module is found out
-once, by comparison with autograd, since not every operator's batched second derivative is.
+derivatives of common losses are known. For other small modules vmap runs the derivative of a
+gradient over clients and vectors. It is compared with autograd once for each module, since the
+batched second derivatives of some operators are wrong.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ from trimtab.problems.supervised.graphs import FEWEST, Vectorised, distance, rou
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 
 _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
-_NUMBERS = 20_000_000  # numbers in the products of one call of vmap; bounds memory
+# Numbers in the products of one call of vmap: 80 MB in float32.
+_NUMBERS = 20_000_000
 
 
 def is_linear(layers: Layers) -> bool:
@@ -73,12 +74,11 @@ def linear_hessian(layers: Layers, x: Vector, X: Tensor) -> Tensor:
 
 
 def _parts(V: Tensor, C: int, inputs: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the weights and the biases in rows of vectors."""
     return V[:, : C * inputs].view(-1, C, inputs), V[:, C * inputs :] if biased else None
 
 
 def _curved(loss: str, Z: Tensor, moved: Tensor) -> Tensor:
-    """Return loss''(Z) times how far the outputs move, for each sample."""
+    """Return loss''(Z) times the change of the outputs, for each sample."""
     if loss == "cross_entropy":
         p = torch.softmax(Z, 1)
         part = p * moved
@@ -106,7 +106,7 @@ class Curvature:
 
     @property
     def _linear(self) -> Layers | None:
-        """The one layer of a linear model, if it holds at this moment."""
+        """The layer of a linear model; None if it is not linear, or was changed."""
         layers = self._mean_loss.known_layers
         return layers if layers is not None and is_linear(layers) else None
 
@@ -121,8 +121,10 @@ class Curvature:
         for j, each in enumerate(data):
             same_size.setdefault(len(each), []).append(j)
         for n, rows in same_size.items():
-            room = max(1, _NUMBERS // max(1, V[0].numel() + len(V[0]) * data[rows[0]].X.numel()))
-            for some in torch.split(torch.tensor(rows), room):
+            clients_per_call = max(
+                1, _NUMBERS // max(1, V[0].numel() + len(V[0]) * data[rows[0]].X.numel())
+            )
+            for some in torch.split(torch.tensor(rows), clients_per_call):
                 chosen = some.tolist()
                 found[chosen] = self._of_one_size(x, [data[j] for j in chosen], V[chosen], n)
         return found
@@ -133,7 +135,7 @@ class Curvature:
         return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
 
     def _linear_for(self, clients: ClientData) -> Layers | None:
-        """Return the one layer of a linear model, if it holds for the data of all clients."""
+        """Return the layer of a linear model; None if the data of some client do not fit it."""
         layers = self._linear
         if layers is None or not clients.in_memory:
             return None
@@ -141,7 +143,7 @@ class Curvature:
         return layers if fits_kernel else None
 
     def _of_one_size(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
-        """Return the products of clients with as many samples each."""
+        """Return the products of clients that have n samples each."""
         if self._right is not False and len(data) >= FEWEST and self._vectorised.worth_graph(n):
             try:
                 if self._right is None:
@@ -153,7 +155,7 @@ class Curvature:
         return self._in_turn(x, data, V)
 
     def _matches_autograd(self, x: Vector, data: Sequence[Data], V: Tensor) -> bool:
-        """Return whether both ways agree for the first vector of each client, up to rounding."""
+        """Return whether vmap and autograd agree for the first vector of each client."""
         first = V[:FEWEST, :1].contiguous()
         few = data[:FEWEST]
         apart = distance(self._at_once(x, few, first), self._in_turn(x, few, first))
@@ -171,7 +173,7 @@ class Curvature:
             value = self._function.loss(self._mean_loss.loss, training=False)
 
             def products(X: Tensor, y: Tensor, V: Tensor) -> Tensor:
-                """Return the Hessian times each row of V: that is symmetric, so either way."""
+                # vjp gives V' Hess, which is Hess V because the Hessian is symmetric.
                 pulled: Callable[[Vector], tuple[Vector]]
                 pulled = vjp(lambda at: grad(value)(at, X, y), x)[1]
                 found: Tensor = vmap(lambda v: pulled(v)[0])(V)

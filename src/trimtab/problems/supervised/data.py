@@ -1,4 +1,4 @@
-"""Samples as tensors with a row for each, or as a collate takes them."""
+"""Samples as tensors with a row per sample, or as a list for a collate."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ from trimtab.problems.supervised.flat import Tree, form, join, leaves, map_tree
 class Data:
     """Inputs and targets: tensors, or tuples and dicts of them, with a row for each sample.
 
-    X, y: trees of tensors; y is None if samples are no pairs, for a loss of module and batch.
+    X, y: trees of tensors; y is None if samples are not pairs, for a loss of module and batch.
     owner: "client 3" or "the test set", for errors.
     samples, collate: samples without a common shape, such as sentences, and the function that
         makes X and y of those in a mini-batch, each time.
@@ -60,6 +60,7 @@ class Data:
         """Whether y has one label per sample, none of them negative, as ignored labels are."""
         if not self.plain:
             return False
+        # A negative label is ignored by the loss, which the kernel does not know.
         one = self.y.dim() == 1 and not self.y.is_floating_point()
         return one and int(self.y.min()) >= 0
 
@@ -76,6 +77,7 @@ class Data:
 
     def for_kernel(self, layers: Layers, dtype: torch.dtype) -> Samples | None:
         """Return the samples as the kernel reads them; None if it cannot."""
+        # Only the last entry is cached: a problem has one module and one dtype.
         kept: tuple[Any, ...] | None = self.__dict__.get("_for_kernel")
         if kept is not None and kept[0] is layers and kept[1] == dtype:
             samples: Samples = kept[2]
@@ -94,7 +96,7 @@ class Data:
 
     @property
     def batch(self) -> Tree:
-        """(X, y), or X where there are no targets."""
+        """(X, y), or X if there are no targets."""
         return self.X if self.y is None else (self.X, self.y)
 
     @property
@@ -110,7 +112,8 @@ class Data:
 
     @property
     def form(self) -> Any:
-        """What all clients must have in common: the structure, and the shape of one input."""
+        """The structure and the shape of one input, which all clients must have in common."""
+        # With a collate shapes may differ, as sentences have different lengths.
         if self.samples is not None:
             return form(self.cut(0, 1).batch)
         return form(self.batch), [leaf.shape[1:] for leaf in leaves(self.X)]
@@ -136,7 +139,7 @@ class Data:
         return Data(join([data.X for data in both]), join([data.y for data in both]), owner)
 
     def copy(self) -> "Data":
-        """Return the same samples in tensors of their own; those of a collate as a new batch."""
+        """Return the same samples in new tensors; those of a collate as a new batch."""
         if self.samples is not None:
             return self._of(self.samples, self.owner)._collated
         return self._each(torch.clone)
@@ -145,6 +148,7 @@ class Data:
         return Data(owner=owner, samples=samples, collate=self._collate)
 
     def _each(self, f: Any) -> "Data":
+        # Every mini-batch passes here; the usual case needs no traversal of a tree.
         if self.plain:
             return Data(f(self.X), f(self.y), self.owner)
         return Data(map_tree(f, self.X), map_tree(f, self.y), self.owner)

@@ -1,4 +1,4 @@
-"""What Supervised measures at a point: the loss, the accuracy of classifiers, named metrics."""
+"""The evaluation of Supervised at a point: loss, accuracy of classifiers, named metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,27 +28,34 @@ from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_l
 from trimtab.problems.supervised.mean_loss import MeanLoss
 
 Measure = Callable[[Any, Any], Tensor | float]
-"""A metric of a user's: a function of outputs and targets, or OnBatch of module and batch."""
+"""A user's metric: a function of outputs and targets, or OnBatch of module and batch."""
 
 Measures = Mapping[str, Measure | str] | Sequence[str]
-"""What `metrics=` takes: functions or the names of built-in ones, by name; or names alone."""
+"""The argument `metrics=`: functions or names of built-in metrics by name, or names alone."""
 
 _NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_AT_ONCE = 64  # clients evaluated in one pass; bounds the memory of a lazy sequence
-_SURE = 1e-12  # a probability is taken for at least 1e-12 and at most 1 - 1e-12
-GROUPS = 20  # groups of rows that are left out in turn: the cost of an error is 20 evaluations
+# Clients evaluated in one pass; it bounds the memory that clients of a lazy sequence take.
+_AT_ONCE = 64
+# Probabilities are clipped to [1e-12, 1 - 1e-12], so that the logit of 0 or 1 is finite.
+_SURE = 1e-12
+# Groups of rows that the jackknife leaves out in turn: a standard error costs 20 evaluations.
+GROUPS = 20
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss and the metrics that are measured."""
+    """The loss and the metrics to measure.
+
+    mean_loss: the loss of the problem.
+    metrics: functions by name, as `functions` returns them.
+    """
 
     mean_loss: MeanLoss
     metrics: Mapping[str, Measure]
 
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
-        """Return all metrics at x on some data; by the kernel, if it knows the layers."""
+        """Return all metrics at x on some data, by the kernel if `layers` is not None."""
         layers = layers if layers is not None and data.fits_kernel(layers) else None
         output = self._outputs(data, x, layers)
         return self._measured(output, data, x, layers, self.metrics)
@@ -59,40 +66,49 @@ class Evaluation:
     ) -> dict[str, float]:
         """Return the mean of all metrics over clients with weights p_i.
 
-        Built-in metrics of which a mean says nothing (auc, f1, ...) are those of all samples.
+        Built-in metrics whose mean has no meaning (auc, f1, ...) are computed on all samples.
         """
-        means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
-        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
-        rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         if layers is not None and not self.metrics:
+            rows = list[dict[str, float]]()
             for group in _groups(clients):
                 rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
             return weighted_mean(rows, p)
+        return self._over_in_turn(clients, p, x, layers)
+
+    def _over_in_turn(
+        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
+    ) -> dict[str, float]:
+        means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
+        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+        rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
         for data in clients:
             fast = layers if layers is not None and data.fits_kernel(layers) else None
             output = self._outputs(data, x, fast)
             rows.append(self._measured(output, data, x, fast, means))
+            # Only outputs and targets are collected; the inputs of a lazy sequence are not.
             if rest:
                 kept.append((_scores_for(rest, output, data.y), data.y))
         measured = weighted_mean(rows, p)
-        if rest:
-            try:
-                outputs, targets = (join(part) for part in zip(*kept, strict=True))
-            except RuntimeError as error:
-                raise ValueError(
-                    f"metric '{next(iter(rest))}' needs the outputs of all clients together, but "
-                    "their shapes differ; pass a function of your own, of which the mean over "
-                    "clients is taken."
-                ) from error
-            measured |= self._named(outputs, targets, rest)
-        return measured
+        return measured | self._pooled(kept, rest) if rest else measured
+
+    def _pooled(
+        self, kept: Sequence[tuple[Tree, Tree]], metrics: Mapping[str, Measure]
+    ) -> dict[str, float]:
+        try:
+            outputs, targets = (join(part) for part in zip(*kept, strict=True))
+        except RuntimeError as error:
+            raise ValueError(
+                f"metric '{next(iter(metrics))}' needs the outputs of all clients together, but "
+                "their shapes differ; pass your own function, which is averaged over clients."
+            ) from error
+        return self._named(outputs, targets, metrics)
 
     def _at_once(
         self, group: Sequence[Data], x: Vector, layers: kernel.Layers
     ) -> list[dict[str, float]] | None:
         """Return loss and accuracy of several clients, computed in one pass over all samples.
 
-        None where some data need a closer look.
+        None if some data must be evaluated client by client.
         """
         known = loss_kind(self.mean_loss.loss)
         if known is None or not known.plain or not all(data.fits_kernel(layers) for data in group):
@@ -106,11 +122,11 @@ class Evaluation:
             try:
                 losses = _means(known.each(output, y), sizes)
             except (IndexError, RuntimeError):
-                return (
-                    None  # A label is out of range; client by client, the error names its client.
-                )
+                # A label is out of range; client by client, the error names its client.
+                return None
             if right is None:
                 return [{"loss": loss} for loss in losses]
+            # Ignored labels leave fewer predictions, and the sizes no longer fit.
             if len(right) < len(output):
                 return None
             shares = _means(right, sizes)
@@ -118,7 +134,7 @@ class Evaluation:
         return [{"loss": loss, "accuracy": share} for loss, share in both]
 
     def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tree:
-        """Return the module's outputs; None where the loss is of module and batch."""
+        """Return the module's outputs; None for a loss of module and batch."""
         mean, d = self.mean_loss, self.mean_loss.model.d
         if isinstance(mean.loss, OnBatch):
             return None
@@ -157,7 +173,7 @@ class Evaluation:
             return measured | self._named(output, data.y, others)
 
     def _named(self, output: Tree, y: Tree, metrics: Mapping[str, Measure]) -> dict[str, float]:
-        """Return metrics by name; built-in ones see logits, and ignored labels as -100."""
+        """Return metrics by name; built-in ones get logits, and ignored labels as -100."""
         measured = dict[str, float]()
         for name, metric in metrics.items():
             if is_builtin(metric):
@@ -177,14 +193,16 @@ def _means(numbers: Tensor, sizes: Tensor) -> list[float]:
 
 
 def _groups(clients: Iterable[Data]) -> Iterator[list[Data]]:
-    """Cut clients into groups that are evaluated at once; those of a lazy sequence may be many."""
     rest = iter(clients)
     while group := list(islice(rest, _AT_ONCE)):
         yield group
 
 
 def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
-    """Return the functions of what `metrics=` was given, by the names that they are shown under.
+    """Return the functions of metrics by the names under which results show them.
+
+    metrics: the argument of Supervised; None for no metrics.
+    loss: the loss, which decides whether a metric of classifiers can be computed.
 
     >>> list(functions(["auc", "log_loss"], torch.nn.CrossEntropyLoss()))
     ['auc', 'log loss']
@@ -213,7 +231,7 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
         if known is None:
             raise ValueError(
                 f"{given!r} is not a built-in metric; pass one of {', '.join(BUILTIN_METRICS)}, or "
-                "a function of outputs and targets by a name of your own."
+                "your own function of outputs and targets by name."
             )
         chosen = known.function
     if isinstance(loss, OnBatch) and not isinstance(chosen, OnBatch):
@@ -225,7 +243,7 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
     if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
-            "r2 or auc, or a function of your own."
+            "r2 or auc, or your own function."
         )
     return chosen
 
@@ -244,9 +262,15 @@ def weighted_mean(rows: Sequence[Mapping[str, float]], p: Sequence[float]) -> di
 def shares_of(
     what: str, loss: Loss, targets: Sequence[Tree], p: Sequence[float]
 ) -> tuple[str, Tensor] | None:
-    """Return the share of each class, the mean over targets with weights p_i, and what they are.
+    """Return `what` and the share of each class, the mean over targets with weights p_i.
 
-    None if targets are numbers other than 0 and 1 or no single tensor, or no label counts.
+    None if targets are other numbers than labels, if they are not one tensor, or if all labels are
+    ignored.
+
+    what: the name of these labels, for a sentence.
+    loss: the loss, which decides the ignored label.
+    targets: the targets of each client.
+    p: the weights of the clients.
     """
     parts = counts_of(loss, targets)
     if parts is None:
@@ -258,11 +282,12 @@ def shares_of(
 
 
 def counts_of(loss: Loss, targets: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return how often each class is among some targets; None if one holds other numbers."""
+    """Return the counts of each class in each of some targets; None if they are not labels."""
     parts = list[Tensor]()
     for y in targets:
         if not isinstance(y, Tensor):
             return None
+        # Binary losses take labels 0 and 1 as floating-point numbers.
         if y.is_floating_point() and not bool(((y == 0) | (y == 1)).all()):
             return None
         labels = y.long() if y.is_floating_point() else y[(y >= 0) & (y != ignored_label(loss))]
@@ -282,7 +307,7 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
-    """Return a built-in metric, and say which one it is that cannot take these outputs."""
+    """Return the value of a built-in metric; an error names the metric."""
     try:
         return float(metric(output, y))
     except ValueError as error:
@@ -290,9 +315,9 @@ def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> floa
 
 
 def _scores(output: Tree, y: Tree) -> Tensor | None:
-    """Return the outputs that a built-in metric takes: a tensor, or the `logits` of a dict.
+    """Return the outputs for a built-in metric: a tensor, or the `logits` of a dict.
 
-    None where that is not clear: of the logits of tokens, which may be shifted against targets.
+    None where that is not clear: the logits of tokens may be shifted against the targets.
     """
     found = output.get("logits") if isinstance(output, Mapping) else output
     if not isinstance(found, Tensor) or not isinstance(y, Tensor):
@@ -301,7 +326,7 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
 
 
 def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
-    """Return the outputs that built-in metrics take; raise ValueError if there are none."""
+    """Return the outputs for built-in metrics; raise ValueError if there are none."""
     found = _scores(output, y)
     if found is None:
         raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
@@ -309,14 +334,14 @@ def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor
 
 
 def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
-    """Return the sentence that says which function to pass where a built-in metric cannot tell."""
+    """Return the message for outputs that a built-in metric cannot take."""
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
     what = f"the module returns a {type(output).__name__}{keys}"
     if not isinstance(y, Tensor):
         what = f"targets are a {type(y).__name__}"
-    function = next(
-        each.function.__name__ for each in BUILTIN_METRICS.values() if each.function is metric
-    )
+    # The message shows the function that the user can call on the right parts of the outputs.
+    builtin = (each.function for each in BUILTIN_METRICS.values())
+    function = next(each.__name__ for each in builtin if each is metric)
     return (
         f"metric '{name}' needs scores and targets in one tensor each, but {what}; pass "
         f"{{'{name}': lambda output, y: metrics.{function}(scores of output, labels of y)}}, with "
@@ -325,7 +350,7 @@ def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
 
 
 def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
-    """Return the value of a user's metric, which must not change outputs or targets."""
+    """Return the value of a user's metric; raise ValueError if it changes outputs or targets."""
     tensors = [*leaves(output), *leaves(y)]
     before = [version(t) for t in tensors]
     value = metric(output, y)
@@ -337,12 +362,11 @@ def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
 
 
 def _as_number(name: str, value: Any) -> float:
-    """Return what a user's metric returned, if it is a number."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"metric '{name}' returns no number ({first_line(error)}); return one."
+            f"metric '{name}' does not return a number ({first_line(error)}); return one."
         ) from error
 
 
@@ -351,15 +375,20 @@ def metric_standard_error(
 ) -> float | None:
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
 
-    The jackknife serves every metric, also those that are not means. None where it is unknown:
-    of one row, or where the metric is undefined without some of them. Where all n rows are alike,
-    all of them right, say, it finds nothing, though the next may differ: by Laplace's rule of
-    succession 1 in n + 2 does, and the error of a metric that has two ends is that share of them.
+    This jackknife works for every metric, also for those that are not means. None if the error is
+    unknown: for a single row, or if the metric is undefined without some rows.
+
+    evaluation: the metrics.
+    data: the rows.
+    x: the point.
+    layers: as for `Evaluation.on`.
+    name: the metric.
     """
     n = len(data)
     groups = min(GROUPS, n)
     if groups < 2:
         return None
+    # Drawn, because rows may be sorted; with a fixed seed, so that every run finds the same error.
     order = torch.randperm(n, generator=stream(0, ERROR, n))
     values = []
     for group in range(groups):
@@ -375,6 +404,8 @@ def metric_standard_error(
 
 
 def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
+    # If all rows give the same value, the jackknife finds no error, though the next row may differ.
+    # By Laplace's rule of succession 1 in n + 2 does, so that the error is this share of the range.
     metric = ranges_of(evaluation.metrics, None).get(name)
     span = inf if metric is None else metric.high - metric.low
     return span / (n + 2) if isfinite(span) else 0.0

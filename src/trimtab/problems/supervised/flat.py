@@ -1,8 +1,8 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters; trees of data.
 
 Batches and outputs are trees: a tensor, or tuples, lists and dicts of trees. Unlike the states of
-algorithms (`core.tree`) they may have names, and hold things that are no tensors, such as the
-caches that a language model returns.
+algorithms (`core.tree`) they may be dicts, and have leaves that are not tensors, such as the caches
+that a language model returns.
 """
 
 import inspect
@@ -118,8 +118,10 @@ def _like(tree: Tree, contents: Any) -> Tree:
     return type(tree)(*contents) if hasattr(tree, "_fields") else type(tree)(contents)
 
 
+# Layers whose batched second derivatives are reliable; `hessian_products` uses them.
 _SIMPLE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Identity)
-_ROWS = 64  # Hessian-vector products per call of autograd; bounds memory
+# Hessian-vector products per call of autograd, which holds the intermediate results of all of them.
+_ROWS = 64
 
 
 class FlatModule:
@@ -136,7 +138,7 @@ class FlatModule:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _refuse_changing_buffers(module)
+        _check_buffers(module)
         self.module = _copy(module).to(device=device)
         if dtype is not None:
             # Module.to(dtype) would drop the imaginary parts of complex buffers.
@@ -161,7 +163,7 @@ class FlatModule:
             parameter.data = part.view(parameter.shape)
 
     def copy_for_thread(self) -> "FlatModule":
-        """Return a copy with parameters of its own, for another thread."""
+        """Return a copy with separate parameters, for another thread."""
         copy_for_thread = FlatModule(self.module)
         copy_for_thread.start, copy_for_thread.draws = self.start, self.draws
         flags = [flag for _, flag in self._as_given]
@@ -194,9 +196,10 @@ class FlatModule:
         return output
 
     def at(self, x: Vector) -> nn.Module:
-        """Return the module with the parameters of x, until another x is asked for."""
+        """Return the module with the parameters of x, which the next call replaces."""
         if x.shape != (self.d,):
             raise ValueError(f"x has shape {tuple(x.shape)}; pass a vector of length d={self.d}.")
+        # The parameters are views of this vector, so that one copy sets all of them.
         self._vector.copy_(x.detach())
         return self.module
 
@@ -273,9 +276,9 @@ class FlatModule:
 class FunctionOfVector:
     """A copy of a module as a pure function of its vector, which may be differentiated or batched.
 
-    Its trainable parameters are replaced, wherever they stand, by views of whatever x it is called
-    with. `torch.func.functional_call` leaves such views behind in a layer that stands in two
-    places. One thread at a time may call it.
+    Its trainable parameters are replaced, in every layer that has them, by views of the argument x.
+    `torch.func.functional_call` leaves such views behind in a layer that is used in two places. One
+    thread at a time may call it.
 
     >>> f = FunctionOfVector(FlatModule(nn.Linear(2, 1))).loss(lambda output, y: output.sum())
     >>> torch.func.grad(f)(torch.zeros(3), torch.ones(5, 2), None)
@@ -371,6 +374,7 @@ def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[
 
 def version(t: Tensor) -> int:
     """Return a number that changes when a tensor, or the tensor it is a view of, is written to."""
+    # Tensors of inference mode have no counter.
     return -1 if t.is_inference() else t._version
 
 
@@ -388,7 +392,7 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
 
 
-def _refuse_changing_buffers(module: nn.Module) -> None:
+def _check_buffers(module: nn.Module) -> None:
     for name, m in module.named_modules():
         if m.training and getattr(m, "running_mean", None) is not None:
             raise ValueError(running_statistics(_layer(name, m)))
@@ -402,7 +406,7 @@ def _refuse_changing_buffers(module: nn.Module) -> None:
 
 
 def _has_spectral_norm(m: nn.Module) -> bool:
-    """Return whether a layer's weights are normed by either of PyTorch's two spectral_norms."""
+    """Return whether a layer has one of PyTorch's two implementations of spectral_norm."""
     parametrized = getattr(m, "parametrizations", None)
     new = isinstance(parametrized, nn.ModuleDict) and any(
         isinstance(each, _SpectralNorm) for each in parametrized.modules()

@@ -1,7 +1,7 @@
 """The gradients of several clients at once, for any module: vmap(grad), captured and replayed.
 
-Which modules go this way is decided by their size, their operators and their data, never by a
-clock: the same problem takes the same way, and gives the same bits, on a busy machine as well.
+Size, operators and data of a module decide whether a graph is used, never a clock: the same
+problem takes the same path, and gives the same bits, on a busy machine as well.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,22 @@ from trimtab.problems.supervised.flat import FunctionOfVector
 from trimtab.problems.supervised.losses import OnBatch, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 
-FEWEST = 4  # clients with mini-batches of one size; of fewer, a graph saves no time
-LARGEST = 50_000  # a client with d <= 50,000 numbers waits for Python more than for products
-OPERATIONS = 6_000_000  # a gradient worth a graph takes <= 6,000,000 operations in products
-_NUMBERS = 500_000  # a gradient worth a graph computes <= 500,000 numbers on the way
-_LOOKED_AT = 32  # clients whose sizes of mini-batches are compared; all of them may be many
-_LONGEST = 160  # letters of an error of PyTorch that are shown
-_KEPT = 256  # graphs in memory; the oldest goes first
-_ROUNDINGS = 2_000  # by which two orders of a sum may differ
+# The limits of this path are in the table of docs/performance.md. With fewer than 4 clients with
+# mini-batches of one size a graph saves no time. A gradient of d > 50,000 parameters, of more than
+# 6,000,000 operations in products or of 500,000 intermediate numbers spends its time in products,
+# and not in Python.
+FEWEST = 4
+LARGEST = 50_000
+OPERATIONS = 6_000_000
+_NUMBERS = 500_000
+# The sizes of mini-batches are compared for the first 32 clients; all clients may be millions.
+_LOOKED_AT = 32
+# Characters of an error of PyTorch that a message shows; they can be very long.
+_LONGEST = 160
+# Graphs in memory; the oldest one is removed first.
+_KEPT = 256
+# Roundings by which sums in two orders may differ.
+_ROUNDINGS = 2_000
 
 
 class Vectorised:
@@ -41,9 +49,9 @@ class Vectorised:
         self._mean_loss, self._loss = mean_loss, mean_loss.loss
         self._graphs: dict[tuple[Any, ...], Graph] = {}
         self._function: FunctionOfVector | None = None  # what is captured
-        self._lock = RLock()  # Executors may ask from several threads.
+        self._lock = RLock()  # Executors may call it from several threads.
         self._found: str | None = None  # why not, once compared; empty if graphs are used
-        self._rows = 0  # mini-batches of <= so many samples are worth a graph
+        self._rows = 0  # the largest mini-batch that is worth a graph
 
     # -- whether
 
@@ -61,11 +69,11 @@ class Vectorised:
             return self._found
 
     def worth_graph(self, rows: int) -> bool:
-        """Return whether a graph is faster for mini-batches of so many samples."""
+        """Return whether a graph is faster for mini-batches of this many samples."""
         return rows <= self._rows
 
     def _changing(self) -> str:
-        """Return what has changed since the graph was compared; empty if nothing."""
+        """Return the change since the graph was compared; empty if there is none."""
         mean = self._mean_loss
         if mean.loss is not self._loss:
             return "the loss was replaced"
@@ -91,9 +99,9 @@ class Vectorised:
         return ""
 
     def _probe(self, clients: ClientData, batch: int | float | None) -> str:
-        """Capture a graph on samples of client 0; return what keeps it from being right and fast.
+        """Capture a graph on samples of client 0; return why it is wrong or slow, empty if not.
 
-        What is compared depends on the problem alone, not on where a run has got to.
+        The comparison depends on the problem alone, and not on the rounds before it.
         """
         try:
             data = clients[0]
@@ -106,8 +114,8 @@ class Vectorised:
         try:
             return self._compare(data, batch_size(batch, len(data)))
         except Exception as error:
-            said = describe_error(error)
-            return f"it cannot be captured ({said[:_LONGEST]}{'…' * (len(said) > _LONGEST)})"
+            text = describe_error(error)
+            return f"it cannot be captured ({text[:_LONGEST]}{'…' * (len(text) > _LONGEST)})"
 
     def _compare(self, data: Data, b: int) -> str:
         """Return why a graph for mini-batches of b samples would be slow or wrong."""

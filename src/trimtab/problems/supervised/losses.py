@@ -1,7 +1,7 @@
-"""What is known of PyTorch's own losses and layers: what each computes, and whether it was changed.
+"""PyTorch's own losses and layers: recognise them, and find out whether they were changed.
 
-Whether PyTorch was patched is asked at every round, so it takes a microsecond a module and looks
-only where Python looks too.
+The checks run in every round. They take a microsecond per module, because they read only the
+attributes that Python reads in a call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as _module
 
+# The functions that the kernel replaces; users and libraries may patch any of them.
 _OWNERS: tuple[tuple[Any, str], ...] = (
     *((nn.Module, name) for name in ("__call__", "_call_impl", "_wrapped_call_impl")),
     *((layer, "forward") for layer in (nn.Linear, nn.Flatten, nn.Sequential)),
@@ -68,7 +69,7 @@ def is_unpatched(module: nn.Module, forward: Callable[..., Any]) -> bool:
 
 
 def hooked(module: nn.Module) -> str:
-    """Return where in a module a hook is set, on a layer or a parameter; empty if nowhere.
+    """Return the layer or parameter of a module that has a hook; empty if none has.
 
     >>> net = nn.Sequential(nn.Linear(2, 1))
     >>> handle = net[0].register_forward_hook(print)
@@ -88,7 +89,7 @@ def hooked(module: nn.Module) -> str:
 
 
 def is_plain_parameter(parameter: Tensor) -> bool:
-    """Return whether a parameter is trained, no subclass, and without hooks on its gradient."""
+    """Return whether a parameter is trained, not of a subclass, and without hooks."""
     return (
         type(parameter) is nn.Parameter
         and parameter.requires_grad
@@ -105,9 +106,11 @@ def _attributes(cls: Any) -> frozenset[str]:
 class OnBatch:
     """A function of (module, batch), for `Supervised(loss=…)` and for its metrics.
 
-    batch is what the clients' samples make up: (X, y) where they are pairs; a dict of tensors
-    where they are dicts; whatever `collate` returns. As a loss it returns the mean over samples, a
-    tensor; it may call the module as often and as it likes.
+    The batch is (X, y) if samples are pairs, a dict of tensors if they are dicts, or the result of
+    `collate`.
+
+    function: takes the module, which it may call several times, and the batch. As a loss it
+        returns the mean over samples, a tensor; as a metric it returns a number.
 
     >>> import torch
     >>> from trimtab import Supervised
@@ -174,7 +177,8 @@ class TorchLoss:
 
     @property
     def reduction(self) -> str:
-        """What is made of the losses of the samples: mean, sum, none or batchmean."""
+        """How the losses of samples are combined: mean, sum, none or batchmean."""
+        # `reduce` and `size_average` are deprecated, but functions still take them.
         if self.arguments.get("reduce") is False:
             return "none"
         if self.arguments.get("size_average") is False:
@@ -193,7 +197,7 @@ class TorchLoss:
 
     @property
     def ignore_index(self) -> int:
-        """The label that does not count."""
+        """The label whose samples are ignored; PyTorch's default is -100."""
         return int(self.arguments.get("ignore_index", -100))
 
     @cached_property
@@ -210,12 +214,12 @@ class TorchLoss:
 
     @cached_property
     def huber_delta(self) -> float:
-        """How far an output is from its target where a Huber or smooth L1 loss becomes linear."""
+        """The distance from the target beyond which a Huber or smooth L1 loss is linear."""
         huber_delta = self.arguments.get(_HUBER_DELTAS.get(self.name, ""), 1.0)
         return float(huber_delta) if isinstance(huber_delta, int | float) else 0.0
 
     def each(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the losses of samples, or of their numbers, of which a `plain` one is the mean."""
+        """Return the losses of samples, or of their elements; a `plain` loss is their mean."""
         huber_delta = (
             {_HUBER_DELTAS[self.name]: self.huber_delta} if self.name in _HUBER_DELTAS else {}
         )
@@ -223,7 +227,7 @@ class TorchLoss:
         return losses
 
     def count(self, y: Tensor) -> float | None:
-        """Return how much these targets count in a mean over them and others; None: not known.
+        """Return the weight of these targets in a mean over them and others; None if unknown.
 
         >>> weighted = loss_kind(nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0])))
         >>> weighted.count(Tensor([0, 1, 1, -100]).long())
@@ -239,7 +243,8 @@ class TorchLoss:
             )
         tensors = [v for v in self.arguments.values() if isinstance(v, Tensor)]
         if self.elementwise and any(t.dim() >= y.dim() and t.numel() > 1 for t in tensors):
-            return None  # There is a weight for each sample.
+            # There is a weight for each sample, and the weights of a piece are not known.
+            return None
         return float(len(y))
 
 
@@ -247,7 +252,9 @@ _WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCT
 
 
 def loss_kind(loss: object) -> TorchLoss | None:
-    """Return what is known of a loss; None for one that is not PyTorch's, or has been changed.
+    """Return the loss of PyTorch that a function or module is; None for others, or if changed.
+
+    loss: a function of torch.nn.functional, a partial of one, or a module such as nn.MSELoss().
 
     >>> loss_kind(partial(F.cross_entropy, reduction="sum")).reduction
     'sum'
@@ -260,6 +267,7 @@ def loss_kind(loss: object) -> TorchLoss | None:
     if not isinstance(loss, nn.Module):
         return _WITHOUT_ARGUMENTS.get(loss) if isinstance(loss, FunctionType) else None
     name = _NAMES.get(type(loss))
+    # A module calls its function by name, which may be patched.
     if name is None or _FUNCTIONS.get(getattr(F, name)) != name:
         return None
     if not (no_global_hooks() and is_unpatched(loss, _FORWARDS[type(loss)])):
@@ -270,7 +278,7 @@ def loss_kind(loss: object) -> TorchLoss | None:
 def shares(loss: object, targets: Sequence[Tensor]) -> list[float] | None:
     """Return the weights with which the losses of pieces add up to the loss of all samples.
 
-    None where that is not known.
+    None if they are unknown.
     """
     known = loss_kind(loss)
     counts = [None if known is None else known.count(y) for y in targets]
@@ -298,8 +306,9 @@ def check_loss(loss: Any) -> None:
 
 
 def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
-    """Return which predictions are right, or None where that means nothing."""
+    """Return whether each prediction is right; None if outputs are not scores of classes."""
     known = loss_kind(loss)
+    # A subclass is not a known loss, but its outputs are logits as well.
     binary = known is not None and known.name == "binary_cross_entropy_with_logits"
     if binary or isinstance(loss, nn.BCEWithLogitsLoss):
         return (output > 0) == (y > 0.5)
@@ -312,7 +321,7 @@ def correct(loss: object, output: Tensor, y: Tensor) -> Tensor | None:
 
 
 def ignored_label(loss: object) -> int:
-    """Return the label that a loss ignores, -100 unless it says otherwise."""
+    """Return the label that a loss ignores; by default -100, as in PyTorch."""
     known = loss_kind(loss)
     label = getattr(loss, "ignore_index", -100) if known is None else known.ignore_index
     return label if isinstance(label, int) else -100

@@ -27,12 +27,20 @@ from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, ver
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
 GENERATORS = RLock()  # held while torch's global generators are seeded for one client
-_CHUNK = 1 << 22  # bytes of inputs per piece of a full gradient or an evaluation; bounds memory
-_TOLERANCE = 1e-4  # largest relative difference of two ways to compute the same numbers
+# Bytes of inputs per piece of a full gradient or an evaluation; it bounds memory, since the results
+# of layers may be many times as large.
+_CHUNK = 1 << 22
+# Largest relative difference of two ways to compute the same numbers, as `checks.SAME`.
+_TOLERANCE = 1e-4
 
 
 class MeanLoss:
-    """What is differentiated: by the kernel where it knows module and loss, else by autograd."""
+    """The mean loss and its derivatives, by the kernel if it knows the module, else by autograd.
+
+    model: the module as a function of a vector.
+    loss: the mean over samples.
+    autocast: the dtype of `torch.autocast`; None for none.
+    """
 
     def __init__(
         self,
@@ -202,7 +210,6 @@ class MeanLoss:
         return total
 
     def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
-        """Return the loss as autograd records it."""
         model.mode(training)
         with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):
@@ -211,7 +218,7 @@ class MeanLoss:
             return self._of_outputs(model(x, data.X), data.y)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
-        """Return the gradient of a loss that may be no mean: first with respect to all outputs.
+        """Return the gradient of a loss that may not be a mean, by way of all outputs.
 
         Memory is needed for one piece only; the price is a second forward pass.
         """
@@ -264,6 +271,7 @@ class MeanLoss:
     @torch.no_grad()
     def _adds_up(self, data: Data) -> bool:
         """Return whether the loss of samples is the weighted mean of the losses of two parts."""
+        # Parts of different sizes: with equal ones, weights by the wrong counts would add up too.
         third = max(1, len(data) // 3)
         pieces = [data.cut(0, third), data.cut(third, len(data))]
         parts, model = self._shares(pieces) or [], self.thread_model
@@ -279,7 +287,7 @@ class MeanLoss:
 
     @property
     def thread_model(self) -> FlatModule:
-        """The model of the calling thread: its parameters change with every x that is asked for."""
+        """The model of the calling thread; every call replaces its parameters."""
         if current_thread() is main_thread():
             return self.model
         if not hasattr(self._threads, "model"):
@@ -326,6 +334,6 @@ class _Naming:
         known = isinstance(error, IndexError | RuntimeError)
         if known and error is not None and not isinstance(error, torch.OutOfMemoryError):
             raise ValueError(
-                f"the module or the loss fails on {self.owner} ({describe_error(error)}); look for "
-                "a sample unlike the others there."
+                f"the module or the loss fails on {self.owner} ({describe_error(error)}); search "
+                "its data for a sample unlike the others."
             ) from error

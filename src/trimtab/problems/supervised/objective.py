@@ -14,9 +14,12 @@ from trimtab.problems.supervised.losses import OnBatch, shares
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss, rowwise
 from trimtab.problems.supervised.oracles import Oracles
 
-_BYTES = 1 << 22  # bytes of inputs up to which samples are pooled; bounds memory
-_ROWS = 64  # samples on which it is tried whether the module computes each by itself
-_SAME = 1e-12  # weights are those of the pooled loss if they differ by <= 1e-12
+# Bytes of inputs up to which samples are pooled, as for pieces in `mean_loss`.
+_BYTES = 1 << 22
+# Samples of the check whether the module computes each sample by itself.
+_ROWS = 64
+# Weights are those of the pooled loss if they differ by rounding in float64 alone.
+_SAME = 1e-12
 
 
 class PooledObjective:
@@ -67,7 +70,7 @@ class PooledObjective:
 def pooled(
     mean_loss: MeanLoss, data: Sequence[Data], weights: Sequence[float], l2: float
 ) -> PooledObjective | None:
-    """Return all samples in one pass; None where that is not the same, or takes much memory."""
+    """Return the objective on all samples in one pass; None if it differs or takes much memory."""
     if isinstance(mean_loss.loss, OnBatch) or not all(each.plain for each in data):
         return None
     if sum(len(each) * each.row_bytes for each in data) > _BYTES or not all(map(len, data)):
@@ -86,7 +89,7 @@ def pooled(
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: the mean of the clients' losses with weights p_i, each with its l2."""
+    """The objective f: the mean of the clients' losses with weights p_i, each with its l2."""
 
     oracles: Oracles
     curvature: Curvature
@@ -122,7 +125,7 @@ class Objective:
         return lambda i, x: whole(i, x) + l2 * torch.eye(len(x)).to(x)
 
     def in_one_pass(self) -> PooledObjective | None:
-        """Return f and its gradient on the samples of all clients together, where that is so."""
+        """Return f on the samples of all clients together; None if they must be separate."""
         clients = self.oracles.clients
         if not clients.in_memory:
             return None

@@ -20,12 +20,14 @@ from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.losses import Loss, hooked
 from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
 
-_BLOCKS = 24  # largest number of blocks of clients that threads share
+# The kernel adds up clients in at most 24 blocks, which threads share. The number is fixed, because
+# it decides the order of the sums, and must not depend on the number of threads.
+_BLOCKS = 24
 
 
 @dataclass
 class Oracles:
-    """What is differentiated, on which data, and how those are cut into mini-batches."""
+    """The gradients of clients: the loss, the data, and how they are cut into mini-batches."""
 
     mean_loss: MeanLoss
     clients: ClientData
@@ -54,6 +56,7 @@ class Oracles:
             samples = data if k is None else batches[k]
             if not model.draws:
                 return self.gradient(y, samples, whole=samples is data)
+            # Dropout draws from the global generators, which all threads share.
             with (
                 GENERATORS,
                 seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), model.device),
@@ -78,7 +81,7 @@ class Oracles:
         return self.vectorised.why_not(self.clients, self.batch)
 
     def _by_graph(self, clients: Sequence[int], data: list[Data], seed: int, r: int) -> Gradient:
-        """Return the oracle of several clients whose mini-batches of one size make up a graph."""
+        """Return the oracle of several clients; mini-batches of one size share a graph."""
         pairs = list(zip(data, self._cut(clients, data, seed, r), strict=True))
 
         def g(y: Vector, k: int | None = None) -> Vector:
@@ -126,7 +129,7 @@ class Oracles:
         return g
 
     def layers(self) -> kernel.Layers | None:
-        """Return what a compiled kernel needs to know of the module; None if it cannot run it."""
+        """Return the module's description for the kernel; None if the kernel cannot run it."""
         form = self.mean_loss.closed_form
         return None if form is None else form.layers
 
@@ -145,7 +148,7 @@ class Oracles:
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
     ) -> kernel.KernelResult | None:
-        """Run a tape for some clients through the kernel, if vectors and data suit it."""
+        """Run a tape for some clients in the kernel; None if vectors or data do not fit it."""
         dtype = self.mean_loss.model.dtype
         if not _readable(inputs, dtype):
             return None
@@ -154,6 +157,7 @@ class Oracles:
             return None
         cut = (self.batch, self.sampling, seed, r, tape.batches)
         rows: Any = drawn(clients, samples, *cut)
+        # The kernel draws only if it reproduces the numbers of this PyTorch.
         if rows is None:
             batches = self._cut(clients, [self.clients[i] for i in clients], seed, r)
             rows = [[None if k is None else own.rows(k) for k in tape.batches] for own in batches]
@@ -170,7 +174,6 @@ class Oracles:
         )
 
     def _cut(self, clients: Sequence[int], data: list[Data], seed: int, r: int) -> list[Batches]:
-        """Return the mini-batches of each client in round r."""
         return [
             Batches(each, self.batch, self.sampling, (seed, i, r))
             for i, each in zip(clients, data, strict=True)
@@ -201,7 +204,8 @@ def why_no_kernel(mean_loss: MeanLoss) -> str:
 def _of_module(module: nn.Module, loss: Loss) -> str:
     """Return the first layer that the kernel takes in no position among plain layers."""
     if type(module) is not nn.Sequential:
-        return f"{_shown(module)} is no nn.Sequential of layers that it knows"
+        return f"{_shown(module)} is not an nn.Sequential of layers that it knows"
+    # A layer is tried alone, first and between others, since an activation cannot be first.
     for name, layer in module.named_children():
         places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, 2), layer, nn.Linear(2, 2)])
         if all(closed_form(nn.Sequential(*place), loss) is None for place in places):

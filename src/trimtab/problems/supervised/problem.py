@@ -116,6 +116,7 @@ class Supervised(TableConstructors, Problem):
         check_collate(collate)
         clients, tests = with_own_tests(clients, tests)
         self._arguments |= {"clients": clients, "tests": tests}
+        # A function builds another start for each seed; a module has one.
         self._build = None if isinstance(module, nn.Module) else module
         first = module_of(module)
         self.model = FlatModule(first, dtype_of(clients), device_of(device))
@@ -133,7 +134,9 @@ class Supervised(TableConstructors, Problem):
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
-        self.metric: Metric | None = None  # what it is judged by, if not by accuracy or loss
+        self.metric: Metric | None = (
+            None  # the metric to compare by, if it is neither accuracy nor loss
+        )
         # Hashed before any call: a function may record its calls in what it captured.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
 
@@ -173,9 +176,11 @@ class Supervised(TableConstructors, Problem):
     def split(self, fraction: float = 0.1, seed: int = 0) -> "Supervised":
         """Return the problem with a part of each client's rows held out as validation data.
 
-        Rows by (seed, client); at least one where a client has five or more, else none. Weights
-        stay those of the whole clients. Where there are validation data, or no client has five
-        rows, the problem stays as it is.
+        Clients with fewer than five rows keep all of them. Weights do not change. The problem
+        itself is returned if it has validation data, or if no client has five rows.
+
+        fraction: the share of each client's rows, between 0 and 1; default 0.1.
+        seed: decides the rows; default 0.
 
         >>> X, y = torch.zeros(20, 3), torch.zeros(20, dtype=torch.long)
         >>> problem = Supervised(nn.Linear(3, 2), nn.CrossEntropyLoss(), [(X, y)]).split(0.1)
@@ -212,7 +217,7 @@ class Supervised(TableConstructors, Problem):
         )
 
     def has_own_test(self, i: int) -> bool:
-        """Return whether client i has a test part of its own, on which it is evaluated."""
+        """Return whether client i has its own test part, on which it is evaluated."""
         return self._evaluation_data.has_own(i)
 
     # -- gradients and Hessians
@@ -224,7 +229,7 @@ class Supervised(TableConstructors, Problem):
 
     @property
     def kernel(self) -> Layers | None:
-        """What a compiled kernel needs to know of the module; None if it cannot run it."""
+        """The module's description for the kernel; None if the kernel cannot run it."""
         return self._oracles.layers()
 
     def why_no_kernel(self) -> str:
@@ -236,7 +241,7 @@ class Supervised(TableConstructors, Problem):
         return self._oracles.why_not_vectorised()
 
     def explain(self, S: int | None = None) -> str:
-        """Say which way gradients are computed in rounds of S clients, why, and why not faster."""
+        """Return how gradients are computed in rounds of S clients (default N), and why so."""
         return str(path_of(self, self.N if S is None else S))
 
     def play(
@@ -250,11 +255,10 @@ class Supervised(TableConstructors, Problem):
         inputs: Sequence[Sequence[Vector]],
         outputs: Sequence[Sequence[Vector | None]],
     ) -> KernelResult | None:
-        """Run a tape for some clients through the kernel, if their data suit it.
+        """Run a tape for some clients in the kernel; None if their data do not fit it.
 
-        `layers` are what `kernel` says in this round. Returns the sum of the clients' weights times
-        each output, (outputs, d), for each output the clients' |.|^2, and how many sample gradients
-        that took.
+        `layers` is the value of `kernel` in this round. Returns the weighted sum of each output,
+        (outputs, d), for each output the clients' |.|^2, and the number of sample gradients.
         """
         return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 
@@ -307,9 +311,9 @@ class Supervised(TableConstructors, Problem):
         return self._evaluation_data.test
 
     def class_shares(self) -> tuple[str, Tensor] | None:
-        """Return which labels accuracy is measured on, and the share of each class among them.
+        """Return the name of the labels for accuracy, and the share of each class among them.
 
-        None where targets are no labels, or clients would have to be read for it.
+        None if targets are not labels, or if clients would have to be read for it.
         """
         if self.has_test:
             return shares_of("test labels", self.loss_function, [self.test.y], [1.0])
@@ -326,7 +330,7 @@ class Supervised(TableConstructors, Problem):
 
     @property
     def weighing(self) -> str:
-        """Where the weights come from: uniform, samples, or numbers of the user's own."""
+        """The source of the weights: uniform, samples, or own for numbers of the user."""
         given = self._arguments["weights"]
         return "uniform" if given is None else given if isinstance(given, str) else "own"
 
@@ -366,7 +370,7 @@ class Supervised(TableConstructors, Problem):
         return ceil(n / batch_size(self.batch, n))
 
     def samples(self, i: int) -> tuple[int, int]:
-        """Return how many samples client i has, and how many a mini-batch of it."""
+        """Return the number of samples of client i, and of its mini-batches."""
         n = self.clients.size(i)
         return n, batch_size(self.batch, n)
 
@@ -374,37 +378,36 @@ class Supervised(TableConstructors, Problem):
         """Return the same problem with other arguments, e.g. `problem.replace(batch=32)`."""
         other = Supervised(**{**self._arguments, **changes})
         other.metric = self.metric
+        # Names and columns are not arguments; they belong to the same clients only.
         names = self.names if len(self.clients) == len(other.clients) else None
         made = other._of_table(self.columns, names)
         return record_step(self, made, "replace", **changes)  # type: ignore[no-any-return]
 
     def with_metric(self, name: str) -> "Supervised":
-        """Return the problem with a ready metric measured besides."""
+        """Return the problem with another built-in metric, given by its name."""
         made = self.replace(metrics={**self.metrics, name: name})
         return record_step(self, made, "with_metric", name)  # type: ignore[no-any-return]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell this problem from others in a saved run, part by part."""
+        """Text that distinguishes this problem from others in a saved run, part by part."""
         return self._identity().fingerprint()
 
     # -- inside
 
+    # Built at each call, because users may assign batch, l2 and metrics.
     @property
     def _oracles(self) -> Oracles:
-        """The gradients, with the current settings."""
         return Oracles(
             self._mean_loss, self.clients, self.batch, self.sampling, self.l2, self._vectorised
         )
 
     @property
     def _objective(self) -> Objective:
-        """The f that is minimised, with the current settings."""
         return Objective(self._oracles, self._curvature, self.weights)
 
     @property
     def _evaluation(self) -> Evaluation:
-        """The evaluation, with the current metrics."""
         return Evaluation(self._mean_loss, self.metrics)
 
     def _identity(self) -> Identity:

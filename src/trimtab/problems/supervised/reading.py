@@ -1,4 +1,4 @@
-"""How the data of clients are read: pairs (X, y), dicts, arrays, lists and Datasets, as tensors."""
+"""Read the data of clients as tensors: pairs (X, y), dicts, arrays, lists and Datasets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,18 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads data as tensors, floating-point numbers as `dtype`, on `device`."""
+    """Reads data as tensors on one device.
+
+    dtype: of all floating-point numbers.
+    device: of all tensors.
+    collate: the user's function that makes a batch of samples; None by default.
+    """
 
     dtype: torch.dtype
     device: torch.device
     collate: Collate | None = None
-    on_batch: bool = (
-        False  # whether the loss takes module and batch; then samples need not be pairs
-    )
+    # Whether the loss takes module and batch; samples then need not be pairs.
+    on_batch: bool = False
 
     def read(self, owner: str, item: Any) -> Data:
         """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors."""
@@ -48,6 +52,7 @@ class Reader:
     def collated(self, owner: str, samples: Sequence[Any]) -> Data:
         """Return the batch that the user's `collate` makes of samples, after checks."""
         assert self.collate is not None
+        # A collate runs again for every mini-batch, and must return the same batch each time.
         state = torch.get_rng_state()
         try:
             batch = self.collate(list(samples))
@@ -66,18 +71,21 @@ class Reader:
                 "of module and batch, OnBatch(f)."
             )
         data = self.data(owner, tuple(batch) if isinstance(batch, list) else batch)
+        self._check_counts(owner, data, len(samples))
+        return data
+
+    def _check_counts(self, owner: str, data: Data, n: int) -> None:
         counts = [len(leaf) if leaf.dim() else 0 for leaf in leaves(data.batch)]
-        n = len(samples)
+        # A batch for OnBatch may have parts without a row per sample, such as a mask of the batch.
         if not counts or (n not in counts if self.on_batch else any(c != n for c in counts)):
             made = next((count for count in counts if count != n), 0)
             raise ValueError(
                 f"collate made {made} rows of {n} samples of {owner}; return a row for each "
                 "sample, and leave samples out before you pass the data."
             )
-        return data
 
     def size(self, item: Any) -> int:
-        """Return how many samples there are, without reading them."""
+        """Return the number of samples without reading them."""
         return size(item, as_samples=self.collate is not None, on_batch=self.on_batch)
 
     def _input(self, t: Tensor) -> Tensor:
@@ -93,7 +101,7 @@ class Reader:
 
 
 def size(item: Any, *, as_samples: bool = False, on_batch: bool = False) -> int:
-    """Return how many samples a pair or a Dataset has, without reading them."""
+    """Return the number of samples of a pair or a Dataset without reading them."""
     if isinstance(item, TensorDataset | Data) or as_samples:
         return len(item)
     return rows_of(item) if is_columns(item, on_batch=on_batch) else len(item)
@@ -123,7 +131,7 @@ def as_tree(what: str, part: Any, n: int) -> Tree:
 
 
 def rows_of(item: Any) -> int:
-    """Return how many samples there are in a pair, or in a dict or tuple of columns."""
+    """Return the number of samples in a pair, or in a dict or tuple of columns."""
     if hasattr(item, "shape"):
         return _length(item)
     inside = list(item.values()) if isinstance(item, Mapping) else list(item)
@@ -152,12 +160,13 @@ def _is_array(part: Any) -> bool:
 
 def is_sparse(part: Any) -> bool:
     """Return whether this is a sparse tensor, or a sparse matrix of SciPy, which has no length."""
+    # SciPy is not imported for this: it may not be installed.
     if isinstance(part, Tensor):
         return part.layout is not torch.strided
     return type(part).__module__.startswith("scipy.sparse")
 
 
-def _refuse_sparse(what: str, part: Any) -> None:
+def _check_dense(what: str, part: Any) -> None:
     if is_sparse(part):
         how = "to_dense" if isinstance(part, Tensor) else "toarray"
         raise ValueError(
@@ -172,7 +181,7 @@ def _length(part: Any) -> int:
 
 def as_tensor(what: str, part: Any) -> Tensor:
     """Return a tensor, array, table or list of numbers as a plain tensor."""
-    _refuse_sparse(what, part)
+    _check_dense(what, part)
     if "complex" in str(getattr(part, "dtype", "")):
         raise ValueError(
             f"{what} are complex; pass real numbers, e.g. real and imaginary parts as columns."
@@ -180,6 +189,7 @@ def as_tensor(what: str, part: Any) -> Tensor:
     if isinstance(part, Tensor):
         as_is = type(part) is Tensor and not part.requires_grad
         plain: Tensor = part if as_is else part.detach().as_subclass(Tensor)
+        # Autograd cannot save tensors of inference mode.
         return plain.clone() if plain.is_inference() else plain
     try:
         if isinstance(part, list | tuple) and part and isinstance(part[0], Tensor):
@@ -187,12 +197,13 @@ def as_tensor(what: str, part: Any) -> Tensor:
         array = numpy.asarray(part)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"a {type(part).__name__} of {array.dtype}")
+        # PyTorch takes no foreign byte order and no negative stride, and warns of read-only memory.
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         usable = array.flags.writeable and min(array.strides, default=0) >= 0
         return torch.as_tensor(array if usable else array.copy())
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{what} are no numbers ({first_line(error)}); pass a tensor or an array of them."
+            f"{what} are not numbers ({first_line(error)}); pass a tensor or an array of them."
         ) from error
 
 
@@ -201,6 +212,7 @@ def stacked(owner: str, dataset: Any, *, on_batch: bool = False) -> Any:
     given = samples_of(owner, dataset)
     if not given:
         return torch.empty(0), torch.empty(0)
+    # default_collate would fail on a sample of another form with an error that does not name it.
     samples = [_parts(owner, j, sample, on_batch) for j, sample in enumerate(given)]
     for j, sample in enumerate(samples):
         if form(sample) != form(samples[0]):
@@ -281,7 +293,7 @@ def _parts(owner: str, j: int, sample: Any, on_batch: bool) -> Any:
 
 def _numbers(what: str, part: Any) -> Any:
     """Return lists and tuples of numbers as tensors; dicts, and tuples of tensors, as they are."""
-    _refuse_sparse(what, part)
+    _check_dense(what, part)
     if isinstance(part, Mapping):
         return {key: _numbers(what, each) for key, each in part.items()}
     if isinstance(part, tuple) and any(isinstance(p, Mapping) or _is_array(p) for p in part):
@@ -299,11 +311,12 @@ def is_columns(item: Any, *, on_batch: bool) -> bool:
 def is_pair(item: Any) -> bool:
     """Return whether this is (X, y); two tuples of two are two samples (x, y).
 
-    Unless all four are tensors or arrays of as many rows: those are inputs in two parts, and
-    targets in two.
+    If all four are tensors or arrays with the same number of rows, they are inputs and targets in
+    two parts each.
     """
     if not isinstance(item, tuple | list) or len(item) != 2:
         return False
+    # Two dicts in a list are two samples, in a tuple inputs and targets.
     if not all(isinstance(part, tuple) and len(part) == 2 for part in item):
         return not all(isinstance(part, Mapping) for part in item) or isinstance(item, tuple)
     inner = [each for part in item for each in part]

@@ -1,4 +1,4 @@
-"""Tables of pandas: which columns are numbers, which are categories, and what each becomes."""
+"""Encode tables of pandas: numbers are standardised, categories become columns of 0 and 1."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,8 @@ from trimtab.problems.supervised.hugging_face import Fields, from_datasets
 from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate
 
-_MOST = 256  # texts in a column of categories; more would be names or free text
+# Different texts in a column of categories; a column with more holds names or free text.
+_MOST = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """How many inputs the module gets."""
+        """The number of inputs of the module."""
         return len(self.numbers) + sum(map(len, self.categories.values()))
 
     @classmethod
@@ -54,7 +55,13 @@ class Columns:
         without: Sequence[str] = (),
         standardise: bool = True,
     ) -> "Columns":
-        """Return how to encode a table: the numbers standardised, all else as categories."""
+        """Return the encoding of a table: numbers standardised, other columns as categories.
+
+        frame: a pandas DataFrame without missing values.
+        target: the column to predict, or several columns of numbers.
+        without: columns to leave out; none by default.
+        standardise: whether numbers get mean 0 and deviation 1; default True.
+        """
         targets = [target] if isinstance(target, str) else list(target)
         numbers, categories = dict[str, tuple[float, float]](), dict[str, tuple[Any, ...]]()
         for name in frame.columns:
@@ -64,22 +71,17 @@ class Columns:
             values = _categories(name, column)
             if values is not None:
                 categories[name] = values
-            elif not standardise or column.dtype == bool or str(column.dtype) == "boolean":
-                numbers[name] = (0.0, 1.0)
             else:
-                array = column.to_numpy(dtype=float)
-                constant = array.min() == array.max()  # whose deviation may be a rounding above 0
-                numbers[name] = (float(array.mean()), 1.0 if constant else float(array.std()))
+                numbers[name] = _scale(column) if standardise else (0.0, 1.0)
         if not numbers and not categories:
             raise ValueError(
-                f"the table has no column besides {', '.join([*targets, *without])}; give it some "
+                f"the table has no column except {', '.join([*targets, *without])}; give it some "
                 "to learn from."
             )
         classes = None
         for name in targets:
             column = _column(frame, name, "the table")
-            boolean = column.dtype == bool or str(column.dtype) == "boolean"
-            classes = (False, True) if boolean else _categories(name, column)
+            classes = (False, True) if _is_boolean(column) else _categories(name, column)
             if classes is not None and len(targets) > 1:
                 raise ValueError(
                     f"target column {name!r} holds no numbers; pass one target column, or several "
@@ -108,6 +110,7 @@ class Columns:
         known = loss_kind(loss)
         if known is not None and known.elementwise:
             return X, y.to(real)
+        # A column of labels may hold whole numbers as floats.
         whole = known is not None and known.takes_labels and bool((y == y.long()).all())
         y = y if several else y[:, 0]
         return X, y.long() if whole else y.to(real) if y.is_floating_point() else y
@@ -180,6 +183,7 @@ def _sized(module: nn.Module | Callable[..., nn.Module], width: int) -> Any:
         parameters = inspect.signature(module).parameters.values()
     except (TypeError, ValueError):
         return module
+    # Only a parameter without a default can be the number of inputs.
     needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     return partial(module, width) if len(needed) == 1 else module
 
@@ -198,6 +202,21 @@ def _column(frame: Any, name: str, what: str) -> Any:
             f"{int(missing.argmax())}); drop or fill in such rows."
         )
     return column
+
+
+def _is_boolean(column: Any) -> bool:
+    # NumPy's type, or that of pandas, which can hold missing values.
+    return bool(column.dtype == bool) or str(column.dtype) == "boolean"
+
+
+def _scale(column: Any) -> tuple[float, float]:
+    """Return the number to subtract from a column and the one to divide by."""
+    if _is_boolean(column):
+        return 0.0, 1.0
+    array = column.to_numpy(dtype=float)
+    # The deviation of a constant column is 0, or a rounding above it.
+    constant = array.min() == array.max()
+    return float(array.mean()), 1.0 if constant else float(array.std())
 
 
 def _categories(name: str, column: Any) -> tuple[Any, ...] | None:
@@ -221,7 +240,7 @@ def _categories(name: str, column: Any) -> tuple[Any, ...] | None:
 
 
 def _codes(column: Any, name: str, values: Sequence[Any], what: str) -> Tensor:
-    """Return which of some values each row has, by its number."""
+    """Return the place of each row's value among some values."""
     place = {value: j for j, value in enumerate(values)}
     found = [place.get(value, -1) for value in column.tolist()]
     if -1 in found:
