@@ -26,14 +26,14 @@ BUDGET = {
     "core": (1298, 10),
     "diagnosis": (5839, 34),
     "federation": (8531, 72),
-    "problems": (8685, 42),
+    "problems": (8678, 41),
     "report": (2717, 33),
     "simulation": (2247, 13),
     "studies": (4741, 33),
     "testing": (858, 4),
 }
 PAPERS = (9173, 34)
-TESTS = 41978  # lines
+TESTS = 42_000  # lines
 
 
 def files_of(folder):

@@ -19,8 +19,12 @@ from tests.helpers.learning import CLASSES, FEATURES, clients, data, net, randn
 from trimtab import FedAvg, OnBatch, Quadratic, Simulation, Supervised, simulate
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.fingerprint import compare_fingerprints, matches_fingerprint
-from trimtab.problems.hashing import hashed_code, hashed_tensors
+from trimtab.problems.identity import (
+    compare_fingerprints,
+    hashed_code,
+    hashed_tensors,
+    matches_fingerprint,
+)
 from trimtab.problems.supervised import hugging_face
 
 MODULE = net()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab import FedAvg, GarnetTD, LinearSystem, Scaffold, simulate
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 
 SIZES = {"N": 3, "states": 8, "features": 3, "gamma": 0.8, "heterogeneity": 1.0, "seed": 1}
 ONES = torch.ones(3, dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, data, net, randn, tracer
 from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.problem import with_target_metric
 from trimtab.problems.supervised.clients import HeldOutView, held_out
 

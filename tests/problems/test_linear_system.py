@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trimtab import FedAvg, LinearSystem, Quadratic, Scaffold, compare, simulate
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.linear_system import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 WEIGHTS = [0.1, 0.4, 0.3, 0.2]

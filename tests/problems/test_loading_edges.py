@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, load_problem
-from trimtab.problems.fingerprint import compare_fingerprints
+from trimtab.problems.identity import compare_fingerprints
 
 LAZY = """
 def problem():

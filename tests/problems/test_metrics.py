@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.helpers.learning import CLASSES, FEATURES, classifier, clients, net, randn
 from trimtab import BadArgument, Metric, Quadratic, Supervised
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS, find_metric, metric_named
 from trimtab.problems.problem import metric_of, with_target_metric
 

@@ -13,7 +13,7 @@ from trimtab import Metric, Problem, Quadratic, Scaffold, Simulation, diagnose, 
 from trimtab.diagnosis.panel import Panel, client_products
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.metrics import LOSS
 from trimtab.problems.origin import Origin, origin_of, set_origin
 from trimtab.problems.problem import metric_of, with_target_metric

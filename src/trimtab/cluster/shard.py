@@ -13,7 +13,7 @@ from trimtab.compute.tape import Tapes
 from trimtab.core import State, leaves
 from trimtab.core.replies import Tally
 from trimtab.core.threads import one_thread
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.loading import reload_problem
 from trimtab.problems.origin import Origin
 from trimtab.problems.problem import Problem

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
-from trimtab.problems.fingerprint import line
+from trimtab.problems.identity import line
 from trimtab.problems.linear_system import ERROR, LinearSystem
 from trimtab.problems.problem import Problem, normalised
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
-from trimtab.problems.fingerprint import line
-from trimtab.problems.hashing import hashed_tensors
+from trimtab.problems.identity import hashed_tensors, line
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised
 

@@ -19,7 +19,7 @@ from trimtab._files import atomic_write
 from trimtab._version import RESULTS
 from trimtab.core import Algorithm, State, leaves, map_leaves
 from trimtab.errors import BadArgument
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.problem import Problem
 from trimtab.simulation.sampling import FUNCTION
 

@@ -34,7 +34,7 @@ from trimtab._files import (
 )
 from trimtab._version import RESULTS, __version__, environment
 from trimtab.errors import BadArgument
-from trimtab.problems.fingerprint import matches_fingerprint
+from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.problem import Problem
 from trimtab.simulation.executors import Executor
 

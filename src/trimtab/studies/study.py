@@ -9,7 +9,7 @@ from typing import Any
 from trimtab._files import read_json, write_json
 from trimtab.core import Algorithm, Vector
 from trimtab.errors import BadArgument
-from trimtab.problems.hashing import hashed_tensors
+from trimtab.problems.identity import hashed_tensors
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import TIMED_STEP, sample_gradients

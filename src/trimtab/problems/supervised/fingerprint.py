@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from trimtab.problems.fingerprint import line
-from trimtab.problems.hashing import hashed_code, hashed_tensors, update
+from trimtab.problems.identity import hashed_code, hashed_tensors, line, update
 from trimtab.problems.supervised.clients import ClientData, EvaluationData, HeldOutView, whole
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import Measure
@@ -26,7 +25,7 @@ from trimtab.problems.supervised.reading import (
 
 
 @dataclass(frozen=True)
-class Identity:
+class FingerprintParts:
     """The parts of a Supervised that change its numbers."""
 
     settings: Mapping[str, Any]  # batch, sampling, l2 and autocast

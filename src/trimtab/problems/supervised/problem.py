@@ -47,7 +47,7 @@ from trimtab.problems.supervised.evaluation import (
     metric_standard_error,
     shares_of,
 )
-from trimtab.problems.supervised.fingerprint import Identity, hashes_of_code
+from trimtab.problems.supervised.fingerprint import FingerprintParts, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
 from trimtab.problems.supervised.graphs import Vectorised
 from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
@@ -410,13 +410,13 @@ class Supervised(TableConstructors, Problem):
     def _evaluation(self) -> Evaluation:
         return Evaluation(self._mean_loss, self.metrics)
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> FingerprintParts:
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
         }
         what = (self.model, self.weights, self.clients, self._evaluation_data)
-        return Identity(settings, self._code, *what)
+        return FingerprintParts(settings, self._code, *what)
 
     def _check(self, owner: str, data: Data) -> None:
         """Raise ValueError if data do not fit the module, the loss, or the first data."""
