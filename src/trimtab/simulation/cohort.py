@@ -139,7 +139,8 @@ class Work:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        # Read once per exchange: on small problems reading a member takes as long as a step.
+        self._samples, self._sampling = problem.samples, problem.sampling
         self._done: dict[int, int] = {}
         self._elsewhere = 0
 
@@ -177,11 +178,10 @@ class Work:
         return g
 
     def _size(self, i: int) -> Size:
-        samples = self._problem.samples
-        if samples is None:
+        if self._samples is None:
             return lambda k: 1
-        n, b = samples(i)
-        if self._problem.sampling != "reshuffle" or n <= b:
+        n, b = self._samples(i)
+        if self._sampling != "reshuffle" or n <= b:
             return lambda k: n if k is None else b
         in_a_pass = ceil(n / b)
         return lambda k: n if k is None else min(b, n - b * (k % in_a_pass))
