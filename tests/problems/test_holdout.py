@@ -398,7 +398,7 @@ def test_tests_that_are_none_are_refused(refused):
     with refused("tests is a dict", "None, for each client"):
         classifier(9, 7, tests={0: data(3), 1: data(3)})
     X, y = data(9)
-    with refused("tests= gives others", "one of the two"):
+    with refused("tests= has others", "one of the two"):
         Supervised(net(), F.cross_entropy, [(X, y, data(3))], tests=[data(3)])
     bad = classifier(9, 7, tests=[None, (X[:, 1:], y)])
     with refused("the test part of client 1 has inputs of shape (3,)"):
