@@ -172,7 +172,7 @@ BAD = {
     "bench --resume": "--resume goes on with a record; pass its file as --out.",
     "frobnicate": "No such command 'frobnicate'; `trimtab --help` shows the usage.",
     "compare --nosuch": "No such option '--nosuch'; ",
-    "compare --seed1": "No such option '--seed1'; close are --seed",
+    "compare --seed1": "No such option '--seed1'; similar are --seed",
     "run": "Missing argument 'ALGORITHM'; `trimtab run --help` shows the usage.",
     "export runs": "Missing option '--to', one of csv, tensorboard, mlflow; `trimtab export ",
     "compare --target high": "'--target': 'high' is not a valid float; `trimtab compare --help`",

@@ -75,7 +75,7 @@ def reproduce(
     for name in names:
         if name not in REPRODUCTIONS:
             raise ValueError(
-                f"{name!r} is no reproduction; pass one of {', '.join(REPRODUCTIONS)}."
+                f"{name!r} is not a reproduction; pass one of {', '.join(REPRODUCTIONS)}."
             )
     home = out or Path("runs/quick" if quick else "results")
     pick = ("*",) if cells is None else tuple(part.strip() for part in cells.split(","))

@@ -248,13 +248,13 @@ def usage_sentence(error: click.UsageError) -> str:
     """Return click's message about a wrong option, and the command that shows the usage.
 
     >>> usage_sentence(click.NoSuchOption("--seed1", possibilities=["--seed", "--seeds"]))
-    "No such option '--seed1'; close are --seed, --seeds, and `trimtab --help` shows the usage."
+    "No such option '--seed1'; similar are --seed, --seeds; `trimtab --help` shows the usage."
     """
     # Errors are one sentence, so that click's second sentence becomes a part of the first.
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
     if isinstance(error, click.NoSuchOption):
         said, near = error.message, ", ".join(error.possibilities or ())
-        close = f"close are {near}, and " if near else ""
+        close = f"similar are {near}; " if near else ""
     command = "trimtab" if error.ctx is None else error.ctx.command_path
     said = " ".join(said.split()).removesuffix(".")
     return f"{said}; {close}`{command} --help` shows the usage."
