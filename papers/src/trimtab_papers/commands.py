@@ -166,7 +166,7 @@ def bench(
     known = {name.lower(): work for name, work in WORKLOADS.items()}
     for name in workloads:
         if name.lower() not in known:
-            raise ValueError(f"{name!r} is no workload; pass some of {', '.join(WORKLOADS)}.")
+            raise ValueError(f"{name!r} is not a workload; pass some of {', '.join(WORKLOADS)}.")
     if resume and out is None:
         raise ValueError("--resume goes on with a record; pass its file as --out.")
     record = BenchRecord(out, resume=resume)

@@ -35,7 +35,7 @@ def read(folder: Path) -> dict[str, Record]:
         try:
             record = json.loads(gzip.decompress(path.read_bytes()))
             if not isinstance(record, dict):
-                raise ValueError("it is no record")
+                raise ValueError("it is not a record")
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise ValueError(f"{path} cannot be read ({error}); remove it and run again.") from None
         records[path.name.removesuffix(SUFFIX)] = record

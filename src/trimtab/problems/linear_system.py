@@ -214,7 +214,7 @@ def _covariance(
             f"({d}, {d}) or ({N}, {d}, {d}), or a number."
         )
     if not bool(torch.isfinite(C).all()) or not torch.allclose(C, C.mT):
-        raise ValueError("LinearSystem: noise is no symmetric finite matrix; pass a covariance.")
+        raise ValueError("LinearSystem: noise is not a symmetric finite matrix; pass a covariance.")
     values, U = torch.linalg.eigh(C)
     if float(values.min()) < -1e-6 * float(values.abs().max()):
         raise ValueError(
