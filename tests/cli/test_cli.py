@@ -168,7 +168,7 @@ BAD = {
     "diagnose quadratic --minutes -1": "minutes=-1.0; pass a number of minutes that is positive.",
     "diagnose quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
-    "bench W12": "'W12' is not a workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6, W7,",
+    "bench W12": "'W12' is not a workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6,",
     "bench --resume": "--resume goes on with a record; pass its file as --out.",
     "frobnicate": "No such command 'frobnicate'; `trimtab --help` shows the usage.",
     "compare --nosuch": "No such option '--nosuch'; ",

@@ -190,7 +190,7 @@ TWO = [[[1.0, 0.0], [0.0, 1.0]]]
         ({"A": [[[float("nan"), 0.0], [0.0, 1.0]]], "b": [[0.0, 0.0]]}, ["NaN or infinity"]),
         ({"A": [[[0.0, 1.0], [-1.0, 0.0]]], "b": [[0.0, 0.0]]}, ["real part 0", "positive"]),
         ({"A": TWO, "b": [[0.0, 0.0]], "noise": [1.0, 2.0]}, ["noise has shape (2,)"]),
-        ({"A": TWO, "b": [[0.0, 0.0]], "noise": [[1.0, 2.0], [0.0, 1.0]]}, ["no symmetric"]),
+        ({"A": TWO, "b": [[0.0, 0.0]], "noise": [[1.0, 2.0], [0.0, 1.0]]}, ["not a symmetric"]),
         ({"A": TWO, "b": [[0.0, 0.0]], "noise": -1.0}, ["eigenvalue -1", "pass a covariance"]),
         ({"A": TWO, "b": [[0.0, 0.0]], "weights": [0.0]}, ["weights", "positive"]),
     ],
