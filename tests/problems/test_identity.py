@@ -184,7 +184,7 @@ def test_losses_that_differ_have_other_fingerprints_and_equal_ones_the_same(make
 
 def test_the_same_problem_has_the_same_fingerprint_in_another_process():
     code = (
-        "from tests.problems import test_fingerprint as t\n"
+        "from tests.problems import test_identity as t\n"
         "for make in t.LOSSES.values(): print(t.hashed_code(make()))\n"
         "print(t.hashed_code(t.Custom(), values=False))"
     )
