@@ -134,9 +134,8 @@ class Supervised(TableConstructors, Problem):
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
         self.groups = None if groups is None else list(groups)
-        self.metric: Metric | None = (
-            None  # the metric to compare by, if it is neither accuracy nor loss
-        )
+        # The metric to compare by, if it is neither accuracy nor loss.
+        self.metric: Metric | None = None
         # Hashed before any call: a function may record its calls in what it captured.
         self._code = hashes_of_code(loss, self.metrics, self.model, collate)
 
