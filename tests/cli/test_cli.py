@@ -169,7 +169,7 @@ BAD = {
     "diagnose quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
     "bench W12": "'W12' is not a workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6,",
-    "bench --resume": "--resume goes on with a record; pass its file as --out.",
+    "bench --resume": "--resume continues a record; pass its file as --out.",
     "frobnicate": "No such command 'frobnicate'; `trimtab --help` shows the usage.",
     "compare --nosuch": "No such option '--nosuch'; ",
     "compare --seed1": "No such option '--seed1'; similar are --seed",

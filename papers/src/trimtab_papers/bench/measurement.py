@@ -313,7 +313,7 @@ def machine() -> dict[str, Any]:
 
 
 class BenchRecord:
-    """Rows by workload. With a file they are written as they come; `resume` goes on with it."""
+    """Rows by workload. With a file they are written as they come; `resume` continues it."""
 
     def __init__(self, path: Path | None = None, *, resume: bool = False) -> None:
         self.path, self.machine = path, machine()

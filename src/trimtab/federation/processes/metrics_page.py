@@ -20,7 +20,7 @@ _PREFIX = "trimtab_"
 
 
 class Samples(Collector):
-    """Reads the samples anew for each scrape; those of one name form one family."""
+    """Reads the samples again for each scrape; those of one name form one family."""
 
     def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
         self.read = read
