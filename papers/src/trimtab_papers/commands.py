@@ -144,7 +144,7 @@ def _counts(verdicts: list[str]) -> str:
 @click.option("--repeats", type=click.IntRange(min=1), help="At most so many repetitions of each.")
 @click.option("--quick", is_flag=True, help="Little data, to see that all runs; no times to quote.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the record.")
-@click.option("--resume", is_flag=True, help="Continue the record in --out; measure only the missing workloads.")
+@click.option("--resume", is_flag=True, help="Continue the record in --out with what it lacks.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of data and parameters.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("bench", package="trimtab_papers")
