@@ -26,7 +26,7 @@ def measure(tests: list[str]) -> int:
     shutil.rmtree(FOUND.parent, ignore_errors=True)  # what an interrupted run has left
     FOUND.parent.mkdir(parents=True)
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
-    command += ["-m", "not (federation or cluster or package or soak)"]
+    command += ["-m", "not (federation or cluster or package)"]
     command += ["--cov", "--cov-report=", *tests]
     code = subprocess.run(command, cwd=ROOT).returncode
     words = [sys.executable, "-m", "coverage", "json", "--quiet", "-o", str(FOUND)]
