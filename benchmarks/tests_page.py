@@ -15,7 +15,8 @@ BEGIN, END = "<!-- from the records: {} -->\n", "<!-- end -->\n"
 def coverage_line(found: dict[str, Any]) -> str:
     """Return one sentence on a record of coverage."""
     lines, branches = (100 * a / b if b else 100.0 for a, b in (found["lines"], found["branches"]))
-    what = " ".join(found["tests"]) or "the fast suite, the reproductions and the tests of `make soak`"
+    everything = "the fast suite, the reproductions and the tests of `make soak`"
+    what = " ".join(found["tests"]) or everything
     failed = "" if found["passed"] else ", of which some failed under the measurement"
     return f"{lines:.1f} % of the lines and {branches:.1f} % of the branches by {what}{failed}."
 
