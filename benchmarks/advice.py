@@ -208,7 +208,7 @@ def advised(record: dict[str, Any]) -> bool:
 
 
 def near(record: dict[str, Any]) -> bool:
-    """Return whether the advised lane is within 1.3 x of the best."""
+    """Return whether the advised settings are within 1.3 x of the best."""
     ratio = judge(record)["ratio"]
     return ratio is not None and ratio <= WITHIN
 
