@@ -29,7 +29,7 @@ BUDGET = {
     "problems": (8678, 41),
     "report": (2717, 33),
     "simulation": (2247, 13),
-    "studies": (4741, 33),
+    "studies": (4791, 32),
     "testing": (858, 4),
 }
 PAPERS = (9173, 34)

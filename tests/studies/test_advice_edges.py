@@ -10,9 +10,8 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.studies import advice
 from trimtab.studies.compare import _settled
-from trimtab.studies.cost import Cost
 from trimtab.studies.entry import Entry, SeedRun, over_seeds
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
 
 GOAL = Goal(ACCURACY, 0.9, slack=0.05)

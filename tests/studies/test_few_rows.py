@@ -10,9 +10,8 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.cost import Cost
 from trimtab.studies.entry import Entry, SeedRun, over_seeds
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.split import held_out
 
 

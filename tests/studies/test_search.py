@@ -12,9 +12,8 @@ from trimtab.problems import digits_problem
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.budget import two_digits
-from trimtab.studies.cost import Cost, spent
 from trimtab.studies.entry import Entry, SeedRun
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Cost, Goal, cost_of
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import FIRST, Search
 from trimtab.studies.space import ETA_G, STEPS, Point, local_steps, space_of
@@ -165,10 +164,10 @@ def test_a_rung_compares_after_equal_cost():
     works = {1: 1, 4: 4, 16: 16}
     search, _ = searched(falling, Goal(LOSS, None, "work"), works=works, R=400)
     dropped = [(p, t) for p, t in search.trials.items() if t.dropped]
-    first = min(spent(t.rounds[: t.dropped], "work") for p, t in dropped if p.K == 4)
+    first = min(cost_of(t.rounds[: t.dropped]).work for p, t in dropped if p.K == 4)
     for point, trial in dropped:
-        if point.K == 1 and spent(trial.rounds[: trial.dropped], "work") <= first:
-            assert spent(trial.rounds[: trial.dropped], "work") == pytest.approx(first, rel=0.1)
+        if point.K == 1 and cost_of(trial.rounds[: trial.dropped]).work <= first:
+            assert cost_of(trial.rounds[: trial.dropped]).work == pytest.approx(first, rel=0.1)
 
 
 # -- through compare

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.algorithms.registry import NAMES, kind
-from trimtab.studies.cost import WORDS
 from trimtab.studies.entry import Entry, describe, eased, listed, rounds_in_words
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import UNIT_TITLES, Goal
 from trimtab.studies.statistics import Interval, ratio
 
 AS_GOOD = 1.1  # with one seed, a cost of <= 1.1 x the least is no difference
@@ -99,7 +98,7 @@ def _needs(entry: Entry, goal: Goal) -> str:
     if entry.exchanges and entry.exchanges != entry.rounds:
         facts.append(f"{entry.exchanges} exchanges")
     if goal.unit not in ("rounds", "exchanges"):
-        facts.append(f"{_cost(entry, goal):,.0f} {WORDS[goal.unit]}")
+        facts.append(f"{_cost(entry, goal):,.0f} {UNIT_TITLES[goal.unit]}")
     return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
@@ -111,7 +110,9 @@ def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
         if not well_known or entry.name in slower or entry.name == chosen.name:
             continue
         if entry.rounds is not None:
-            cost = f" ({_cost(entry, goal):,.0f} {WORDS[goal.unit]})" * (goal.unit != "rounds")
+            cost = f" ({_cost(entry, goal):,.0f} {UNIT_TITLES[goal.unit]})" * (
+                goal.unit != "rounds"
+            )
             slower[entry.name] = f"{entry.shown} needs {entry.rounds}{cost}"
         elif entry.reached and len(entry.runs) > 1:
             slower[entry.name] = (

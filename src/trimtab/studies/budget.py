@@ -12,9 +12,8 @@ from statistics import fmean, median
 from time import monotonic
 
 from trimtab.errors import BadArgument
-from trimtab.studies.cost import spent
 from trimtab.studies.events import RoundDone
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.trial import Trial
 
 TIMED = 16  # rounds are timed, each by itself, after one that is not
@@ -40,7 +39,7 @@ def sample_gradients(
         while len(seen) < TIMED and monotonic() - began < ENOUGH:
             started, r = monotonic(), len(trial.rounds)
             yield from trial.advance(r + 1, goal.without_target())
-            done = spent(trial.rounds[r:], "work")
+            done = cost_of(trial.rounds[r:]).work
             if not done:
                 break
             seen.append(max(1e-9, (monotonic() - started) / done))

@@ -10,7 +10,6 @@ from trimtab.core.task import Note
 from trimtab.problems.clients import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.budget import Clock
-from trimtab.studies.cost import spent
 from trimtab.studies.entry import (
     Entry,
     SeedRun,
@@ -22,7 +21,7 @@ from trimtab.studies.entry import (
 )
 from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge, moved, repeat
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.lanes import Lane
 from trimtab.studies.race import calm_down, ranked
 from trimtab.studies.search import TIES, Search
@@ -55,7 +54,7 @@ class Course:
 
     def __post_init__(self) -> None:
         study, lane = self.study, self.lane
-        self.goal = study.goal if lane.measured is None else study.goal.without_messages()
+        self.goal = study.goal if lane.measured is None else study.goal.without_communication()
         self.search = Search(
             lambda point: study.start(lane, point),
             self.goal,
@@ -166,7 +165,7 @@ class Course:
         """Return what is lacking for so many more rounds of a trial: time, budget, or nothing."""
         if self.clock.passed():
             return "time"
-        each = spent(trial.rounds, "work") / max(1, len(trial.rounds))
+        each = cost_of(trial.rounds).work / max(1, len(trial.rounds))
         return "budget" if self.search.spent + rounds * each > self.study.budget else ""
 
     def _runs(

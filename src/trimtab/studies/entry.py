@@ -6,9 +6,8 @@ from typing import Any
 from trimtab._files import plain
 from trimtab.algorithms.registry import Kind, kind
 from trimtab.core.hyper import settings_of, step_size
-from trimtab.studies.cost import Cost, cost_of
 from trimtab.studies.fragility import Again
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Cost, Goal, cost_of
 from trimtab.studies.record import RoundLine
 from trimtab.studies.statistics import interval, median
 from trimtab.studies.trial import Trial

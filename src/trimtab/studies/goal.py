@@ -1,18 +1,117 @@
-"""What is wanted of a run: a metric, and a target for it."""
+"""What a run should reach: a metric, a target for it, and what the rounds to it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf, isfinite
 from operator import index
-from typing import Any
+from typing import Any, Literal
 
 from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.errors import BadArgument
 from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem, metric_of
-from trimtab.studies.cost import Unit, spent, unit_of
 from trimtab.studies.record import RoundLine
+
+Unit = Literal["rounds", "exchanges", "bytes", "work"]
+"""The cost by which runs are compared; work counts the sample gradients of the clients."""
+
+UNIT_TITLES: dict[Unit, str] = {
+    "rounds": "rounds",
+    "exchanges": "exchanges",
+    "bytes": "bytes",
+    "work": "sample gradients",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of some rounds."""
+
+    rounds: int
+    exchanges: int
+    bytes: int
+    work: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+def cost_of(lines: Sequence[RoundLine]) -> Cost:
+    """Return the total cost of rounds."""
+    return Cost(
+        rounds=len(lines),
+        exchanges=sum(line.exchanges for line in lines),
+        bytes=sum(line.bytes_down + line.bytes_up for line in lines),
+        work=sum(line.work for line in lines),
+        seconds=sum(line.seconds for line in lines),
+    )
+
+
+def unit_named(prefer: str) -> Unit:
+    """Return the unit of a name; raise BadArgument if there is none."""
+    for unit in UNIT_TITLES:
+        if prefer == unit:
+            return unit
+    raise BadArgument(
+        "prefer", "{prefer:{_given}}; pass rounds, exchanges, bytes or work.", _given=prefer
+    )
+
+
+class HeldTarget:
+    """Finds the first round that holds a target, looking at each round once.
+
+    A round holds the target if it meets it and at most a quarter of the next max(2, r // 4) rounds
+    miss it. One lucky round does not count then, and one unlucky round after the target does not
+    matter.
+
+    >>> lucky, steady = HeldTarget(0.8), HeldTarget(0.8)
+    >>> lucky.add([0.1, 0.9, 0.3, 0.2]).round, steady.add([0.1, 0.8, 0.9, 0.9]).round
+    (None, 2)
+    """
+
+    def __init__(self, target: float) -> None:
+        self.target = target  # a score, of which more is better
+        self.round: int | None = None
+        self._misses = [0]  # in the first n rounds, for each n
+        self._open: list[int] = []  # rounds that met the target and may hold it
+
+    def add(self, scores: Sequence[float]) -> "HeldTarget":
+        """Continue with the scores of all rounds so far."""
+        for score in scores[len(self._misses) - 1 :]:
+            met = score >= self.target
+            self._misses.append(self._misses[-1] + (not met))
+            r = len(self._misses) - 1
+            if met and self.round is None:
+                self._open.append(r)
+            while self._open and self.round is None:
+                first = self._open[0]
+                length = max(2, first // 4)
+                missed = self._misses[min(r, first + length)] - self._misses[first]
+                if missed > length // 4:
+                    del self._open[0]
+                elif r >= first + length:
+                    self.round = first
+                else:
+                    break
+        return self
+
+    def undecided(self, to: int) -> bool:
+        """Return whether a round up to `to` may still turn out to hold the target."""
+        return self.round is None and bool(self._open) and self._open[0] <= to
+
+
+def crossing(scores: Sequence[float], target: float, r: int) -> float:
+    """Return where a straight line from round r - 1 to round r meets the target.
+
+    >>> crossing([0.0, 0.5, 0.9], 0.8, 3)
+    2.75
+    """
+    if r == 1 or not scores[r - 2] < target:
+        return float(r)
+    return r - (scores[r - 1] - target) / (scores[r - 1] - scores[r - 2])
 
 
 @dataclass(frozen=True)
@@ -26,8 +125,8 @@ class Goal:
 
     metric: Metric
     target: float | None = None
-    unit: Unit = "rounds"  # in which runs are compared
-    slack: float = 0.0  # a metric so much worse is, by the rows that are looked at, as good
+    unit: Unit = "rounds"
+    slack: float = 0.0  # the 90 % error of the metric on the held-out rows
 
     @property
     def name(self) -> str:
@@ -48,18 +147,18 @@ class Goal:
     def from_json(cls, record: Mapping[str, Any]) -> "Goal":
         """Read what `to_json` wrote."""
         metric = Metric(**{end: v for end, v in record["range"].items() if v is not None})
-        return cls(metric, record["target"], unit_of(record["prefer"]), record["slack"])
+        return cls(metric, record["target"], unit_named(record["prefer"]), record["slack"])
 
     def without_target(self) -> "Goal":
-        """Return the goal of whoever runs on."""
+        """Return the goal of a run that ends with its last round."""
         return Goal(self.metric, unit=self.unit)
 
-    def without_messages(self) -> "Goal":
-        """Return the goal of those who send nothing: what is sent cannot be preferred."""
+    def without_communication(self) -> "Goal":
+        """Return the goal of a baseline that sends nothing, so that bytes cannot be preferred."""
         return replace(self, unit="work" if self.unit == "work" else "rounds")
 
     def easier(self) -> "Goal":
-        """Return the easiest goal that the rows cannot tell from this one.
+        """Return the easiest goal that lies within the error of the held-out rows.
 
         >>> Goal(ACCURACY, 0.9, slack=0.0312).easier().target
         0.8688
@@ -71,25 +170,39 @@ class Goal:
         return replace(self, target=rounded(target, self.slack), slack=0.0)
 
     def cost(self, rounds: Sequence[RoundLine]) -> float:
-        """Return what some rounds cost, in the unit by which runs are compared."""
-        return spent(rounds, self.unit)
+        """Return the cost of some rounds, in the unit by which runs are compared."""
+        return float(getattr(cost_of(rounds), self.unit))
 
     def score(self, metrics: Mapping[str, float | None]) -> float:
-        """Return how good a model with these metrics is; more is better."""
+        """Return the score of a model with these metrics; more is better."""
         value = metrics.get(self.name)
         if value is None or not isfinite(value):
             return -inf
         return float(value) if self.metric.higher else -float(value)
 
     def reached(self, metrics: Mapping[str, float | None]) -> bool:
-        """Tell whether these metrics meet the target."""
+        """Return whether these metrics meet the target."""
         if self.target is None:
             return False
         return self.score(metrics) >= self.score({self.name: self.target})
 
     def first(self, rounds: Sequence[RoundLine]) -> RoundLine | None:
-        """Return the first round that meets the target."""
+        """Return the first round that meets the target, whether or not it holds it."""
         return next((line for line in rounds if self.reached(line.metrics)), None)
+
+    def tracker(self) -> HeldTarget:
+        """Return a search for the first round that holds the target; without a target, none."""
+        return HeldTarget(inf if self.target is None else self.score({self.name: self.target}))
+
+    def held(self, rounds: Sequence[RoundLine]) -> RoundLine | None:
+        """Return the first round that holds the target."""
+        r = self.tracker().add([self.score(line.metrics) for line in rounds]).round
+        return None if r is None else rounds[r - 1]
+
+    def cost_to_target(self, rounds: Sequence[RoundLine]) -> Cost | None:
+        """Return the cost of the rounds up to the one that holds the target; None if none does."""
+        line = self.held(rounds)
+        return None if line is None else cost_of(rounds[: line.r])
 
     def best_round(self, rounds: Sequence[RoundLine]) -> RoundLine | None:
         """Return the first of the best rounds."""
@@ -97,7 +210,7 @@ class Goal:
         return max(finite, key=lambda line: self.score(line.metrics)) if finite else None
 
     def rounds_without_gain(self, rounds: Sequence[RoundLine]) -> int:
-        """Return how many rounds ago the best one was; all of them if none is finite."""
+        """Return the number of rounds since the best one; all of them if none is finite."""
         line = self.best_round(rounds)
         return len(rounds) if line is None else rounds[-1].r - line.r
 
@@ -118,13 +231,14 @@ def rounded(target: float, step: float) -> float:
 
 
 def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> Goal:
-    """Return the goal a problem suggests: its own metric, or accuracy where it has one, or loss."""
+    """Return the goal that a problem suggests: its own metric, else accuracy, else loss."""
     measured = problem.evaluate(problem.x0() if x is None else x)
     metric = metric_of(problem, measured)
     if metric.name not in measured:
         has = ", ".join(map(repr, measured)) or "nothing"
         raise ValueError(
-            f"{type(problem).__name__}.evaluate returns {has}, by which nobody can win; return "
+            f"{type(problem).__name__}.evaluate returns {has}, "
+            "which no algorithm can be judged by; return "
             + (
                 "'accuracy' or 'loss' too."
                 if metric.name == "loss"
@@ -136,8 +250,8 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
     taken = sorted({f.name for f in fields(RoundLine)} & set(measured))
     if taken:
         raise ValueError(
-            f"{type(problem).__name__}.evaluate returns {taken[0]!r}, which is what the record of "
-            "a round calls a number of its own; give the metric another name."
+            f"{type(problem).__name__}.evaluate returns {taken[0]!r}, which is a field of every "
+            "round's record; give the metric another name."
         )
     if target is not None and not metric.allows(target):
         raise BadArgument(
@@ -147,7 +261,7 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
 
 
 def _check_number(problem: Problem, name: str, value: Any) -> None:
-    """Refuse a metric that is no number; of NumPy or PyTorch it may be."""
+    """Raise ValueError if a metric is not a number of Python, NumPy or PyTorch."""
     if not isinstance(plain(value), int | float | None) or value is None:
         raise ValueError(
             f"{type(problem).__name__}.evaluate returns {name!r} as {value!r}; return a number, "
@@ -165,7 +279,7 @@ def _wanted(metric: Metric) -> str:
 
 
 def round_count(R: int) -> int:
-    """Return a number of rounds, or refuse what is none."""
+    """Return a number of rounds; raise BadArgument if it is not one."""
     if isinstance(R, bool) or not hasattr(R, "__index__") or index(R) < 1:
         raise BadArgument("R", "{R:{_given}}; pass a number of rounds R >= 1.", _given=repr(R))
     return index(R)

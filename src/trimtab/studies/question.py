@@ -14,8 +14,7 @@ from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import absolute_spec
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
-from trimtab.studies.cost import unit_of
-from trimtab.studies.goal import goal_of
+from trimtab.studies.goal import goal_of, unit_named
 from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
 from trimtab.studies.prior import Prior
 from trimtab.studies.recipe import Recipe
@@ -48,7 +47,7 @@ class Question:
         """Return the study: the problem split, the goal, a lane for each algorithm."""
         problem = self.problem.made[0] if isinstance(self.problem, Recipe) else self.problem
         measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
-        goal = replace(goal_of(measured.problem, self.target), unit=unit_of(self.prefer))
+        goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
         given = {"base": self.base, "eta_g": self.eta_g}
         return Study(
             measured=measured,

@@ -13,10 +13,9 @@ from trimtab.problems.identity import hashed_tensors
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import TIMED_STEP, sample_gradients
-from trimtab.studies.cost import spent
 from trimtab.studies.entry import Entry
 from trimtab.studies.events import RoundDone
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.lanes import Lane
 from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, open_folder
@@ -160,7 +159,7 @@ class Study:
         """Return how many seeds fit the budget of every lane."""
         if self.budget == inf:
             return SEEDS[0]
-        most = max(spent(trial.rounds, "work") for trial in winners.values())
+        most = max(cost_of(trial.rounds).work for trial in winners.values())
         return SEEDS[0] if SEEDS[0] * most <= self.budget else SEEDS[1]
 
     def at_start(self) -> dict[str, float]:

@@ -12,7 +12,6 @@ from trimtab.algorithms.registry import NAMES, kind
 from trimtab.problems.clients import ClientSummary
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.cost import cost_of, spent
 from trimtab.studies.entry import (
     Candidate,
     Entry,
@@ -23,7 +22,7 @@ from trimtab.studies.entry import (
     rounds_in_words,
     shown,
 )
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.record import RoundLine
 
 AGAIN = "-again"  # how the folder of a run from a moved start ends
@@ -95,7 +94,7 @@ class Underway:
     @property
     def work(self) -> float:
         """How many sample gradients they have cost."""
-        return sum(spent(run.rounds, "work") for run in self._runs.values())
+        return sum(cost_of(run.rounds).work for run in self._runs.values())
 
     def _run(self, folder: Path) -> RunFolder:
         run = self._runs.setdefault(folder, RunFolder(folder))

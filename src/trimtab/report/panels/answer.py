@@ -4,8 +4,8 @@ from html import escape
 
 from trimtab.report.sources import Page, Source
 from trimtab.report.table import wanted
-from trimtab.studies.cost import WORDS
 from trimtab.studies.entry import listed
+from trimtab.studies.goal import UNIT_TITLES
 
 
 def answer(page: Page) -> str:
@@ -27,7 +27,7 @@ def _question(source: Source) -> str:
         return f"Which algorithm is best on {result.problem}?"
     if len(names) == 1:
         return f"How does {names[0]} do on {result.problem}?"
-    words = WORDS[result.goal.unit]
+    words = UNIT_TITLES[result.goal.unit]
     aim = wanted(result)
     return f"Which of {listed(names)} gets to {aim} on {result.problem} with the fewest {words}?"
 
