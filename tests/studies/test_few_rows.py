@@ -10,7 +10,7 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.entry import Entry, SeedRun, over_seeds
+from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.holdout import held_out
 
@@ -99,7 +99,7 @@ def entry(name, rounds, nearly, size=100):
     pairs = zip(rounds, nearly, strict=True)
     runs = [SeedRun(s, cost(r), 0.9, 1, {}, nearly=cost(e)) for s, (r, e) in enumerate(pairs)]
     made = Entry(name, name, {"K": 5, "eta_l": 0.1}, shown=kind(name).shown, step="eta_l", best=0.8)
-    return over_seeds(made, runs, GOAL)
+    return aggregate_seeds(made, runs, GOAL)
 
 
 GOAL = Goal(ACCURACY, 0.9, slack=0.05)

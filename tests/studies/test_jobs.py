@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trimtab.studies.question import Question
 
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
@@ -21,7 +22,6 @@ from trimtab.simulation import Rounds
 from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.comparison import read_comparison
 from trimtab.studies.holdout import ProblemSpec
-from trimtab.studies.question import Question
 from trimtab.studies.record import RoundDone
 
 PROBLEM = """
