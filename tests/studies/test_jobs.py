@@ -19,7 +19,7 @@ from trimtab.cli import main
 from trimtab.errors import InUse
 from trimtab.simulation import Rounds
 from trimtab.studies.budget import Clock, Deadline
-from trimtab.studies.comparison import read_comparison
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.events import RoundDone
 from trimtab.studies.question import Question
 from trimtab.studies.recipe import Recipe
@@ -176,7 +176,7 @@ def test_no_number_depends_on_the_processes(tmp_path, file, alone, baselines):
     one, two = alone(baselines=baselines), tmp_path / "two"
     second = asked(file, out=two, baselines=baselines, jobs=2).result()
     assert numbers(one) == numbers(two)
-    assert read_comparison(one).advice == second.advice
+    assert Comparison.load(one).advice == second.advice
     assert any(name.endswith("best.safetensors") for name in numbers(one))
 
 
@@ -344,7 +344,7 @@ def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file, alone)
     assert any("lack of time" in what for e in cut.entries for what in e.not_run)
     done = asked(file, **words | {"minutes": 5, "jobs": 1, "resume": True}).result()
     assert done.about.complete
-    whole = read_comparison(alone())
+    whole = Comparison.load(alone())
     assert [e.settings for e in done.entries] == [e.settings for e in whole.entries]
     ours, theirs = (numbers(at)["compare.json"][0]["outcome"] for at in (words["out"], alone()))
     assert ours == theirs

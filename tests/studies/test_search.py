@@ -6,18 +6,15 @@ import pytest
 import torch
 
 from tests.helpers.quadratics_pair import pair
-from trimtab import Quadratic, Sgd, compare
+from trimtab import Quadratic, compare
 from trimtab.algorithms.registry import kind
 from trimtab.problems import digits_problem
-from trimtab.problems.metrics import ACCURACY, LOSS
-from trimtab.studies import advice
+from trimtab.problems.metrics import LOSS
 from trimtab.studies.budget import two_digits
-from trimtab.studies.entry import Entry, SeedRun
-from trimtab.studies.goal import Cost, Goal, cost_of
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import FIRST, Search
 from trimtab.studies.space import ETA_G, STEPS, Point, local_steps, space_of
-from trimtab.studies.statistics import interval, median, ratio
 
 
 class Made:
@@ -255,112 +252,6 @@ def test_a_problem_without_samples_is_not_split():
     found = compare(noisy(), ["sgd"], R=5, budget=100, seeds=1)
     assert found.about.split == "none"
     assert not any("test data" in note for note in found.about.notes)
-
-
-# -- what the seeds tell
-
-
-def entry(name, rounds, exchanges=1, size=100, work=10, fragile=False, **settings):
-    costs = [None if r is None else Cost(r, exchanges * r, size * r, work * r, 0.1) for r in rounds]
-    runs = [SeedRun(s, cost, 0.9, 1, {}) for s, cost in enumerate(costs)]
-    made = Entry(
-        name, name, {"K": 5, "eta_l": 0.1} | settings, shown=kind(name).shown, step="eta_l"
-    )
-    from trimtab.studies.entry import over_seeds
-
-    made.best = 0.9
-    return over_seeds(made, runs, Goal(ACCURACY, 0.9))
-
-
-def test_a_difference_is_one_that_every_seed_shows():
-    a, b = entry("scaffold", [10, 20, 30, 12]), entry("fedavg", [19, 41, 61, 25])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use Scaffold")
-    assert "FedAvg needs 25" in said
-    assert "4 seeds" in said
-
-
-def test_no_difference_prefers_fewer_bytes():
-    a = entry("scaffold", [10, 20, 30, 12], size=200)
-    b = entry("fedavg", [11, 19, 31, 12])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use FedAvg")
-    assert "no difference found to Scaffold, and it sends the fewest bytes" in said
-
-
-def test_no_difference_and_equal_bytes_prefer_less_work_then_no_state():
-    a = entry("scaffold", [10, 20, 30, 12], work=20)
-    b = entry("fedprox", [11, 19, 31, 12], work=10)
-    assert "it computes the least" in advice.advise([a, b], Goal(ACCURACY, 0.9))
-    c = entry("scaffold", [11, 19, 31, 12])
-    assert "it keeps no state" in advice.advise([b, c], Goal(ACCURACY, 0.9))
-
-
-def test_a_seed_that_misses_the_target_gives_no_claim_of_speed():
-    a, b = entry("scaffold", [10, None, 30]), entry("fedavg", [50, 60, 70])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use FedAvg")
-    assert "Scaffold gets there with 2 of 3 seeds" in said
-    assert a.rounds is None
-    assert a.reached == 2
-    nobody = advice.advise([a], Goal(ACCURACY, 0.9))
-    assert "with every seed" in nobody
-    assert "2 of 3" in nobody
-
-
-def test_two_exchanges_a_round_are_said():
-    said = advice.advise([entry("mime", [7, 8, 9], exchanges=2)], Goal(ACCURACY, 0.9))
-    assert "16 exchanges" in said
-
-
-def test_one_seed_is_said():
-    a, b = entry("scaffold", [10]), entry("fedavg", [20])
-    assert "one seed" in advice.advise([a, b], Goal(ACCURACY, 0.9))
-
-
-def test_what_is_preferred_decides_the_advice():
-    a, b = entry("scaffold", [10, 11, 12], size=900), entry("fedavg", [20, 22, 24])
-    assert advice.advise([a, b], Goal(ACCURACY, 0.9)).startswith("Use Scaffold")
-    assert advice.advise([a, b], Goal(ACCURACY, 0.9, "bytes")).startswith("Use FedAvg")
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    draw = torch.Generator().manual_seed(0)
-    logs = 3 + 0.3 * torch.randn(2000, 5, generator=draw, dtype=torch.float64)
-    covered = sum(torch.e**3 in interval(row.exp().tolist()) for row in logs)
-    # 1,800 expected; a standard deviation is 13.4.
-    assert abs(covered - 1800) < 5 * 13.4
-
-
-def test_pairs_find_a_difference_that_spread_hides():
-    ours, theirs = [10, 100, 1000, 50], [12, 121, 1190, 61]
-    a, b = interval(ours), interval(theirs)
-    assert a.low < b.low < a.high
-    assert ratio(ours, theirs).low > 1.1
-    assert interval([3]) is None
-    assert median([5, 1, 9, 7]) == 5
-
-
-# -- other people's formats
-
-
-def test_the_table_is_exported(tmp_path):
-    found = compare(noisy(), ["fedavg", "scaffold"], budget=3000, **HOW)
-    rows = found.to_csv().splitlines()
-    assert len(rows) == 3
-    assert rows[0].startswith("algorithm,label,K,eta_g,step,rounds")
-    latex = found.to_latex()
-    assert latex.count(r"\\") == 3
-    assert r"\textbf{" in latex
-    assert "90 \\%" in latex
-
-
-def test_pandas_is_asked_for_in_one_sentence(refused, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with refused("pandas", "to_csv"):
-        compare(noisy(), [Sgd(eta=0.1)], R=3, seeds=1).to_pandas()
 
 
 def test_where_a_metric_does_not_see_the_scale_of_x_steps_stay_what_they_are():

@@ -268,7 +268,8 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
     path = folder / "compare.json"
     names = {label: executor.name for label, executor in executors.items()}
     how = {"executors": names, "paths": paths} | how_computed(executors.values())
-    write_json(path, read_json(path) | how | {"outcome": result.to_record()})
+    write_json(path, read_json(path) | how)
+    result.save()
     for name in ("checkpoint.safetensors", "best.safetensors"):
         for file in folder.glob(f"*/*/{name}"):  # of the trials
             file.unlink()

@@ -13,11 +13,11 @@ from trimtab.studies.budget import Clock
 from trimtab.studies.entry import (
     Entry,
     SeedRun,
+    aggregate_seeds,
     cost_to_target,
     entry_of,
-    over_seeds,
     rounds_in_words,
-    without_messages,
+    without_communication,
 )
 from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge, moved, repeat
@@ -101,7 +101,7 @@ class Course:
         entry.not_run, entry.searched = self.search.not_run, self.search.candidates()
         runs = yield from self._runs(entry, count, horizon)
         entry.per_client = self._per_client()
-        self.entry = without_messages(over_seeds(entry, runs, self.goal))
+        self.entry = without_communication(aggregate_seeds(entry, runs, self.goal))
 
     def look_again(self) -> None:
         """Find what another process has run of this lane since."""

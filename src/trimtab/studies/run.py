@@ -116,7 +116,8 @@ def run(
         result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
-        record.note(**how, **chosen.to_json(), outcome=result.to_record())
+        record.note(**how, **chosen.to_json())
+        result.save()
         used.close()
         return result
 
