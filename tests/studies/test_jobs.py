@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from trimtab.studies.settings import StudySettings
 
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
