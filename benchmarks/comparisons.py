@@ -26,11 +26,10 @@ from trimtab.core import Vector
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.studies.compare import DEFAULT
-from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import moved, repeat
 from trimtab.studies.goal import goal_of
 from trimtab.studies.race import race, ranked
-from trimtab.studies.record import Record
+from trimtab.studies.record import Record, RoundDone
 from trimtab.studies.trial import Trial
 from trimtab_papers.bench import WORKLOADS, check_same_machine, machine, problem_of
 

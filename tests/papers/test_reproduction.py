@@ -9,8 +9,7 @@ import pytest
 
 from trimtab.core.task import Progress
 from trimtab.errors import BadArgument
-from trimtab.studies.events import CellDone
-from trimtab_papers.engine import Cell, Reproduction, reproduce
+from trimtab_papers.engine import Cell, CellDone, Reproduction, reproduce
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.verdicts import (
     Claim,

@@ -20,11 +20,10 @@ from trimtab.simulation import Rounds
 from trimtab.studies.advice import advise
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import Entry
-from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge
 from trimtab.studies.goal import Goal, goal_of
 from trimtab.studies.race import race, ranked
-from trimtab.studies.record import Record, RoundLine, model_round
+from trimtab.studies.record import Record, RoundDone, RoundLine, model_round
 from trimtab.studies.run import run as run_task
 from trimtab.studies.trial import Trial
 

@@ -12,8 +12,8 @@ from statistics import fmean, median
 from time import monotonic
 
 from trimtab.errors import BadArgument
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, cost_of
+from trimtab.studies.record import RoundDone
 from trimtab.studies.trial import Trial
 
 TIMED = 16  # rounds are timed, each by itself, after one that is not

@@ -22,13 +22,12 @@ from trimtab.studies.advice import advise
 from trimtab.studies.budget import Clock, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.course import Course
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, round_count, rounded
+from trimtab.studies.holdout import ProblemSpec
 from trimtab.studies.lanes import LocalSteps
 from trimtab.studies.prior import Prior
 from trimtab.studies.question import Question
-from trimtab.studies.recipe import Recipe
-from trimtab.studies.record import RoundLine, how_computed
+from trimtab.studies.record import RoundDone, RoundLine, execution_facts
 from trimtab.studies.remote import helpers
 from trimtab.studies.study import Study
 from trimtab.studies.trial import Trial
@@ -41,7 +40,7 @@ MINUTES = 5.0
 
 @task
 def compare(
-    problem: Problem | Recipe | str,
+    problem: Problem | ProblemSpec | str,
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
@@ -102,10 +101,10 @@ def compare(
     _check_count("seeds", seeds, "seeds")
     _check_count("jobs", jobs, "processes")
     if isinstance(problem, str):
-        problem = Recipe(problem, seed=seed)
-    if isinstance(problem, Recipe):
+        problem = ProblemSpec(problem, seed=seed)
+    if isinstance(problem, ProblemSpec):
         name = name or problem.spec
-        target = problem.made[1] if target is None and metric is None else target
+        target = problem.problem_and_target[1] if target is None and metric is None else target
     question = Question(
         problem=problem,
         algorithms=algorithms or DEFAULT,
@@ -247,7 +246,7 @@ def _slack(study: Study, goal: Goal, courses: Sequence[Course]) -> float | None:
         return 0.0
     best = max(ours, key=lambda trial: goal.score({goal.name: goal.best(trial.rounds)}))
     found = best.best_x(goal)
-    return 0.0 if found is None else study.measured.slack(found[1], goal.metric)
+    return 0.0 if found is None else study.measured.metric_error(found[1], goal.metric)
 
 
 def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
@@ -267,7 +266,7 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
             executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
     path = folder / "compare.json"
     names = {label: executor.name for label, executor in executors.items()}
-    how = {"executors": names, "paths": paths} | how_computed(executors.values())
+    how = {"executors": names, "paths": paths} | execution_facts(executors.values())
     write_json(path, read_json(path) | how)
     result.save()
     for name in ("checkpoint.safetensors", "best.safetensors"):

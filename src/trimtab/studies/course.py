@@ -19,11 +19,11 @@ from trimtab.studies.entry import (
     rounds_in_words,
     without_communication,
 )
-from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import judge, moved, repeat
 from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.lanes import Lane
 from trimtab.studies.race import calm_down, ranked
+from trimtab.studies.record import RoundDone
 from trimtab.studies.search import TIES, Search
 from trimtab.studies.space import Point
 from trimtab.studies.study import Study

@@ -9,9 +9,9 @@ from trimtab.core import Epochs
 from trimtab.core.hyper import settings_of
 from trimtab.problems.problem import Problem
 from trimtab.studies.baselines import BASELINES
+from trimtab.studies.holdout import HeldOutProblem
 from trimtab.studies.prior import Prior
 from trimtab.studies.space import Space, space_of
-from trimtab.studies.split import Measured
 
 LocalSteps = int | Epochs | Sequence[int] | None
 """K as it may be given: one number, several, or epochs; None: it is searched."""
@@ -26,7 +26,7 @@ class Lane:
     K: int | Epochs | None = None  # as it was given
     space: Space | None = None
     fixed: Any = None
-    measured: Measured | None = None  # of a baseline
+    measured: HeldOutProblem | None = None  # of a baseline
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ def lanes_of(
     return [lane for i, lane in enumerate(lanes) if lane.label not in labels[:i]]
 
 
-def baseline_lanes(measured: Measured, K: LocalSteps) -> Iterator[Lane]:
+def baseline_lanes(measured: HeldOutProblem, K: LocalSteps) -> Iterator[Lane]:
     """Go through the baselines that a problem has."""
     steps = K[0] if isinstance(K, Sequence) else K
     for name, made in BASELINES.items():

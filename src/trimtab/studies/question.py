@@ -15,10 +15,9 @@ from trimtab.problems.loading import absolute_spec
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.studies.goal import goal_of, unit_named
+from trimtab.studies.holdout import ProblemSpec, held_out
 from trimtab.studies.lanes import LocalSteps, baseline_lanes, lanes_of
 from trimtab.studies.prior import Prior
-from trimtab.studies.recipe import Recipe
-from trimtab.studies.split import held_out
 from trimtab.studies.study import Study
 
 NAMED = "its name or file.py:function"
@@ -28,7 +27,7 @@ NAMED = "its name or file.py:function"
 class Question:
     """The arguments of `compare`, of which a study is made; here, and in other processes."""
 
-    problem: Problem | Recipe
+    problem: Problem | ProblemSpec
     algorithms: Sequence[Any]
     name: str
     target: float | None
@@ -45,7 +44,9 @@ class Question:
 
     def study(self, folder: Path | None, resume: bool) -> Study:
         """Return the study: the problem split, the goal, a lane for each algorithm."""
-        problem = self.problem.made[0] if isinstance(self.problem, Recipe) else self.problem
+        problem = self.problem
+        if isinstance(problem, ProblemSpec):
+            problem, _ = problem.problem_and_target
         measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
         goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
         given = {"base": self.base, "eta_g": self.eta_g}
@@ -71,7 +72,7 @@ class Question:
         how many processes there are on this machine; None for other machines, where files are
         looked for at the same paths.
         """
-        if not isinstance(self.problem, Recipe):
+        if not isinstance(self.problem, ProblemSpec):
             raise _only_here(jobs, "a problem", NAMED)
         if callable(self.rounds.available):
             raise _only_here(jobs, "a table of who is there", "the path of a CSV as {available}")
@@ -93,7 +94,7 @@ class Question:
         data = None if problem["data"] is None else Path(problem["data"])
         prior = described["prior"]
         made = {
-            "problem": Recipe(**problem | {"data": data}),
+            "problem": ProblemSpec(**problem | {"data": data}),
             "algorithms": [decode(algorithm) for algorithm in described["algorithms"]],
             "K": decode(described["K"]),
             "base": decode(described["base"]),

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Generator, Iterator
 from math import ceil, inf
 
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
+from trimtab.studies.record import RoundDone
 from trimtab.studies.trial import Trial
 
 Start = Callable[[float], Trial]

@@ -14,14 +14,12 @@ from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import TIMED_STEP, sample_gradients
 from trimtab.studies.entry import Entry
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, cost_of
+from trimtab.studies.holdout import HeldOutProblem, recorded_settings
 from trimtab.studies.lanes import Lane
 from trimtab.studies.prior import Prior
-from trimtab.studies.record import Record, open_folder
+from trimtab.studies.record import Record, RoundDone, open_folder
 from trimtab.studies.space import Point
-from trimtab.studies.split import Measured
-from trimtab.studies.start import recorded_settings
 from trimtab.studies.trial import Trial
 
 SEEDS = (5, 3)  # as many are reported where they fit the budget, else the fewer
@@ -31,7 +29,7 @@ SEEDS = (5, 3)  # as many are reported where they fit the budget, else the fewer
 class Study:
     """What all lanes have in common."""
 
-    measured: Measured
+    measured: HeldOutProblem
     name: str
     goal: Goal
     lanes: list[Lane]
@@ -93,7 +91,7 @@ class Study:
 
     def _in_memory(self, algorithm: Algorithm) -> Trial:
         here, record = self.measured, Record(None, {})
-        return Trial(algorithm, here.problem, record, self.rounds, measure=here.look)
+        return Trial(algorithm, here.problem, record, self.rounds, measure=here.validate)
 
     def trial(
         self,
@@ -126,7 +124,7 @@ class Study:
             rounds,
             label=lane.label,
             keep_best=True,
-            measure=here.look,
+            measure=here.validate,
             simulation=here.simulation,
         )
 
@@ -165,7 +163,7 @@ class Study:
     def at_start(self) -> dict[str, float]:
         """Return what is measured before the first round."""
         x, seed = self.rounds.x, self.rounds.seed
-        return self.measured.look(self.measured.problem.x0(seed) if x is None else x)
+        return self.measured.validate(self.measured.problem.x0(seed) if x is None else x)
 
     def _settings(self) -> dict[str, Any]:
         rounds = self.rounds

@@ -15,10 +15,9 @@ from trimtab.core.hyper import at
 from trimtab.errors import Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Rounds, Simulation
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import Record, RoundLine, model_round, write_model
-from trimtab.studies.start import read_model
+from trimtab.studies.holdout import read_model
+from trimtab.studies.record import Record, RoundDone, RoundLine, model_round, write_model
 
 SAVE_EVERY = 5.0  # seconds of work that a crash may cost a run
 
@@ -86,7 +85,7 @@ class Trial:
 
     def look_again(self) -> None:
         """Go on from where another process has left this trial, if one has."""
-        if self.record.look_again():
+        if self.record.reload():
             self._sim = self._best = self._most = None
 
     def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:

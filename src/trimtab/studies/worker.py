@@ -21,8 +21,8 @@ from trimtab.algorithms.registry import encode
 from trimtab.core.task import Note
 from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.course import STAGES, Course
-from trimtab.studies.events import RoundDone
 from trimtab.studies.question import Question
+from trimtab.studies.record import RoundDone
 
 Message = dict[str, Any]
 

@@ -21,9 +21,8 @@ from trimtab.compute.kernel.library import CORES_VARIABLE, cores
 from trimtab.core.task import Note
 from trimtab.studies.budget import Deadline
 from trimtab.studies.course import Course
-from trimtab.studies.events import RoundDone
 from trimtab.studies.lanes import Lane
-from trimtab.studies.record import RoundLine
+from trimtab.studies.record import RoundDone, RoundLine
 from trimtab.studies.study import Study
 
 Message = dict[str, Any]
