@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil, inf, isfinite
+from operator import index
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -112,13 +113,14 @@ def compare(
     """
     R = round_count(R)
     check_budget(minutes, budget, round_cost)
-    _check_count("seeds", seeds, "seeds")
-    _check_count("jobs", jobs, "processes")
+    seeds = _count("seeds", seeds, "seeds")
+    jobs = _count("jobs", jobs, "processes")
     if isinstance(problem, str):
         problem = ProblemSpec(problem, seed=seed)
     if isinstance(problem, ProblemSpec):
         name = name or problem.spec
         target = problem.problem_and_target[1] if target is None and metric is None else target
+    target = None if target is None else float(target)
     settings = StudySettings(
         problem=problem,
         algorithms=algorithms or DEFAULT,
@@ -145,7 +147,7 @@ def compare(
         study.open()
         limit = MINUTES if minutes is None and budget is None else minutes or inf
         deadline = Deadline(limit)
-        given = None if budget is None else Budget(budget, round_cost)
+        given = None if budget is None else Budget(float(budget), float(round_cost))
         yield from study.set_budget(given, limit)
         pool = None
         if portable is not None and lock is not None:
@@ -362,8 +364,10 @@ class _Run:
                 file.unlink()
 
 
-def _check_count(name: str, count: int, what: str) -> None:
+def _count(name: str, count: int, what: str) -> int:
+    """Return a count as an int; raise BadArgument if it is not one."""
     whole = hasattr(count, "__index__") and not isinstance(count, bool)
     if not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
+    return index(count)
