@@ -131,11 +131,12 @@ def held_out(
 ) -> HeldOutProblem:
     """Return the problem with a share of each client's rows held out, drawn from the seed."""
     problem = problem if metric is None else with_target_metric(problem, metric)
-    evaluate = problem.evaluate
-    if problem.split is None:
+    evaluate, given = problem.evaluate, problem.has_validation
+    if problem.split is None and not given:
         return HeldOutProblem(problem, evaluate, "none", evaluate)
-    given = problem.has_validation
-    kept = problem if split is None or given else problem.split(split, seed)
+    kept = problem
+    if split is not None and not given and problem.split is not None:
+        kept = problem.split(split, seed)
     if split is None or not kept.has_validation:  # The clients may be too small to spare a row.
         return HeldOutProblem(problem, evaluate, "none", evaluate, judged_on_test=True)
     return HeldOutProblem(kept, kept.validate, "given" if given else split, kept.evaluate)
