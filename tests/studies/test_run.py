@@ -15,9 +15,10 @@ from tests.helpers.command import trimtab
 from trimtab import Epochs, FedAvg, Sgd, Supervised, simulate
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.goal import goal_of
 from trimtab.studies.holdout import read_model, with_weights
-from trimtab.studies.record import RoundLine, SelectedModel
+from trimtab.studies.record import RoundLine
 from trimtab.studies.run import run
 
 STEP = Sgd(eta=1.0)
@@ -311,7 +312,7 @@ def test_a_run_says_on_which_data_its_best_model_was_chosen(build, how, selected
     assert words in found.selection
     assert bool(words) == bool(found.selection)
     assert about()["selected_on"] == selected_on
-    assert SelectedModel.from_json(about()) == found
+    assert Comparison.load(Path("here")).chosen == found
 
 
 def test_the_line_of_the_best_model_says_on_which_data_it_was_chosen(capsys):

@@ -216,6 +216,11 @@ class Record:
         self.diverged = read_json(self.folder / "run.json").get("diverged")
         return bool(new)
 
+    @property
+    def pending(self) -> bool:
+        """Whether an earlier process has written a round that was not repeated yet."""
+        return bool(self._written)
+
     def repeat(self) -> bool:
         """Replay a round that an earlier process has written; return False if there is none."""
         if self._written:

@@ -1,7 +1,7 @@
 """`trimtab run`: one algorithm on one problem, recorded."""
 
 from collections.abc import Generator
-from dataclasses import fields, replace
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
-from trimtab.studies.goal import Cost, Goal, cost_of, goal_of, round_count
+from trimtab.studies.goal import Goal, cost_of, goal_of, round_count
 from trimtab.studies.holdout import (
     HeldOutProblem,
     held_out,
@@ -142,7 +142,8 @@ def run(
         )
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
-        record.note(**how, **result.chosen.to_json(), outcome=result.to_record())
+        record.note(**how, **result.chosen.to_json())
+        result.save()
         used.close()
         return result
 
@@ -152,11 +153,9 @@ def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Co
 
     Without a target, the cost is that of the selected model.
     """
-    cost = goal.cost_to_target(trial.rounds)
+    entry = entry_of(trial.label, trial.label, [trial], goal)
     if goal.target is None and selected.round is not None:
-        cost = cost_of(trial.rounds[: selected.round])
-    costs = dict.fromkeys(f.name for f in fields(Cost)) if cost is None else cost.to_json()
-    entry = replace(entry_of(trial.label, trial.label, [trial], goal), **costs)
+        entry = replace(entry, **cost_of(trial.rounds[: selected.round]).to_json())
     entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}
     entry.test = entry.tests.get(goal.name)
     entry.per_client = _client_metrics(trial, goal, selected)
