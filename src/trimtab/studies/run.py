@@ -234,12 +234,10 @@ def _held_out(
     problem: Problem, split: float | str | None, *, selects: bool, seed: int, metric: str | None
 ) -> HeldOutProblem:
     """Return the problem with held-out rows; selects: whether something is chosen by them."""
-    if split is not None and split != "none" and not (isinstance(split, float) and 0 < split < 1):
-        sentence = "{split:{_given}}; pass a share of the rows between 0 and 1, or none."
-        raise BadArgument("split", sentence, _given=repr(split))
-    share = SPLIT if not isinstance(split, float) else split
-    wanted = split != "none" and (split is not None or selects or problem.has_validation)
-    return held_out(problem, share if wanted else None, seed, metric)
+    share: Any = None if split == "none" else split
+    if split is None and (selects or problem.has_validation):
+        share = SPLIT
+    return held_out(problem, share, seed, metric)
 
 
 def _sentence(entry: Entry, goal: Goal, selected: SelectedModel, trial: Trial) -> str:
