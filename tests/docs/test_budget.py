@@ -18,17 +18,17 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (904, 7),
-    "algorithms": (1957, 24),
+    ".": (930, 7),
+    "algorithms": (2004, 24),
     "cli": (2773, 19),
-    "cluster": (1625, 9),
+    "cluster": (1642, 9),
     "compute": (2198, 11),
-    "core": (1298, 10),
+    "core": (1309, 10),
     "diagnosis": (5839, 34),
     "federation": (8531, 72),
-    "problems": (8678, 41),
+    "problems": (8749, 41),
     "report": (2717, 33),
-    "simulation": (2247, 13),
+    "simulation": (2262, 13),
     "studies": (4791, 32),
     "testing": (858, 4),
 }

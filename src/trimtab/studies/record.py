@@ -253,9 +253,7 @@ def open_folder(
     folder, plainly = path.parent, plain(settings)
     if not path.exists():
         if resume and any((folder / name).exists() for name in ("run.json", "compare.json")):
-            sentence = (
-                "{folder} holds no {what} to resume; drop {resume:True}, or pass another {out}."
-            )
+            sentence = "{folder} holds no {what}; drop {resume:True}, or pass another {out}."
             raise BadArgument("resume", sentence, folder=folder, what=kind)
         marked = {} if problem is None else {"fingerprint": problem.fingerprint}
         _start_folder(path, kind, plainly | marked)
