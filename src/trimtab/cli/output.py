@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -265,7 +266,11 @@ def usage_sentence(error: click.UsageError) -> str:
     # Errors are one sentence, so that click's second sentence becomes a part of the first.
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
     if isinstance(error, click.NoSuchOption):
-        said, near = error.message, ", ".join(error.possibilities or ())
+        said = error.message
+        known = error.possibilities or ()
+        if error.ctx is not None:  # Click proposes long options alone, and distant ones too.
+            known = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts]
+        near = ", ".join(get_close_matches(error.option_name, known, cutoff=0.7))
         close = f"similar are {near}; " if near else ""
     command = "trimtab" if error.ctx is None else error.ctx.command_path
     said = " ".join(said.split()).removesuffix(".")

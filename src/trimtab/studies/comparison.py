@@ -146,6 +146,7 @@ class Comparison:
             advice=outcome["advice"],
             folder=folder,
             about=about,
+            chosen=SelectedModel.from_json(content) if "chosen_round" in content else None,
             population=None if clients is None else ClientSummary.from_json(clients),
         )
 
