@@ -144,7 +144,7 @@ class ProblemFile:
             metrics=self.metrics,
             collate=collate,
         )
-        problem.metric = self.metric
+        problem.metric, problem.columns = self.metric, self.columns
         return problem
 
     def _built(self) -> tuple[nn.Module, Any]:

@@ -49,13 +49,14 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import FingerprintParts, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.from_tables import TableConstructors
 from trimtab.problems.supervised.graphs import Vectorised
 from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.tables import TableConstructors
+from trimtab.problems.supervised.tables import Columns
 
 
 class Supervised(TableConstructors, Problem):
@@ -407,14 +408,16 @@ class Supervised(TableConstructors, Problem):
 
     @property
     def _evaluation(self) -> Evaluation:
-        return Evaluation(self._mean_loss, self.metrics)
+        columns = self.columns if isinstance(self.columns, Columns) else None
+        units = columns.in_target_units if columns is not None and columns.target_scale else None
+        return Evaluation(self._mean_loss, self.metrics, units)
 
     def _identity(self) -> FingerprintParts:
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
         }
-        what = (self.model, self.weights, self.clients, self._evaluation_data)
+        what = (self.model, self.weights, self.clients, self._evaluation_data, self.columns)
         return FingerprintParts(settings, self._code, *what)
 
     def _check(self, owner: str, data: Data) -> None:
