@@ -16,6 +16,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
 from trimtab.problems.metrics import ACCURACY
 from trimtab.problems.problem import Problem
+from trimtab.problems.saved import Card, recommend, save_model
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
@@ -215,6 +216,31 @@ def _compared(
     return result
 
 
+def _save(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Goal) -> None:
+    """Write what `trimtab.load` needs beside the models, and which of them is recommended."""
+    scores = {}
+    for entry in result.entries:
+        trial, test = winners[entry.label], result.about.tested_on
+        best = None if entry.baseline else trial.best_x(goal)
+        if best is None:
+            continue
+        card = Card(
+            data=result.problem,
+            algorithm=entry.name,
+            settings=entry.settings,
+            seed=trial.settings.seed,
+            round=best[0],
+            metrics=trial.problem.evaluate(best[1]),
+            measured_on=f"{test} data",
+            notes=result.about.notes,
+        )
+        here = folder / entry.label
+        save_model(here, trial.problem, best[1], card, weights="best.safetensors")
+        scores[entry.label] = goal.score({goal.name: entry.best})
+    for label in [*result.advised, *sorted(scores, key=scores.__getitem__, reverse=True)][:1]:
+        recommend(folder, label)
+
+
 def _check_count(name: str, count: int | None, what: str) -> None:
     whole = hasattr(count, "__index__") and not isinstance(count, bool)
     if count is not None and not (whole and count >= 1):
@@ -265,6 +291,7 @@ def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Go
             trial.write_last(folder / label / "model.safetensors")
             trial.write_best(folder / label / "best.safetensors", goal)
             executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
+    _save(folder, result, winners, goal)
     path = folder / "compare.json"
     names = {label: executor.name for label, executor in executors.items()}
     how = {"executors": names, "paths": paths} | how_computed(executors.values())

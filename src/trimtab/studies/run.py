@@ -13,6 +13,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client, problem_notes, summarise_clients
 from trimtab.problems.problem import Problem, with_target_metric
+from trimtab.problems.saved import Card, save_model
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.chosen import Chosen, Split, Stopped
@@ -118,6 +119,7 @@ def run(
         how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
         used.close()
+        _save(trial, given, result, save, seed, out)
         return result
 
 
@@ -126,6 +128,32 @@ def _write_models(trial: Trial, goal: Goal, save: str, out: Path) -> None:
         trial.write_last(out / "model.safetensors")
     if save != "last":
         trial.write_best(trial.record.best, goal)
+
+
+def _save(
+    trial: Trial, given: Problem, result: Comparison, save: str, seed: int, out: Path
+) -> None:
+    """Write what `trimtab.load` needs beside the model that was chosen."""
+    chosen, entry = result.chosen, result.entries[0]
+    if chosen is None or chosen.round is None:
+        return
+    if chosen.split == "none" or chosen.test is not None:
+        measured_on = "test data" if given.has_test else "training data"
+    else:
+        measured_on = "validation data"
+    seen = chosen.validation or trial.rounds[chosen.round - 1].metrics
+    card = Card(
+        data=result.problem,
+        algorithm=entry.name,
+        settings=entry.settings,
+        seed=seed,
+        round=chosen.round,
+        metrics=seen if chosen.test is None else chosen.test,
+        measured_on=measured_on,
+        notes=result.about.notes,
+    )
+    weights = "model.safetensors" if save == "last" else "best.safetensors"
+    save_model(out, given, _model(trial, chosen.round), card, weights=weights)
 
 
 def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) -> Comparison:

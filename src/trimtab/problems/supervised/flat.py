@@ -141,8 +141,7 @@ class FlatModule:
         _check_buffers(module)
         self.module = _copy(module).to(device=device)
         if dtype is not None:
-            # Module.to(dtype) would drop the imaginary parts of complex buffers.
-            self.module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
+            cast(self.module, dtype)
         self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -208,7 +207,7 @@ class FlatModule:
         names = X if isinstance(X, Mapping) else {}
         places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = _accepts(self.module.forward, places, names)
+            self._spread = accepts(self.module.forward, places, names)
         before = [version(leaf) for leaf in leaves(X)]
         output = self.module(*places, **names) if self._spread else self.module(X)
         if [version(leaf) for leaf in leaves(X)] != before:
@@ -335,6 +334,12 @@ def _copy(module: nn.Module) -> nn.Module:
     return copy
 
 
+def cast(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the floating-point parameters and buffers of a module."""
+    # Module.to(dtype) would drop the imaginary parts of complex buffers.
+    module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
+
+
 def check_module(module: nn.Module) -> None:
     """Raise ValueError for TorchScript, or parameters that are not finite float32 or float64."""
     for name, m in module.named_modules():
@@ -364,7 +369,8 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+def accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+    """Return whether a function takes these arguments by place and by name."""
     try:
         inspect.signature(forward).bind(*places, **names)
     except TypeError:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from trimtab.problems.partition import by_column
 from trimtab.problems.supervised.hugging_face import Fields, from_datasets
@@ -72,6 +72,14 @@ class TableConstructors:
 
     columns: Columns | Fields | None = None  # how the columns of the table are encoded
     names: list[Any] | None = None  # of the clients, in the order of their numbers
+
+    @property
+    def in_target_units(self) -> Callable[[Tensor], Tensor] | None:
+        """Puts outputs or targets into the units of the table; None where they are in them."""
+        columns = self.columns
+        if not isinstance(columns, Columns) or not columns.target_scale:
+            return None
+        return columns.in_target_units
 
     @classmethod
     def from_frame(

@@ -21,6 +21,7 @@ from trimtab.problems.supervised.arguments import (
     check_collate,
     check_groups,
     check_settings,
+    described,
     device_of,
     dtype_of,
     module_of,
@@ -56,7 +57,6 @@ from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.tables import Columns
 
 
 class Supervised(TableConstructors, Problem):
@@ -393,6 +393,9 @@ class Supervised(TableConstructors, Problem):
         """Text that distinguishes this problem from others in a saved run, part by part."""
         return self._identity().fingerprint()
 
+    def __repr__(self) -> str:
+        return described(type(self).__name__, self.model.module, self.loss_function, self.clients)
+
     # -- inside
 
     # Built at each call, because users may assign batch, l2 and metrics.
@@ -408,9 +411,7 @@ class Supervised(TableConstructors, Problem):
 
     @property
     def _evaluation(self) -> Evaluation:
-        columns = self.columns if isinstance(self.columns, Columns) else None
-        units = columns.in_target_units if columns is not None and columns.target_scale else None
-        return Evaluation(self._mean_loss, self.metrics, units)
+        return Evaluation(self._mean_loss, self.metrics, self.in_target_units)
 
     def _identity(self) -> FingerprintParts:
         settings = {

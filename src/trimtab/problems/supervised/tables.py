@@ -58,6 +58,11 @@ class Columns:
         return [self.target] if isinstance(self.target, str) else list(self.target)
 
     @property
+    def taken(self) -> list[str]:
+        """The names of the columns that the module takes."""
+        return [*self.numbers, *self.categories]
+
+    @property
     def scale_of_targets(self) -> Tensor:
         """A row with mean and deviation for each target column, in float64."""
         pairs = [self.target_scale.get(name, (0.0, 1.0)) for name in self.targets]
@@ -156,15 +161,17 @@ class Columns:
         y = y if several else y[:, 0]
         return X, y.long() if whole else y.to(real) if y.is_floating_point() else y
 
-    def inputs(self, frame: Any, what: str = "the table") -> Tensor:
+    def inputs(
+        self, frame: Any, what: str = "the table", dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Return the inputs (n, width) of a table, which needs no target."""
-        lacks = [n for n in (*self.numbers, *self.categories) if n not in frame.columns]
+        lacks = [name for name in self.taken if name not in frame.columns]
         if lacks:
             raise ValueError(
                 f"{what} has no column {', '.join(map(repr, lacks))}, which the module takes; add "
                 "it under this name."
             )
-        real = torch.get_default_dtype()
+        real = dtype or torch.get_default_dtype()
         scaled = [
             (_numbers(column_of(frame, name, what), name, what) - mean) / deviation
             for name, (mean, deviation) in self.numbers.items()
