@@ -1,8 +1,10 @@
 """Load a trained model, and predict with it: `trimtab.load`."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trimtab._files import read_json
+from trimtab._files import atomic_write, read_json, write_json
 from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_module
 from trimtab.problems.saved import FORMAT, MODEL, Card, Description
@@ -93,6 +95,40 @@ class TrainedModel:
         if kind.startswith("binary") and _flat(p).dim() == 1:
             p = torch.stack([1 - _flat(p), _flat(p)], 1)
         return p.numpy()
+
+    def to_onnx(self, folder: str | Path) -> list[Path]:
+        """Write model.onnx and onnx.json into a folder, and return their paths.
+
+        The graph takes `inputs`, a row for each sample, and gives `outputs`: probabilities where
+        `predict_proba` gives them, numbers in the units of the target for a regression. For a table
+        it takes the numbers as they are in the table, in float64, and scales them; a category is
+        a column of 0 or 1 for each of its values. onnx.json says their order.
+        """
+        columns, shape = self.description.columns, self.description.shape
+        if columns is None and shape is None:
+            raise ValueError(
+                "the inputs of this model have several parts or shapes, which onnx.json cannot "
+                "describe; pass model.module to torch.onnx.export."
+            )
+        graph = _Graph(deepcopy(self.module).cpu(), self.description)
+        dtype = torch.int64 if self.description.whole else graph.dtype
+        width = (columns.width,) if columns is not None else shape or ()
+        example = torch.zeros(2, *width, dtype=torch.float64 if columns is not None else dtype)
+        kind = self.description.outputs
+        facts = {
+            "inputs": None if columns is None else columns.describe_inputs(),
+            "shape": ["rows", *width],
+            "dtype": str(example.dtype).removeprefix("torch."),
+            "outputs": "probabilities" if kind in _PROBABILITIES else kind,
+            "target": None if columns is None else columns.target,
+            "classes": self.classes,
+        }
+        paths = [Path(folder) / "model.onnx", Path(folder) / "onnx.json"]
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(paths[0]) as part:
+            _export(graph.eval(), example, part)
+        write_json(paths[1], facts)
+        return paths
 
     def __repr__(self) -> str:
         card = self.card
@@ -282,6 +318,62 @@ def _trained(module: nn.Module, tensors: dict[str, Tensor], weights: Path) -> nn
             f"the module does not fit {weights} ({reason}); pass the one that was trained."
         ) from error
     return module.eval()
+
+
+class _Graph(nn.Module):
+    """A module between the scaling of its inputs and that of its target, for export."""
+
+    def __init__(self, module: nn.Module, description: Description) -> None:
+        super().__init__()
+        self.module, self.kind = module, description.outputs
+        self.dtype = next(module.parameters()).dtype
+        self.columns = description.columns
+        numbers = {} if self.columns is None else self.columns.numbers
+        # A category has columns of 0 and 1, which stay as they are.
+        ones = 0 if self.columns is None else self.columns.width - len(numbers)
+        pairs = [*numbers.values(), *[(0.0, 1.0)] * ones]
+        self.scale = torch.tensor(pairs, dtype=torch.float64)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.columns is not None:
+            inputs = ((inputs - self.scale[:, 0]) / self.scale[:, 1]).to(self.dtype)
+        made = self.module(inputs)
+        outputs: Tensor = made["logits"] if isinstance(made, Mapping) else made
+        if self.columns is not None and self.columns.target_scale:
+            return self.columns.in_target_units(outputs)
+        return _PROBABILITIES[self.kind](outputs) if self.kind in _PROBABILITIES else outputs
+
+
+def _export(graph: nn.Module, example: Tensor, path: Path) -> None:
+    """Write a graph that takes any number of rows."""
+    try:
+        import onnxscript  # noqa: F401 (torch needs it, and names it only when the export fails)
+    except ImportError:
+        raise ValueError("ONNX is not installed; run `pip install 'trimtab[onnx]'`.") from None
+    logger = getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(ERROR)  # It warns that torchvision is missing, which no module needs here.
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's exporter uses names that it deprecates.
+            torch.onnx.export(
+                graph,
+                (example,),
+                path,
+                input_names=["inputs"],
+                output_names=["outputs"],
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # The exporter raises what the module's operations raise.
+        raise ValueError(
+            f"the module cannot be written as ONNX ({first_line(error)}); write its operations "
+            "in a form that torch.export takes."
+        ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _called(module: nn.Module, X: Tree) -> Any:

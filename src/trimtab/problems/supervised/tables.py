@@ -62,6 +62,16 @@ class Columns:
         """The names of the columns that the module takes."""
         return [*self.numbers, *self.categories]
 
+    def describe_inputs(self) -> list[dict[str, Any]]:
+        """Return the column, and for a category the value, that each input of the module is."""
+        numbers = [{"column": name} for name in self.numbers]
+        categories = [
+            {"column": name, "value": value}
+            for name, values in self.categories.items()
+            for value in values
+        ]
+        return [*numbers, *categories]
+
     @property
     def scale_of_targets(self) -> Tensor:
         """A row with mean and deviation for each target column, in float64."""
