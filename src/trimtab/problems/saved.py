@@ -140,6 +140,7 @@ def save_model(
     if origin is not None and spec is None:
         spec = origin.spec
     state = {name: tensor.contiguous() for name, tensor in problem.unflatten(x).items()}
+    folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / weights) as part:
         save_file(state, part, metadata={"r": str(card.round)})
     made = isinstance(problem, Supervised)
@@ -181,6 +182,8 @@ def _outputs_of(loss: Loss | None, card: Card) -> str:
     known = loss_kind(loss)
     if known is not None and known.name in _OUTPUTS:
         return _OUTPUTS[known.name]
+    if known is not None and known.elementwise:
+        return "numbers"
     # A subclass is not a known loss, but its outputs are logits as well.
     if isinstance(loss, nn.BCEWithLogitsLoss):
         return "binary logits"

@@ -28,7 +28,6 @@ def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
     for path in (weights, about):
         if path.exists():
             raise ValueError(f"{path} exists; pass another name.")
-    weights.parent.mkdir(parents=True, exist_ok=True)
     rounds = [line for line in read_journal(state, standing) if line["kind"] == "round"]
     card = Card(
         data=federation.folder.name,

@@ -144,7 +144,8 @@ class Columns:
             for part in ("numbers", "target_scale")
         }
         categories = {name: tuple(values) for name, values in content["categories"]}
-        return cls(**{**content, **scales, "categories": categories})
+        classes = None if content["classes"] is None else tuple(content["classes"])
+        return cls(**{**content, **scales, "categories": categories, "classes": classes})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; values of categories that JSON lacks become text."""
