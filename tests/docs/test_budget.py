@@ -18,22 +18,22 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (904, 7),
+    ".": (907, 7),
     "algorithms": (1957, 24),
-    "cli": (2773, 19),
+    "cli": (2876, 20),
     "cluster": (1625, 9),
     "compute": (2198, 11),
     "core": (1298, 10),
     "diagnosis": (5839, 34),
-    "federation": (8531, 72),
-    "problems": (8678, 41),
+    "federation": (8555, 72),
+    "problems": (9463, 44),
     "report": (2717, 33),
     "simulation": (2247, 13),
-    "studies": (4791, 32),
+    "studies": (4845, 32),
     "testing": (858, 4),
 }
 PAPERS = (9173, 34)
-TESTS = 42_050  # lines
+TESTS = 42_750  # lines
 
 
 def files_of(folder):

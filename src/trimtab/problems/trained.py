@@ -19,7 +19,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_module
 from trimtab.problems.saved import FORMAT, MODEL, Card, Description
 from trimtab.problems.supervised.arguments import module_of
-from trimtab.problems.supervised.flat import Tree, accepts, cast, first_line, map_tree
+from trimtab.problems.supervised.flat import Tree, accepts, first_line, map_tree
 from trimtab.problems.supervised.from_tables import sized
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.reading import as_tensor, as_tree, rows_of
@@ -307,11 +307,8 @@ def _module(folder: Path, described: Description, given: Any) -> nn.Module:
 def _trained(module: nn.Module, tensors: dict[str, Tensor], weights: Path) -> nn.Module:
     """Return a copy of a module with these weights, in their precision and in evaluation mode."""
     module = deepcopy(module).cpu()
-    dtypes = {t.dtype for t in tensors.values() if t.is_floating_point()}
-    if len(dtypes) == 1:
-        cast(module, *dtypes)
     try:
-        module.load_state_dict(tensors)
+        module.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip(" .\t")
         raise ValueError(

@@ -1,8 +1,7 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters; trees of data.
 
 Batches and outputs are trees: a tensor, or tuples, lists and dicts of trees. Unlike the states of
-algorithms (`core.tree`) they may be dicts, and have leaves that are not tensors, such as the caches
-that a language model returns.
+algorithms (`core.tree`) they may be dicts, with other leaves than tensors, as a language model's.
 """
 
 import inspect
@@ -141,7 +140,8 @@ class FlatModule:
         _check_buffers(module)
         self.module = _copy(module).to(device=device)
         if dtype is not None:
-            cast(self.module, dtype)
+            # Module.to(dtype) would drop the imaginary parts of complex buffers.
+            self.module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
         self._spread: bool | None = None  # whether parts of inputs are arguments of its forward
         self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self.trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -332,12 +332,6 @@ def _copy(module: nn.Module) -> nn.Module:
         for hook in (old._backward_hooks or {}).values():
             new.register_hook(hook)  # type: ignore[no-untyped-call]
     return copy
-
-
-def cast(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the floating-point parameters and buffers of a module."""
-    # Module.to(dtype) would drop the imaginary parts of complex buffers.
-    module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
 
 
 def check_module(module: nn.Module) -> None:
