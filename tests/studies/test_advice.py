@@ -1,6 +1,6 @@
 """The advice: what is claimed, which algorithm is recommended, and what the sentence says."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -51,6 +51,7 @@ def test_an_algorithm_that_no_seed_brings_to_the_target_is_worse_if_its_search_i
     assert advise([fast, never], GOAL).endswith(", where FedAvg does not get there.")
     cut = replace(never, complete=False, not_run=["K = 64 stopped for lack of budget"])
     assert verdict([fast, cut], GOAL).unknown == (cut,)
+    assert "does not get there" not in advise([fast, cut], GOAL)
     assert advise([fast, cut], GOAL).endswith(
         "; it is not known whether FedAvg gets there, because its search is not complete (K = 64 "
         "stopped for lack of budget)."
@@ -96,6 +97,13 @@ def test_few_seeds_have_a_range_and_more_an_interval():
     assert "(range 10 to 30, 3 seeds)" in advise([few], GOAL)
     assert "(90 % interval 11 to 25, 5 seeds)" in advise([many], GOAL)
     assert made_entry("scaffold", [1] * 5).interval[0] == 1.0  # no run has fewer rounds
+
+
+def test_algorithms_are_compared_with_the_recommended_one_and_not_with_an_open_search():
+    quick = made_entry("scaffold", [10] * 5, complete=False)
+    chosen, like = made_entry("fedavg", [11] * 5), made_entry("sgd", [13] * 5)
+    found = verdict([quick, chosen, like], GOAL)
+    assert (found.chosen, found.alike, found.unknown) == (chosen, (quick, like), ())
 
 
 def test_other_seeds_are_not_compared():
@@ -256,11 +264,14 @@ def test_an_algorithm_of_ones_own_is_asked_for_its_state():
     assert not new_entry("mine", "mine", plain, 3).stateful
     assert new_entry("mine", "mine", Scaffold(eta_l=0.1, K=2), 3).stateful
 
-    class Keeps(FedProx):
+    @dataclass(frozen=True)
+    class Keeps:
+        needed: float  # The class alone cannot be asked: it has no default.
+
         def init_client(self, x):
             return (torch.zeros_like(x),)
 
-    assert new_entry("keeps", "keeps", Keeps(eta_l=0.1, K=2), 3).stateful
+    assert new_entry("keeps", "keeps", Keeps(2.0), 3).stateful
     stateless = new_entry("fedprox-through", "it", Through(plain, (Rounding(0.1),)), 3)
     assert not stateless.stateful
 

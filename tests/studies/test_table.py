@@ -100,6 +100,7 @@ def test_open_searches_and_fragile_steps_are_marked_and_explained():
     assert cells(found, "rounds") == ["16 ~", "16"]
     assert [sentence[0] for sentence in legend(found)] == ["*", "^", "~"]
     assert "search of Scaffold was cut short" in legend(found)[2]
+    assert cells(result(made_entry("sgd", ROUNDS, at_edge=["K"])), "step size") == ["0.1"]
     assert legend(result(made_entry("sgd", ROUNDS))) == []
     assert all(sentence in terminal_table(found).caption for sentence in legend(found))
 
