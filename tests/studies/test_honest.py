@@ -71,8 +71,8 @@ def test_validation_data_of_the_user_are_taken():
 def test_one_split_for_all_seeds():
     a, b = (held_out(problem(), 0.2, 5, None) for _ in range(2))
     x = a.problem.x0()
-    assert a.validate(x) == b.validate(x)
-    assert a.validate(x) != held_out(problem(), 0.2, 6, None).validate(x)
+    assert a.look(x) == b.look(x)
+    assert a.look(x) != held_out(problem(), 0.2, 6, None).look(x)
 
 
 MINE = """

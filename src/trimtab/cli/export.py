@@ -21,22 +21,21 @@ def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool
 
     DIR is the folder of a comparison, a run or a federation. All seeds are written, one run each.
     """
-    from trimtab.report.page import told_apart
-    from trimtab.report.sources import read_any
+    from trimtab.report.sources import distinct_sources, read_any
 
-    sources = told_apart([read_any(folder) for folder in folders])
+    sources = distinct_sources([read_any(folder) for folder in folders])
     home = out or folders[0]
     # Each format has its own extra, so that only the one that is written is imported.
     if kind == "csv":
-        from trimtab.report.tools.spreadsheet import write_csv
+        from trimtab.report.export import write_csv
 
         paths = write_csv(sources, home)
     elif kind == "tensorboard":
-        from trimtab.report.tools.tensorboard import write_tensorboard
+        from trimtab.report.export import write_tensorboard
 
         paths = write_tensorboard(sources, home / "tensorboard")
     else:
-        from trimtab.report.tools.mlflow import write_mlflow
+        from trimtab.report.export import write_mlflow
 
         paths = write_mlflow(sources, home / "mlflow")
     if as_json:

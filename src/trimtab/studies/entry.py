@@ -12,7 +12,7 @@ from trimtab.algorithms.registry import NAMES, Kind, kind
 from trimtab.core import Algorithm, leaves
 from trimtab.core.hyper import settings_of, step_size
 from trimtab.studies.fragility import Again
-from trimtab.studies.goal import Cost, Goal, cost_of
+from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
 from trimtab.studies.statistics import LEAST_SEEDS, interval, median, rounding_error
 from trimtab.studies.trial import Trial
@@ -172,7 +172,7 @@ def entry_of(
 ) -> Entry:
     """Return the result of an algorithm; the first of the trials is its best."""
     trial = trials[0]
-    cost = cost_to_target(trial, goal)
+    cost = goal.cost_to_target(trial.rounds)
     return replace(
         new_entry(name, label, trial.algorithm, trial.problem.d),
         **_medians([] if cost is None else [cost]),
@@ -228,19 +228,13 @@ def without_communication(entry: Entry) -> Entry:
     return replace(entry, bytes=None, exchanges=None) if entry.baseline else entry
 
 
-def cost_to_target(trial: Trial, goal: Goal) -> Cost | None:
-    """Return the cost of a run until its target was first met; None if it was not."""
-    met = goal.first(trial.rounds)
-    return cost_of(trial.rounds[: met.r]) if met else None
-
-
 def candidate_of(trial: Trial, goal: Goal, **searched: Any) -> Candidate:
     """Return the outcome of a trial; `searched`: the K, eta_g and beta that it had."""
-    met = goal.first(trial.rounds)
+    held = goal.held(trial.rounds)
     return Candidate(
         step=step_size(trial.algorithm)[1],
         ran=len(trial.rounds),
-        rounds=met.r if met else None,
+        rounds=held.r if held else None,
         best=goal.best(trial.rounds),
         diverged_at=trial.diverged.r if trial.diverged else None,
         **searched,
