@@ -11,7 +11,7 @@ from tests.helpers.made_entries import GOAL, made_entry
 from trimtab import FedProx, Mime, MimeLite, Momentum, Rounding, Scaffold, Through
 from trimtab.algorithms.registry import NAMES
 from trimtab.problems.metrics import ACCURACY
-from trimtab.studies.advice import advise, obstacle, standing, verdict
+from trimtab.studies.advice import advise, obstacle, verdict
 from trimtab.studies.entry import describe, new_entry
 from trimtab.studies.goal import Goal
 
@@ -365,18 +365,15 @@ def test_a_run_that_diverges_after_the_target_is_not_recommended():
     assert advise([replace(fast, diverged_at=5), slow], GOAL).startswith("Use Sgd")
 
 
+def test_a_baseline_is_not_recommended_and_nothing_is_said_of_it():
+    pooled = made_entry("pooled", [3] * 5, baseline=True)
+    slow = made_entry("scaffold", SLOW)
+    assert verdict([pooled, slow], GOAL).labels == ["scaffold"]
+    assert "pooled" not in advise([pooled, slow], GOAL)
+
+
 def test_two_exchanges_per_round_are_said():
     assert "; 32 exchanges)" in advise([made_entry("mime", NOISY, exchanges=2)], GOAL)
-
-
-def test_while_it_goes_on_the_sentence_says_which_one_is_ahead():
-    fast, slow = made_entry("scaffold", [9]), made_entry("fedavg", [None], best=0.85)
-    assert standing([], GOAL) == "Nothing has been measured yet."
-    assert standing([fast, slow], GOAL) == (
-        "So far Scaffold with K = 5 and eta_l = 0.1 is ahead, with accuracy 0.9 in 9 rounds; the "
-        "others are FedAvg."
-    )
-    assert standing([slow], GOAL).endswith("has run 0 rounds; the best so far is accuracy 0.85.")
 
 
 # -- the settings
