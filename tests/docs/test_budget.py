@@ -119,7 +119,6 @@ DONE = ("cluster", "compute", "core", "problems", "report", "simulation", "testi
 SHORT = {  # with the reason
     "trimtab.cluster.actor": "an actor must not load torch before it has chosen instruction sets",
     "trimtab.compute.lazy_rows": "lazy.py would be too long with it",
-    "trimtab.report.search": "the charts of a search; every module beside it would be too long",
     "trimtab.problems.supervised.arguments": "problem.py would be too long with it",
     "trimtab.problems.supervised.fingerprint": "problem.py would be too long with it",
     "trimtab.simulation.executors.loop": "the readable reference",
