@@ -18,7 +18,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (904, 7),
+    ".": (907, 7),
     "algorithms": (1957, 24),
     "cli": (2810, 19),
     "cluster": (1625, 9),
@@ -29,7 +29,7 @@ BUDGET = {
     "problems": (8678, 41),
     "report": (2800, 17),
     "simulation": (2247, 13),
-    "studies": (4791, 32),
+    "studies": (4845, 32),
     "testing": (858, 4),
 }
 PAPERS = (9184, 34)

@@ -16,6 +16,7 @@ from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
 from trimtab.problems.problem import Problem
+from trimtab.problems.saved import Card, recommend, save_model
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
@@ -202,7 +203,7 @@ class _Run:
         notes = [*study.measured.notes(goal, untold=error is None), *self._few_rows(goal)]
         result = self._save(goal, finished=True, notes=notes)
         if study.folder is not None:
-            self._write_models(goal)
+            self._write_models(goal, study.folder, result)
         return result
 
     # -- stages
@@ -266,8 +267,8 @@ class _Run:
         below = "below" if goal.metric.higher else "above"
         how = how if error else "1 % of the gain"
         self.target_from = (
-            f"The target, {goal.name} {target:g}, lies {how} {below} the best of all candidates "
-            f"after {r} rounds; pass {{target}} for another."
+            f"The target, {goal.name} {target:g}, lies {how} {below} the value that the best of "
+            f"all candidates has after {r} rounds."
         )
         return replace(goal, target=target)
 
@@ -344,17 +345,18 @@ class _Run:
             result.save()
         return result
 
-    def _write_models(self, goal: Goal) -> None:
+    def _write_models(self, goal: Goal, folder: Path, result: Comparison) -> None:
         """Write the models of the winners, and delete the checkpoints of all trials."""
-        folder = self.study.folder
-        assert folder is not None
-        executors, paths = {}, {}
+        executors, paths, scores = {}, {}, dict[str, float]()
         for tuner in self.tuners:
             label, trial = tuner.spec.label, tuner.winner.trial
             if trial.rounds:
                 trial.write_last(folder / label / "model.safetensors")
                 trial.write_best(folder / label / "best.safetensors", goal)
                 executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
+                scores |= self._save_model(tuner, goal, folder / label, result)
+        for label in [*result.advised, *sorted(scores, key=scores.__getitem__, reverse=True)][:1]:
+            recommend(folder, label)
         names = {label: executor.name for label, executor in executors.items()}
         how = {"executors": names, "paths": paths} | execution_facts(executors.values())
         path = folder / "compare.json"
@@ -362,6 +364,27 @@ class _Run:
         for name in ("checkpoint.safetensors", "best.safetensors"):
             for file in folder.glob(f"*/*/{name}"):  # of the trials
                 file.unlink()
+
+    def _save_model(
+        self, tuner: Tuner, goal: Goal, folder: Path, result: Comparison
+    ) -> dict[str, float]:
+        """Write what `trimtab.load` needs beside the best model; return its score by its label."""
+        trial, entry = tuner.winner.trial, tuner.entry
+        best = None if entry.baseline else trial.best_x(goal)
+        if best is None:
+            return {}
+        card = Card(
+            data=result.problem,
+            algorithm=entry.name,
+            settings=entry.settings,
+            seed=trial.settings.seed,
+            round=best[0],
+            metrics=trial.problem.evaluate(best[1]),
+            measured_on=f"{result.about.tested_on} data",
+            notes=result.about.notes,
+        )
+        save_model(folder, trial.problem, best[1], card, weights="best.safetensors")
+        return {entry.label: goal.score({goal.name: entry.best})}
 
 
 def _count(name: str, count: int, what: str) -> int:
