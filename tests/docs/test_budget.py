@@ -23,7 +23,7 @@ BUDGET = {
     "cli": (2810, 19),
     "cluster": (1625, 9),
     "compute": (2198, 11),
-    "core": (1417, 11),
+    "core": (1426, 11),
     "diagnosis": (5839, 34),
     "federation": (8531, 72),
     "problems": (8678, 41),
