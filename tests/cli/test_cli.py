@@ -121,15 +121,15 @@ def folder(tmp_path, monkeypatch):
 
 
 BAD = {
-    "compare digits --S 20": "S=20 clients asked for, but the problem has N=10; pass S <= 10.",
+    "compare digits --S 20": "--S 20 clients asked for, but the problem has N=10; pass S <= 10.",
     "compare digits --S 0": "S=0: pass a whole number S >= 1",
     "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
     "compare digits --K five": "'five' is not a list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
-    "compare digits --batch 0": "batch=0; pass a number of samples, a fraction",
-    "compare digits --algorithms scafold": "'scafold' is not an algorithm; pass one of sgd, fedavg",
+    "compare digits --batch 0": "--batch 0; pass a number of samples, or a fraction",
+    "compare digits --algorithms scafold": "'scafold' is not an algorithm (did you mean",
     "compare digits -R 0": "-R 0; pass a number of rounds R >= 1.",
-    "compare digist": "'digist' is not a problem; pass one of digits, quadratic, emnist,",
+    "compare digist": "'digist' is not a problem (did you mean digits?); pass one of digits,",
     "compare emnist --data nosuch": "nosuch: there is no such folder; pass one that holds data",
     "compare nofile.py:good": "nofile.py: there is no such file; pass file.py:function.",
     "compare mine.py": "'mine.py' names no function; pass mine.py:function.",
@@ -162,10 +162,10 @@ BAD = {
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
     "report nosuch": "nosuch holds no run (there is no compare.json); pass the folder of one.",
     "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or fix",
-    "diagnose digist": "'digist' is not a problem; pass one of digits, quadratic, emnist,",
-    "diagnose quadratic --S 99": "S=99 clients asked for, but the problem has N=10; pass S <= 10.",
-    "diagnose quadratic --eps 0": "eps=0.0; pass the f(x) - f(x*) that is wanted",
-    "diagnose quadratic --minutes -1": "minutes=-1.0; pass a number of minutes that is positive.",
+    "diagnose digist": "'digist' is not a problem (did you mean digits?); pass one of digits,",
+    "diagnose quadratic --S 99": "--S 99 clients asked for, but the problem has N=10; pass S",
+    "diagnose quadratic --eps 0": "Invalid value for '--eps': 0.0 is not in the range x>0",
+    "diagnose quadratic --minutes -1": "'--minutes': -1.0 is not in the range x>0",
     "diagnose quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
     "diagnose quadratic --out .": ". is not empty; pass another --out.",
     "bench W12": "'W12' is not a workload; pass some of W1, W1x10, any, W2, W3, W4, W4x5, W5, W6,",
@@ -276,7 +276,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
+    monkeypatch.setattr("trimtab.studies.holdout.load_problem_and_target", broken)
     monkeypatch.setattr("trimtab._importing._OURS", (Path(__file__).parents[2],))
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

@@ -37,10 +37,16 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
 @click.option("--eta-g", type=float, help="The server's step size; searched by default.")
 @click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
-@click.option("--seeds", type=int, help="Seeds to report; 5 by default, 3 if the budget is small.")
+@click.option("--seeds", type=int, default=5, show_default=True, help="Report seeds.")
 @click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="The cost to minimise.")
-@click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
-@click.option("--budget", type=float, help="Sample gradients per algorithm, instead of minutes.")
+@click.option("--minutes", type=float, help="Limit of everything [default: 5, none with --budget].")
+@click.option("--budget", type=float, help="Sample gradients per algorithm, on any machine.")
+@click.option(
+    "--round-cost",
+    type=float,
+    default=0.0,
+    help="Sample gradients that a round costs besides its own; belongs to --budget.",
+)
 @click.option(
     "--diagnosed",
     type=click.Path(path_type=Path),
@@ -70,8 +76,8 @@ def compare(
     """
     from trimtab.core import Epochs
     from trimtab.studies.compare import compare as compare_algorithms
-    from trimtab.studies.record import make_way
-    from trimtab.studies.start import read_model
+    from trimtab.studies.holdout import read_model
+    from trimtab.studies.record import move_aside
 
     if options.epochs is not None and K is not None:
         raise conflicting_steps_error()
@@ -79,12 +85,12 @@ def compare(
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     # Everything below may run the user's file, whose prints must not mix with JSON on stdout.
     with users_output():
-        recipe = options.recipe(problem)
-        made, _ = recipe.made
+        spec = options.problem_spec(problem)
+        made, _ = spec.problem_and_target
         if options.force:
-            make_way(folder, options.resume)
+            move_aside(folder, options.resume)
         work = compare_algorithms.start(
-            recipe,
+            spec,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
             target=options.target,
             metric=options.metric,

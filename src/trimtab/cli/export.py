@@ -55,19 +55,18 @@ def _model(folders: tuple[Path, ...], home: Path, algorithm: str | None) -> list
 
 def _rounds(folders: tuple[Path, ...], home: Path, kind: str) -> list[Path]:
     """Write the rounds of all folders; return the files."""
-    from trimtab.report.page import told_apart
-    from trimtab.report.sources import read_any
+    from trimtab.report.sources import distinct_sources, read_any
 
-    sources = told_apart([read_any(folder) for folder in folders])
+    sources = distinct_sources([read_any(folder) for folder in folders])
     # Each format has its own extra, so that only the one that is written is imported.
     if kind == "csv":
-        from trimtab.report.tools.spreadsheet import write_csv
+        from trimtab.report.export import write_csv
 
         return write_csv(sources, home)
     if kind == "tensorboard":
-        from trimtab.report.tools.tensorboard import write_tensorboard
+        from trimtab.report.export import write_tensorboard
 
         return write_tensorboard(sources, home / "tensorboard")
-    from trimtab.report.tools.mlflow import write_mlflow
+    from trimtab.report.export import write_mlflow
 
     return write_mlflow(sources, home / "mlflow")

@@ -14,7 +14,7 @@ from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
-    from trimtab.studies.recipe import Recipe
+    from trimtab.studies.holdout import ProblemSpec
 
 live_option = click.option(
     "--live", is_flag=True, help="Write the page while the command works; it reloads itself."
@@ -96,11 +96,11 @@ class RunOptions:
     log: str | None
     live: bool
 
-    def recipe(self, spec: str) -> "Recipe":
+    def problem_spec(self, spec: str) -> "ProblemSpec":
         """Return the problem of a name or file.py:function with these options."""
-        from trimtab.studies.recipe import Recipe
+        from trimtab.studies.holdout import ProblemSpec
 
-        return Recipe(spec, self.seed, self.batch, self.data, self.partition, self.weights)
+        return ProblemSpec(spec, self.seed, self.batch, self.data, self.partition, self.weights)
 
 
 _RUN_OPTIONS = (
@@ -232,10 +232,9 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
         if name not in parameters:
             raise BadArgument(
                 "algorithm",
-                "{_kind} takes no {_option}; it has {_names}.",
+                "{_kind} takes no {_option}; it has " + registry.braced(parameters) + ".",
                 _kind=kind.name,
                 _option=option,
-                _names=", ".join(parameters),
             )
         # Other types, such as Literal, are checked by the algorithm itself.
         declared = parameters[name].type

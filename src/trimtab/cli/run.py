@@ -78,7 +78,7 @@ def run(
         # Wrong hyper-parameters are reported before a built-in problem is loaded, which may take
         # long. A problem file may register the algorithm, so that it must be read first.
         chosen = None if ".py" in problem else build()
-        made, _ = options.recipe(problem).made
+        made, _ = options.problem_spec(problem).problem_and_target
         if chosen is None:
             chosen = build()
         name = f"{kind(chosen).name}-{short_name(problem)}"
@@ -114,9 +114,11 @@ def run(
         click.echo(json.dumps(_as_json(result, options.target, models), indent=2))
         return
     show(result)
+    assert result.chosen is not None
     for which, path in models.items():
         if path is not None:
-            click.echo(f"Model after the {which} round: {path}")
+            how = f" ({result.chosen.selection})" if which == "best" else ""
+            click.echo(f"Model after the {which} round: {path}{how}")
 
 
 def _as_json(

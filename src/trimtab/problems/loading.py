@@ -14,7 +14,7 @@ from torch import nn
 
 from trimtab._importing import describe_error, load, sibling_imports, source_location
 from trimtab.core.streams import PROBLEM, mix, seeded
-from trimtab.errors import BadArgument
+from trimtab.errors import BadArgument, did_you_mean
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.names import PROBLEMS
@@ -41,8 +41,8 @@ def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> 
     5
     >>> load_problem("digit")
     Traceback (most recent call last):
-    ValueError: 'digit' is not a problem; pass one of digits, quadratic, emnist, cifar10, a9a,\
- heart, concrete, shakespeare, garnet, or file.py:function.
+    ValueError: 'digit' is not a problem (did you mean digits?); pass one of digits, quadratic,\
+ emnist, cifar10, a9a, heart, concrete, shakespeare, garnet, or file.py:function.
     """
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
@@ -106,11 +106,14 @@ def _lasting(value: Any) -> Any:
 
 
 def _function(spec: str) -> Callable[..., Any]:
+    if not isinstance(spec, str):
+        raise ValueError(f"{spec!r} names no problem; pass a name, or 'file.py:function'.")
     if spec in PROBLEMS:
         return getattr(catalogue, PROBLEMS[spec].make)  # type: ignore[no-any-return]
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
-            f"{spec!r} is not a problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+            f"{spec!r} is not a problem{did_you_mean(spec, PROBLEMS)}; pass one of "
+            f"{', '.join(PROBLEMS)}, or file.py:function."
         )
     return _users_function(spec)
 

@@ -1,6 +1,7 @@
 """The arguments of Supervised, checked and converted: module, dtype, weights, groups, device."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from types import FunctionType
 from typing import Any, Literal
 
@@ -36,13 +37,17 @@ def check_settings(batch: int | float | None, sampling: str, l2: float) -> None:
     check_batch(batch)
     if sampling not in ("reshuffle", "iid"):
         raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
-    if not l2 >= 0:
-        raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
+    if isinstance(l2, bool) or not isinstance(l2, int | float) or not 0 <= l2 < inf:
+        raise ValueError(f"l2={l2!r}; pass a number that is zero or positive.")
 
 
 def check_groups(groups: Sequence[Any] | None, N: int) -> None:
     """Raise ValueError unless there is one group for each client."""
-    if groups is not None and (isinstance(groups, str) or len(groups) != N):
+    if groups is None:
+        return
+    if isinstance(groups, str) or not hasattr(groups, "__len__"):
+        raise ValueError(f"groups={groups!r}; pass a list with one label for each client.")
+    if len(groups) != N:
         raise ValueError(
             f"groups has {len(groups)} labels for {N} clients; pass one label for each client."
         )

@@ -216,6 +216,11 @@ def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):
+        if "loss" in metrics:
+            raise ValueError(
+                "metrics has a function named 'loss', which is the name of the mean of the loss "
+                "itself; give it another name."
+            )
         return {name: _function(given, loss) for name, given in metrics.items()}
     if not isinstance(metrics, Iterable):
         raise ValueError(f"metrics={metrics!r}; pass functions by name, or a list of names.")

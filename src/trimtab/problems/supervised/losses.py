@@ -7,6 +7,7 @@ attributes that Python reads in a call.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from math import inf
 from types import FunctionType
 from typing import Any
 
@@ -158,6 +159,10 @@ _ROWS = {
     "multilabel_margin_loss": nn.MultiLabelMarginLoss,
     "multilabel_soft_margin_loss": nn.MultiLabelSoftMarginLoss,
 }
+_NOT_NEGATIVE = {
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+}
 _CLASSES: dict[str, type[nn.Module]] = {**_ELEMENTWISE, **_LABELS, **_ROWS}
 _FUNCTIONS = {getattr(F, name): name for name in _CLASSES}
 _NAMES = {cls: name for name, cls in _CLASSES.items()}
@@ -255,6 +260,16 @@ class TorchLoss:
 
 
 _WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCTIONS.items()}
+
+
+def least_value(loss: object) -> float:
+    """Return a lower bound of a loss: 0 for some of PyTorch's own, -inf for any other.
+
+    >>> least_value(F.cross_entropy), least_value(nn.GaussianNLLLoss())
+    (0.0, -inf)
+    """
+    known = loss_kind(loss)
+    return 0.0 if known is not None and known.name in _NOT_NEGATIVE else -inf
 
 
 def loss_kind(loss: object) -> TorchLoss | None:

@@ -52,7 +52,7 @@ from trimtab.problems.supervised.fingerprint import FingerprintParts, hashes_of_
 from trimtab.problems.supervised.flat import FlatModule
 from trimtab.problems.supervised.from_tables import TableConstructors
 from trimtab.problems.supervised.graphs import Vectorised
-from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
+from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss, least_value
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
@@ -131,6 +131,7 @@ class Supervised(TableConstructors, Problem):
         self.N, self.d = len(clients), self.model.d
         self._first_batch = FirstBatch()
         self._mean_loss = MeanLoss(self.model, loss, autocast)
+        self.least_loss = least_value(loss)
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
