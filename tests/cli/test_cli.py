@@ -127,7 +127,7 @@ BAD = {
     "compare digits --K five": "'five' is not a list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
     "compare digits --batch 0": "--batch 0; pass a number of samples, or a fraction",
-    "compare digits --algorithms scafold": "'scafold' is not an algorithm (did you mean scaffold?); pass",
+    "compare digits --algorithms scafold": "'scafold' is not an algorithm (did you mean scaffold?)",
     "compare digits -R 0": "-R 0; pass a number of rounds R >= 1.",
     "compare digist": "'digist' is not a problem (did you mean digits?); pass one of digits,",
     "compare emnist --data nosuch": "nosuch: there is no such folder; pass one that holds data",

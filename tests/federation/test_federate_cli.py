@@ -133,7 +133,7 @@ BAD = {
     "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",
     "federate enroll Oslo": "'Oslo' is no name for a site; use small letters, digits",
     "federate enroll oslo --rotate": "oslo has no key yet; drop --rotate.",
-    f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is not an algorithm (did you mean scaffold?)",
+    f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is not an algorithm (did you mean",
     f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
     f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",
     f"{SERVER} sgd --eta 1 -R 1 --min-sites 3": "--min-sites 3: the federation has 2 sites; pass 1",
