@@ -122,7 +122,7 @@ def folder(tmp_path, monkeypatch):
 
 BAD = {
     "compare digits --S 20": "--S 20 clients asked for, but the problem has N=10; pass S <= 10.",
-    "compare digits --S 0": "S=0: pass a whole number S >= 1",
+    "compare digits --S 0": "--S 0: pass a whole number S >= 1",
     "compare digits --K 0": "FedAvg: --K 0, but it counts local steps; pass a whole number K >= 1",
     "compare digits --K five": "'five' is not a list of whole numbers such as 1,5,20; `trimtab ",
     "compare digits --target 3": "--target 3.0; pass an accuracy above 0 and at most 1",
@@ -157,10 +157,10 @@ BAD = {
     "run scaffold --eta-l -1 --K 5": "Scaffold: --eta-l -1.0; pass a number that is positive.",
     "run scaffold --eta-l nan --K 5": "Scaffold: --eta-l nan; pass a number that is positive.",
     "run scaffold --eta-l 1 --K 5 --option I --lean": "lean with option 'II' only.",
-    "run fedavg --eta-l 1 --K 5 --mu 3": "fedavg takes no --mu; it has eta_l, K, eta_g.",
+    "run fedavg --eta-l 1 --K 5 --mu 3": "fedavg takes no --mu; it has --eta-l, --K, --eta-g.",
     "run fedavg --eta-l 1 --K 5 --out nosuch --resume": "nosuch: there is nothing to resume",
     "run fedavg mine.py:steep --eta-l 1 --K 2": "diverged at round 6: x is no longer finite; try",
-    "report nosuch": "nosuch holds no run (there is no compare.json); pass the folder of one.",
+    "report nosuch": "nosuch does not exist; pass the folder of a run.",
     "reproduce figure3 --quick --out mine.py": ": not a directory; pass another path, or fix",
     "diagnose digist": "'digist' is not a problem (did you mean digits?); pass one of digits,",
     "diagnose quadratic --S 99": "--S 99 clients asked for, but the problem has N=10; pass S",

@@ -20,7 +20,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 BUDGET = {
     ".": (930, 7),
     "algorithms": (2004, 24),
-    "cli": (2773, 19),
+    "cli": (2845, 19),
     "cluster": (1642, 9),
     "compute": (2198, 11),
     "core": (1309, 10),
