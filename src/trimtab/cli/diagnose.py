@@ -116,10 +116,10 @@ class _FirstPage:
 
     def _so_far(self) -> str:
         from trimtab.report.diagnosis import first_facts_page
-        from trimtab.report.page import nothing_yet
+        from trimtab.report.page import empty_page
 
         facts = self.facts
-        return nothing_yet(self.name) if facts is None else first_facts_page(facts, self.name)
+        return empty_page(self.name) if facts is None else first_facts_page(facts, self.name)
 
     def __enter__(self) -> "_FirstPage":
         return self

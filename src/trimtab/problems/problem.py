@@ -279,6 +279,9 @@ class Problem(ABC):
 
     # -- inside
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.N:,} client{'s'[: self.N > 1]}, d = {self.d:,})"
+
     def _overrides(self, name: str) -> bool:
         """Return whether a subclass, or the object that is adapted, has a member of its own."""
         return name in vars(self) or getattr(type(self), name) is not getattr(Problem, name)

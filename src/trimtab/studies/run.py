@@ -14,6 +14,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client, problem_notes, summarise_clients
 from trimtab.problems.problem import Problem
+from trimtab.problems.saved import Card, save_model
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.comparison import About, Comparison
@@ -145,7 +146,32 @@ def run(
         record.note(**how, **result.chosen.to_json())
         result.save()
         used.close()
+        _save(trial, given, result, save, seed, out)
         return result
+
+
+def _save(
+    trial: Trial, given: Problem, result: Comparison, save: str, seed: int, out: Path
+) -> None:
+    """Write what `trimtab.load` needs beside the model that was chosen."""
+    chosen, entry = result.chosen, result.entries[0]
+    if chosen is None or chosen.round is None:
+        return
+    seen = chosen.validation or trial.rounds[chosen.round - 1].metrics
+    held_out = chosen.split != "none" and chosen.test is None
+    measured_on = "validation data" if held_out else f"{result.about.tested_on} data"
+    card = Card(
+        data=result.problem,
+        algorithm=entry.name,
+        settings=entry.settings,
+        seed=seed,
+        round=chosen.round,
+        metrics=seen if chosen.test is None else chosen.test,
+        measured_on=measured_on,
+        notes=result.about.notes,
+    )
+    weights = "model.safetensors" if save == "last" else "best.safetensors"
+    save_model(out, given, _model(trial, chosen.round), card, weights=weights)
 
 
 def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Comparison:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from trimtab.problems.supervised.batches import check_batch
 from trimtab.problems.supervised.clients import ClientData, no_samples, whole
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import check_module, first_line
+from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate, is_pair
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
@@ -92,6 +94,18 @@ def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
     dtypes = [str(getattr(part, "dtype", "")).removeprefix("torch.") for part in inside]
     floats = [dtype for dtype in dtypes if dtype.startswith(("float", "bfloat"))]
     return torch.float64 if floats and set(floats) == {"float64"} else None
+
+
+def described(name: str, module: nn.Module, loss: Loss, clients: ClientData) -> str:
+    """Return what a problem is, for its repr; the sizes of lazy clients are not read."""
+    known = loss_kind(loss)
+    given = loss.__name__ if isinstance(loss, FunctionType) else type(loss).__name__
+    facts = [type(module).__name__, given.strip("<>") if known is None else known.name]
+    facts.append(f"{len(clients):,} client{'s'[: len(clients) > 1]}")
+    if clients.in_memory:
+        facts.append(f"{sum(map(clients.size, range(len(clients)))):,} samples")
+    d = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return f"{name}({', '.join(facts)}, d = {d:,})"
 
 
 def device_of(device: str | torch.device | None) -> torch.device | None:

@@ -150,6 +150,7 @@ _ELEMENTWISE = {
     "soft_margin_loss": nn.SoftMarginLoss,
     "hinge_embedding_loss": nn.HingeEmbeddingLoss,
 }
+_REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 # These may weigh samples by their labels.
 _LABELS = {"cross_entropy": nn.CrossEntropyLoss, "nll_loss": nn.NLLLoss}
 # These are means over samples, each of which counts once.
@@ -194,6 +195,11 @@ class TorchLoss:
     def elementwise(self) -> bool:
         """Whether outputs and targets must have one shape."""
         return self.name in _ELEMENTWISE
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are numbers on a scale, which may be shifted and divided."""
+        return self.name in _REGRESSION
 
     @property
     def takes_labels(self) -> bool:
