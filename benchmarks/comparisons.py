@@ -26,13 +26,11 @@ from trimtab.core import Vector
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.studies.compare import DEFAULT
-from trimtab.studies.events import RoundDone
 from trimtab.studies.fragility import moved, repeat
 from trimtab.studies.goal import goal_of
-from trimtab.studies.race import race, ranked
-from trimtab.studies.record import Record
-from trimtab.studies.trial import Trial
+from trimtab.studies.record import Record, RoundDone
 from trimtab_papers.bench import WORKLOADS, check_same_machine, machine, problem_of
+from trimtab_papers.race import RacedTrial, race, ranked
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,9 @@ def searched_as_before(problem: Problem, K: int, R: int) -> Generator[RoundDone,
     for name in DEFAULT:
         of = kind(name)
 
-        def start(eta: float, x: Vector | None = None, of: Any = of) -> Trial:
+        def start(eta: float, x: Vector | None = None, of: Any = of) -> RacedTrial:
             algorithm = build(of, **{of.step: eta}, **({"K": K} if of.has_K else {}))
-            return Trial(algorithm, problem, Record(None, {}), Rounds(x=x), keep_best=True)
+            return RacedTrial(algorithm, problem, Record(None, {}), Rounds(x=x), keep_best=True)
 
         trials = yield from race(start, goal, R)
         winner = ranked(trials, goal)[0]

@@ -1,6 +1,7 @@
 """The version, the number of the results format, and the versions that a run depends on."""
 
 import platform
+from functools import cache
 from importlib.metadata import version
 
 __version__ = "0.2.0"
@@ -11,8 +12,9 @@ __version__ = "0.2.0"
 RESULTS = 3
 
 
+@cache
 def environment() -> dict[str, str]:
-    """Return the versions that a run depends on."""
+    """Return the versions that a run depends on; read once, since a comparison has many runs."""
     return {
         "trimtab": __version__,
         "python": platform.python_version(),

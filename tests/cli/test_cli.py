@@ -276,7 +276,7 @@ def test_a_mistake_of_ours_says_so(capsys, monkeypatch):
     def broken(*args, **options):
         raise AssertionError
 
-    monkeypatch.setattr("trimtab.studies.recipe.load_problem_and_target", broken)
+    monkeypatch.setattr("trimtab.studies.holdout.load_problem_and_target", broken)
     monkeypatch.setattr("trimtab._importing._OURS", (Path(__file__).parents[2],))
     code, _, err = trimtab(capsys, "compare")
     assert (code, err.count("\n")) == (2, 1)

@@ -34,7 +34,7 @@ from trimtab import (
     simulate,
 )
 from trimtab.core import leaves
-from trimtab.studies.recipe import Recipe
+from trimtab.studies.holdout import ProblemSpec
 
 pytestmark = [
     pytest.mark.cluster,
@@ -297,7 +297,7 @@ def numbers(folder):
 
 def test_a_comparison_over_machines_measures_what_one_process_does(cluster, tmp_path):
     how = {"R": 8, "S": 4, "seeds": 2, "lost": 0.1, "budget": 9000, "target": 0.97, "K": 3}
-    recipe = Recipe("digits", batch=64)
+    recipe = ProblemSpec("digits", batch=64)
     algorithms = ["sgd", "scaffold"]
     there = compare(recipe, algorithms, out=tmp_path / "there", cluster=cluster.address, **how)
     here = compare(recipe, algorithms, out=tmp_path / "here", **how)

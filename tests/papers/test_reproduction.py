@@ -9,16 +9,15 @@ import pytest
 
 from trimtab.core.task import Progress
 from trimtab.errors import BadArgument
-from trimtab.studies.events import CellDone
-from trimtab_papers.engine import Cell, Reproduction, reproduce
+from trimtab_papers.engine import Cell, CellDone, Reproduction, reproduce
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.verdicts import (
     Claim,
     MissingRecordError,
     Sentences,
     Verdict,
+    aggregate_seeds,
     counted,
-    over_seeds,
     write,
 )
 
@@ -155,7 +154,7 @@ def test_a_sentence_without_its_records_is_open():
 def judged(held):
     """Return the claim of a sentence that is judged by seeds."""
     judge = Sentences("section 1").says("It is faster.")(
-        lambda records: over_seeds(held, "7 rounds")
+        lambda records: aggregate_seeds(held, "7 rounds")
     )
     return judge.judged({})
 

@@ -6,9 +6,8 @@ from math import log
 import pytest
 
 from trimtab.core.task import Task
-from trimtab.studies.events import CellDone
 from trimtab_papers.emnist400 import CLIENTS, EMNIST400
-from trimtab_papers.engine import reproduce
+from trimtab_papers.engine import CellDone, reproduce
 from trimtab_papers.mime import MIME
 from trimtab_papers.mvr import MVR
 from trimtab_papers.raced import Setting, compute, first, grid, read_raced, stays

@@ -17,7 +17,7 @@ from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.metrics import LOSS
 from trimtab.problems.origin import Origin, origin_of, set_origin
 from trimtab.problems.problem import metric_of, with_target_metric
-from trimtab.studies.split import held_out
+from trimtab.studies.holdout import held_out
 
 X = torch.tensor([0.3, -1.0, 2.0]).double()
 
@@ -285,7 +285,7 @@ def test_problems_that_an_object_makes_are_adapted_too():
 
     measured = held_out(as_problem(Making()), 0.1, 0, None)
     assert measured.split == 0.1
-    assert measured.look(X) == {"loss": 0.1}
+    assert measured.validate(X) == {"loss": 0.1}
     assert isinstance(measured.problem, Problem)
     judged = with_target_metric(as_problem(Making()), "auc")
     assert isinstance(judged, Problem)

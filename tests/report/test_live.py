@@ -22,9 +22,8 @@ from trimtab.problems.metrics import ACCURACY
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.sources import source_of
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import RoundLine
+from trimtab.studies.record import RoundDone, RoundLine
 from trimtab.studies.underway import Underway, settings_of_text
 
 PROBLEM = """

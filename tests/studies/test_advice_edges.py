@@ -10,7 +10,7 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.studies import advice
 from trimtab.studies.compare import _settled
-from trimtab.studies.entry import Entry, SeedRun, over_seeds
+from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
 
@@ -26,7 +26,7 @@ def entry(name, rounds, nearly, size=100):
     pairs = zip(rounds, nearly, strict=True)
     runs = [SeedRun(s, cost(r), 0.9, 1, {}, nearly=cost(e)) for s, (r, e) in enumerate(pairs)]
     made = Entry(name, name, {"K": 5, "eta_l": 0.1}, shown=kind(name).shown, step="eta_l", best=0.8)
-    return over_seeds(made, runs, GOAL)
+    return aggregate_seeds(made, runs, GOAL)
 
 
 # -- who is like whom
@@ -75,7 +75,7 @@ def test_costs_of_nothing_are_no_difference_and_no_error():
 
 def test_an_entry_without_runs_has_no_medians():
     made = Entry("fedavg", "fedavg", {}, rounds=3)
-    assert over_seeds(made, [], GOAL).rounds is None
+    assert aggregate_seeds(made, [], GOAL).rounds is None
 
 
 # -- which target is easier, and which one is settled

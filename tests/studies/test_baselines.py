@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from trimtab import FedAvg, Quadratic, Supervised, compare, simulate
 from trimtab.simulation import Rounds
 from trimtab.studies.baselines import local, pooled
-from trimtab.studies.split import held_out
+from trimtab.studies.holdout import held_out
 
 
 def problem(N=3, n=20):
@@ -33,7 +33,7 @@ def test_pooled_is_one_client_with_all_rows_that_are_trained_on():
     assert together.problem.N == 1
     assert together.problem.clients.size(0) == sum(whole.problem.clients.size(i) for i in range(3))
     x = whole.problem.x0()
-    assert together.look(x) == whole.look(x)
+    assert together.validate(x) == whole.validate(x)
     assert together.evaluate(x) == whole.evaluate(x)
     mean = sum(
         whole.problem.clients.size(i) * whole.problem.client_gradient(i, x) for i in range(3)

@@ -10,9 +10,9 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.studies import advice
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.entry import Entry, SeedRun, over_seeds
+from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds
 from trimtab.studies.goal import Cost, Goal
-from trimtab.studies.split import held_out
+from trimtab.studies.holdout import held_out
 
 
 def clients(n, seed=0, features=5):
@@ -85,7 +85,8 @@ def test_one_row_and_a_class_of_its_own_tell_nothing():
     alone = problem.replace(validation=(X, y))
     assert alone.validation_error(problem.x0(), "auc") is None  # without row 5 there is no auc
     assert alone.validation_error(problem.x0(), "loss") == pytest.approx(0.0, abs=1e-7)
-    assert held_out(problem, None, 0, None).slack(problem.x0(), LOSS) == 0.0  # nothing is held out
+    whole = held_out(problem, None, 0, None)  # nothing is held out
+    assert whole.metric_error(problem.x0(), LOSS) == 0.0
 
 
 # -- what the advice makes of it
@@ -98,7 +99,7 @@ def entry(name, rounds, nearly, size=100):
     pairs = zip(rounds, nearly, strict=True)
     runs = [SeedRun(s, cost(r), 0.9, 1, {}, nearly=cost(e)) for s, (r, e) in enumerate(pairs)]
     made = Entry(name, name, {"K": 5, "eta_l": 0.1}, shown=kind(name).shown, step="eta_l", best=0.8)
-    return over_seeds(made, runs, GOAL)
+    return aggregate_seeds(made, runs, GOAL)
 
 
 GOAL = Goal(ACCURACY, 0.9, slack=0.05)

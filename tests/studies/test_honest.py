@@ -11,7 +11,7 @@ from trimtab import Supervised, compare
 from trimtab.cli import cli
 from trimtab.studies.columns import columns
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.split import held_out
+from trimtab.studies.holdout import held_out
 
 
 def clients(n=30, N=3, dtype=torch.float32):
@@ -71,8 +71,8 @@ def test_validation_data_of_the_user_are_taken():
 def test_one_split_for_all_seeds():
     a, b = (held_out(problem(), 0.2, 5, None) for _ in range(2))
     x = a.problem.x0()
-    assert a.look(x) == b.look(x)
-    assert a.look(x) != held_out(problem(), 0.2, 6, None).look(x)
+    assert a.validate(x) == b.validate(x)
+    assert a.validate(x) != held_out(problem(), 0.2, 6, None).validate(x)
 
 
 MINE = """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trimtab.studies.question import Question
 
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
@@ -20,9 +21,8 @@ from trimtab.errors import InUse
 from trimtab.simulation import Rounds
 from trimtab.studies.budget import Clock, Deadline
 from trimtab.studies.comparison import read_comparison
-from trimtab.studies.events import RoundDone
-from trimtab.studies.question import Question
-from trimtab.studies.recipe import Recipe
+from trimtab.studies.holdout import ProblemSpec
+from trimtab.studies.record import RoundDone
 
 PROBLEM = """
 import time
@@ -299,7 +299,7 @@ def test_what_another_process_cannot_make_is_refused(tmp_path, file, refused, wo
 
 def test_a_question_reads_the_same_elsewhere(tmp_path):
     question = Question(
-        problem=Recipe("digits", seed=3, batch=0.5, data=tmp_path, weights="samples"),
+        problem=ProblemSpec("digits", seed=3, batch=0.5, data=tmp_path, weights="samples"),
         algorithms=["sgd", FedAvg(eta_l=0.1, K=Epochs(2)), str(tmp_path / "mine.py:Mine")],
         name="digits",
         target=None,

@@ -16,9 +16,9 @@ from trimtab import Epochs, FedAvg, Sgd, Supervised, simulate
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem
 from trimtab.studies.goal import goal_of
+from trimtab.studies.holdout import read_model, with_weights
 from trimtab.studies.record import RoundLine
 from trimtab.studies.run import run
-from trimtab.studies.start import read_model, weighted
 
 STEP = Sgd(eta=1.0)
 RARE = """
@@ -436,14 +436,14 @@ def test_epochs_are_passes_over_the_data(capsys):
 
 def test_weights_are_those_that_are_asked_for(refused):
     problem = supervised(sizes=(20, 30))
-    assert weighted(problem, "samples").weights.tolist() == pytest.approx([0.4, 0.6])
+    assert with_weights(problem, "samples").weights.tolist() == pytest.approx([0.4, 0.6])
     given = problem.replace(weights=[1.0, 3.0])
-    assert weighted(given, "uniform").weights.tolist() == [0.5, 0.5]
-    assert weighted(given, None) is given
+    assert with_weights(given, "uniform").weights.tolist() == [0.5, 0.5]
+    assert with_weights(given, None) is given
     with refused("weights", "drop"):
-        weighted(Scripted(1), "samples")
+        with_weights(Scripted(1), "samples")
     with refused("weights='equal'", "uniform"):
-        weighted(problem, "equal")
+        with_weights(problem, "equal")
 
 
 def test_who_is_there_is_asked(capsys):
@@ -498,7 +498,7 @@ def test_nothing_is_moved_for_a_command_that_is_wrong(capsys):
 
 
 BAD = {
-    "sgd --eta 1 --force --resume --out .": "--force starts anew, and --resume goes on; pass one",
+    "sgd --eta 1 --force --resume --out .": "--force starts again and --resume continues; pass one",
     "fedavg --eta-l 1 --K 5 --epochs 5": "--epochs and --K both set the number of local steps;",
     "sgd --eta 1 --epochs 5": "sgd makes no local steps; drop --epochs.",
     "scaffoldm --eta-l 1 --epochs 5": "ScaffoldM: --K Epochs(5), but it counts local steps;",

@@ -1,398 +1,370 @@
-"""The search of compare: what it tries, what it drops, and that nothing but the budget decides."""
+"""The search of compare: what it finds on made-up surfaces, what it spends, and what it admits."""
 
-from math import inf
+from math import ceil, inf, log2
+from random import Random
+from types import SimpleNamespace
 
 import pytest
-import torch
 
-from tests.helpers.quadratics_pair import pair
-from trimtab import Quadratic, Sgd, compare
+from trimtab import Quadratic
 from trimtab.algorithms.registry import kind
-from trimtab.problems import digits_problem
-from trimtab.problems.metrics import ACCURACY, LOSS
-from trimtab.studies import advice
-from trimtab.studies.budget import two_digits
-from trimtab.studies.entry import Entry, SeedRun
-from trimtab.studies.goal import Cost, Goal, cost_of
+from trimtab.problems.metrics import ACCURACY
+from trimtab.studies.budget import Ledger
+from trimtab.studies.goal import Goal, HeldTarget
+from trimtab.studies.prior import Expected, Prior
 from trimtab.studies.record import RoundLine
-from trimtab.studies.search import FIRST, Search
-from trimtab.studies.space import ETA_G, STEPS, Point, local_steps, space_of
-from trimtab.studies.statistics import interval, median, ratio
+from trimtab.studies.search import (
+    CONFIRM_SEEDS,
+    FINALS_SEEDS,
+    FIRST_REPORT_SEED,
+    SEARCH_SEED,
+    Run,
+    Search,
+)
+from trimtab.studies.space import Family, Point, space_of
+
+GOAL = Goal(ACCURACY, 0.9)
 
 
-class Made:
-    """A trial that is made up: the loss after r rounds is `curve(r)`, a round costs `work`."""
+class MadeUpTrial:
+    """A trial whose accuracy after round r is `curve(r)`; a round costs `work` gradients."""
 
-    def __init__(self, curve, work=1, diverges=None):
+    def __init__(self, curve, work=1, diverges=inf):
         self.curve, self.work, self.diverges = curve, work, diverges
-        self.rounds, self.dropped, self.diverged = [], None, None
+        self.rounds, self.diverged, self.recorded = [], None, False
 
-    def advance(self, to, goal):
-        while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
-            r = len(self.rounds) + 1
-            if self.diverges == r:
-                self.diverged = True
-                return
-            metrics = {"loss": self.curve(r)}
-            self.rounds.append(
-                RoundLine(r, bytes_up=1, exchanges=1, work=self.work, metrics=metrics)
-            )
-            yield r
-
-    def standing(self, goal, r=None):
-        from trimtab.studies.trial import Trial
-
-        return Trial.standing(self, goal, r)
+    def step(self, goal):
+        r = len(self.rounds) + 1
+        if r >= self.diverges:
+            self.diverged = SimpleNamespace(r=r)
+            return
+        metrics = {"accuracy": self.curve(r)}
+        self.rounds.append(RoundLine(r, bytes_up=1, exchanges=1, work=self.work, metrics=metrics))
+        yield r
 
 
-def searched(curves, goal, R=100, budget=inf, works=None, out_of_time=lambda: False):
-    """Search among points whose trials are made up."""
-    works = works or {}
-    search = Search(lambda p: Made(curves(p), works.get(p.K, 1)), goal, R, budget, out_of_time)
-    points = space_of(kind("scaffold"), Quadratic([1.0], [0.0]), None, {}).points
-    for _ in search.run(points):
+class Surface:
+    """A made-up problem: each family has a best step size, and needs more rounds beside it.
+
+    The logarithm of the best step is a random walk in K, between 1/K and 1, as on real problems.
+    """
+
+    def __init__(self, seed, noise=0.0, scale=1.0):
+        draw = Random(seed)
+        self.noise, self.fewest = noise, draw.uniform(4, 20)
+        self.scale = log2(scale) + draw.uniform(-8, 8)
+        self.slope, self.best_K = draw.uniform(0, 1), draw.choice([1, 2, 8, 32, 64])
+        self.width, self.stable = draw.uniform(1, 3), draw.uniform(0.5, 2)
+        self.best_eta_g = draw.choice([1, 2, 4])
+
+    def best_log_step(self, family):
+        return self.scale - self.slope * log2(family.K or 1) - log2(family.eta_g)
+
+    def rounds(self, point):
+        """Return the rounds that a candidate needs, without noise; inf if it diverges."""
+        family = point.family
+        off = log2(point.eta) - self.best_log_step(family)
+        if off > self.stable:
+            return inf
+        K = abs(log2((family.K or 1) / self.best_K))
+        eta_g = abs(log2(family.eta_g / self.best_eta_g)) if (family.K or 1) > 1 else 1.0
+        return self.fewest * (1 + (off / self.width) ** 2) * 1.25**K * 1.2**eta_g
+
+    def trial(self, point, seed):
+        rounds = self.rounds(point)
+        if rounds == inf:
+            return MadeUpTrial(lambda r: 0.0, point.family.K or 1, diverges=3)
+        luck = Random(f"{point} {seed}").gauss(0, self.noise)
+        needs = max(1.0, rounds * 2**luck)
+        return MadeUpTrial(lambda r: min(0.99, 0.9 * r / needs), point.family.K or 1)
+
+    def best(self, space):
+        """Return the fewest rounds of all candidates on a fine grid."""
+        families = [Family(2**k, g, b) for k in range(9) for g, b in space.variants]
+        steps = range(-200, 200)
+        return ceil(min(self.rounds(Point(f, j)) for f in families for j in steps))
+
+
+def space(name="scaffold", prior=None, **given):
+    return space_of(kind(name), None, given, prior)
+
+
+def search_of(start, budget=inf, R=200, goal=GOAL, name="scaffold", prior=None):
+    search = Search(space(name, prior), start, goal, R, Ledger(budget))
+    for _ in search.find(goal):
         pass
-    return search, points
+    return search
 
 
-def rate(point):
-    """Return a made-up speed: the best is K = 16, eta_g = 2 and a step of 0.1."""
-    off = abs(torch.log10(torch.tensor(point.eta / 0.1)).item())
-    return (
-        0.3 / (1 + off) * {1: 0.5, 4: 0.8, 16: 1.0}[point.K] * {1: 0.8, 2: 1.0, 4: 0.7}[point.eta_g]
-    )
+def held(curve, r=40):
+    return HeldTarget(0.9).add([curve(k) for k in range(1, r + 1)]).round
 
 
-def falling(point):
-    return lambda r: (1 - rate(point)) ** r
-
-
-def test_the_space_has_every_choice_and_the_likely_ones_first():
-    points = space_of(kind("scaffold"), Quadratic([1.0], [0.0]), None, {}).points
-    assert len(set(points)) == len(points) == len(STEPS) * 3 * len(ETA_G)
-    assert points[0] == Point(10**-0.5, K=4, eta_g=1.0)
+# -- what is searched
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "count"),
+    ("name", "given", "Ks", "variants"),
     [
-        ("scaffold", {"eta_g": 2.0}, 7 * 3),
-        ("sgd", {}, 7),
-        ("mime", {}, 7 * 3 * 2),
-        ("mime", {"base": "adam"}, 7 * 3),
-        ("dane", {}, 7 * 3),
+        ("scaffold", {}, (1, 4, 16, 64), [(1, 0), (2, 0), (4, 0)]),
+        ("scaffold", {"eta_g": 2.0}, (1, 4, 16, 64), [(1, 0)]),
+        ("sgd", {}, (None,), [(1, 0)]),
+        ("mime", {}, (1, 4, 16, 64), [(1, 0), (1, 0.9)]),
+        ("mime", {"base": "adam"}, (1, 4, 16, 64), [(1, 0)]),
     ],
 )
-def test_what_is_given_is_not_searched(name, given, count):
-    space = space_of(kind(name), Quadratic([1.0], [0.0]), None, given)
-    assert len(space.points) == count
-    made = space.build(space.points[0])
+def test_what_is_given_is_not_searched(name, given, Ks, variants):
+    found = space(name, **given)
+    assert (found.Ks, list(found.variants)) == (Ks, variants)
+    made = found.build(Point(found.families[0], -8))
+    assert getattr(made, found.kind.step) == 0.5
     assert all(getattr(made, word) == value for word, value in given.items() if word != "base")
 
 
-def test_local_steps_are_fractions_of_an_epoch_where_there_are_samples():
-    assert local_steps(digits_problem()) == (5, 1, 20)
-    assert local_steps(digits_problem().replace(batch=None)) == (4, 1, 16)
+def test_a_given_K_has_one_bracket():
+    found = space_of(kind("fedavg"), 7, {"eta_g": 1.0})
+    assert found.families == [Family()]
+    assert found.build(Point(Family(), 0)).K == 7
 
 
-def test_it_finds_the_best_point():
-    search, _ = searched(falling, Goal(LOSS, 1e-6))
-    assert (search.winner.K, search.winner.eta_g) == (16, 2.0)
-    assert search.winner.eta == pytest.approx(0.1)
+def test_every_K_begins_between_an_equal_step_and_an_equal_product():
+    found, best = space(), Point(Family(4), 16)
+    assert found.starts(best, Family(16)) == [0, 8, 16]
+    assert found.starts(best, Family(4, eta_g=4.0)) == [0]
+    momentum = space("mime").starts(best, Family(4, beta=0.9))
+    assert momentum == [16 + 8 * round(log2(0.1))]
+
+
+def test_a_prior_adds_its_K_and_begins_at_its_step():
+    prior = Prior("scaffold", K=10, eta=0.01, expected=(Expected("scaffold", 4, 1e-6, 9),))
+    found = space(prior=prior)
+    assert found.Ks == (1, 4, 10, 16, 64)
+    for K, eta in ((10, 0.01), (4, 1e-6)):
+        starts = found.starts(Point(Family(1), 0), Family(K))
+        assert min(abs(log2(eta) - j / 8) for j in starts) <= 0.5
+    assert space("fedavg", prior=prior).Ks == (1, 4, 16, 64)
+
+
+# -- what is found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_complete_search_is_near_the_optimum(seed):
+    surface = Surface(seed)
+    search = search_of(surface.trial)
     assert search.complete
-    assert not search.not_run
+    chosen = ceil(surface.rounds(search.chosen))
+    best = surface.best(search.space)
+    assert chosen <= max(1.25 * best, best + 1)
 
 
-def test_it_costs_far_less_than_running_all():
-    goal = Goal(LOSS, 1e-6)
-    search, points = searched(falling, goal)
-    whole = sum(len(list(Made(falling(p)).advance(100, goal))) for p in points)
-    assert search.spent < whole / 3
-
-
-def test_neighbours_and_the_smallest_step_run_as_far_as_the_winner():
-    search, _ = searched(falling, Goal(LOSS, 1e-6))
-    trials = search.along(search.winner)
-    etas = sorted(trials)
-    at = etas.index(search.winner.eta)
-    longest = len(trials[search.winner.eta].rounds)
-    for eta in {etas[0], *etas[max(0, at - 1) : at + 2]}:
-        assert len(trials[eta].rounds) >= longest
-
-
-def test_a_small_budget_tries_the_likely_points_only_and_says_so():
-    search, points = searched(falling, Goal(LOSS, 1e-6), budget=500)
-    assert FIRST * 3 <= search.spent <= 500
-    assert len(search.trials) < len(points)
-    assert any("lack of budget" in what for what in search.not_run)
-
-
-@pytest.mark.parametrize("budget", [40, 200, 1000, 5000])
-def test_no_budget_is_exceeded_by_much(budget):
-    """At least three candidates run the first rung, and one goes on to R."""
-    search, _ = searched(falling, Goal(LOSS, 1e-6), budget=budget)
-    assert search.spent <= max(budget, 3 * FIRST + 100)
-
-
-def test_out_of_time_is_no_end_of_the_search():
-    goal = Goal(LOSS, 1e-6)
-    cut, _ = searched(falling, goal, out_of_time=lambda: True)
-    whole, _ = searched(falling, goal)
-    assert not cut.complete
-    assert cut.spent < whole.spent
-    assert all(len(t.rounds) <= len(whole.trials[p].rounds) for p, t in cut.trials.items())
-
-
-def test_candidates_that_diverge_are_dropped():
-    search = Search(
-        lambda p: Made(falling(p), diverges=3 if p.eta > 0.2 else None), Goal(LOSS, 1e-6), 100
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("scale", [2.0**-30, 2.0**20])
+def test_the_scale_of_the_problem_changes_the_step_alone(seed, scale):
+    """The scale is a power of 16, so that both problems meet the same grid of steps."""
+    one, other = (search_of(Surface(seed, scale=s).trial) for s in (1.0, scale))
+    first, second = (
+        Surface(seed, scale=s).rounds(search.chosen) for s, search in ((1.0, one), (scale, other))
     )
-    for _ in search.run(space_of(kind("scaffold"), Quadratic([1.0], [0.0]), None, {}).points):
-        pass
-    assert search.winner.eta <= 0.2
+    assert second <= max(1.25 * first, first + 1)
+    assert other.chosen.family.K in {one.chosen.family.K * f for f in (0.5, 1, 2)}
 
 
-def test_what_is_preferred_decides_who_wins():
-    """K = 16 needs the fewest rounds, and costs 16 times as many gradients a round as K = 1."""
-    works = {1: 1, 4: 4, 16: 16}
-    by_rounds, _ = searched(falling, Goal(LOSS, 1e-6), works=works)
-    by_work, _ = searched(falling, Goal(LOSS, 1e-6, "work"), works=works, R=400)
-    assert (by_rounds.winner.K, by_work.winner.K) == (16, 1)
-
-
-def test_a_rung_compares_after_equal_cost():
-    works = {1: 1, 4: 4, 16: 16}
-    search, _ = searched(falling, Goal(LOSS, None, "work"), works=works, R=400)
-    dropped = [(p, t) for p, t in search.trials.items() if t.dropped]
-    first = min(cost_of(t.rounds[: t.dropped]).work for p, t in dropped if p.K == 4)
-    for point, trial in dropped:
-        if point.K == 1 and cost_of(trial.rounds[: trial.dropped]).work <= first:
-            assert cost_of(trial.rounds[: trial.dropped]).work == pytest.approx(first, rel=0.1)
-
-
-# -- through compare
-
-
-def outcome(result):
-    return [
-        (e.label, e.settings, e.rounds, [r.cost and r.cost.rounds for r in e.runs])
-        for e in result.entries
-    ]
-
-
-def noisy():
-    problem = pair(G=3.0)
-    return Quadratic(problem.A, problem.b, sigma=0.3)
-
-
-HOW = {"R": 40, "target": -0.45, "seeds": 3}
-
-
-def test_the_budget_alone_decides(tmp_path):
-    a, b = (compare(noisy(), ["fedavg", "scaffold"], budget=3000, **HOW) for _ in range(2))
-    assert outcome(a) == outcome(b)
-    assert a.about.budget == 3000
-    first = compare(noisy(), ["fedavg", "scaffold"], minutes=1, out=tmp_path / "c", **HOW)
-    again = compare(noisy(), ["fedavg", "scaffold"], budget=first.about.budget, **HOW)
-    assert outcome(again) == outcome(first)
-    assert two_digits(first.about.budget) == first.about.budget
-
-
-def test_a_resumed_comparison_keeps_its_budget(tmp_path, refused):
-    words = {"out": tmp_path / "c"}
-    first = compare(noisy(), ["scaffold"], minutes=1, **words, **HOW)
-    again = compare(noisy(), ["scaffold"], minutes=20, resume=True, **words, **HOW)
-    assert again.about.budget == first.about.budget
-    with refused("budget"):
-        compare(noisy(), ["scaffold"], budget=77, resume=True, **words, **HOW)
-
-
-def test_a_comparison_that_ran_out_of_time_is_completed_to_the_same_bits(tmp_path, monkeypatch):
-    from trimtab.studies.budget import Deadline
-
-    words = {"budget": 1e6, "out": tmp_path / "c"}
-    with monkeypatch.context() as patched:
-        patched.setattr(Deadline, "passed", lambda self: True)
-        cut = compare(noisy(), ["fedavg", "scaffold"], **words, **HOW)
-    assert not cut.about.complete
-    assert any("lack of time" in what for e in cut.entries for what in e.not_run)
-    done = compare(noisy(), ["fedavg", "scaffold"], resume=True, **words, **HOW)
-    whole = compare(noisy(), ["fedavg", "scaffold"], budget=1e6, **HOW)
-    assert done.about.complete
-    assert outcome(done) == outcome(whole)
-
-
-def test_a_comparison_that_ran_out_of_time_may_find_another_winner(tmp_path, monkeypatch):
-    from trimtab.studies.budget import Deadline
-
-    flat = Quadratic([0.001, 0.002], [1.0, 2.0])  # steps beyond the grid are better
-    words = {"budget": 1e6, "out": tmp_path / "c", "R": 30, "seeds": 2, "target": None}
-    with monkeypatch.context() as patched:
-        patched.setattr(Deadline, "passed", lambda self: True)
-        cut = compare(flat, ["sgd"], **words)
-    done = compare(flat, ["sgd"], resume=True, **words)
-    assert done.entries[0].settings != cut.entries[0].settings
-    assert outcome(done) == outcome(compare(flat, ["sgd"], **words | {"out": None}))
-
-
-def test_the_search_and_the_report_have_different_seeds():
-    found = compare(noisy(), ["scaffold"], budget=3000, seed=7, **HOW)
-    assert found.about.seeds == (8, 9, 10)
-    assert [run.seed for run in found.entries[0].runs] == [8, 9, 10]
-    one = compare(noisy(), ["scaffold"], budget=3000, seed=7, **HOW | {"seeds": 1})
-    assert one.about.seeds == (7,)
-
-
-@pytest.mark.parametrize(
-    "words", [{"seeds": 0}, {"prefer": "beauty"}, {"minutes": 0}, {"budget": -1}]
-)
-def test_wrong_words_get_one_sentence(words, refused):
-    with refused(next(iter(words))):
-        compare(noisy(), ["sgd"], **words)
-
-
-def test_a_problem_without_samples_is_not_split():
-    found = compare(noisy(), ["sgd"], R=5, budget=100, seeds=1)
-    assert found.about.split == "none"
-    assert not any("test data" in note for note in found.about.notes)
-
-
-# -- what the seeds tell
-
-
-def entry(name, rounds, exchanges=1, size=100, work=10, fragile=False, **settings):
-    costs = [None if r is None else Cost(r, exchanges * r, size * r, work * r, 0.1) for r in rounds]
-    runs = [SeedRun(s, cost, 0.9, 1, {}) for s, cost in enumerate(costs)]
-    made = Entry(
-        name, name, {"K": 5, "eta_l": 0.1} | settings, shown=kind(name).shown, step="eta_l"
-    )
-    from trimtab.studies.entry import over_seeds
-
-    made.best = 0.9
-    return over_seeds(made, runs, Goal(ACCURACY, 0.9))
-
-
-def test_a_difference_is_one_that_every_seed_shows():
-    a, b = entry("scaffold", [10, 20, 30, 12]), entry("fedavg", [19, 41, 61, 25])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use Scaffold")
-    assert "FedAvg needs 25" in said
-    assert "4 seeds" in said
-
-
-def test_no_difference_prefers_fewer_bytes():
-    a = entry("scaffold", [10, 20, 30, 12], size=200)
-    b = entry("fedavg", [11, 19, 31, 12])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use FedAvg")
-    assert "no difference found to Scaffold, and it sends the fewest bytes" in said
-
-
-def test_no_difference_and_equal_bytes_prefer_less_work_then_no_state():
-    a = entry("scaffold", [10, 20, 30, 12], work=20)
-    b = entry("fedprox", [11, 19, 31, 12], work=10)
-    assert "it computes the least" in advice.advise([a, b], Goal(ACCURACY, 0.9))
-    c = entry("scaffold", [11, 19, 31, 12])
-    assert "it keeps no state" in advice.advise([b, c], Goal(ACCURACY, 0.9))
-
-
-def test_a_seed_that_misses_the_target_gives_no_claim_of_speed():
-    a, b = entry("scaffold", [10, None, 30]), entry("fedavg", [50, 60, 70])
-    said = advice.advise([a, b], Goal(ACCURACY, 0.9))
-    assert said.startswith("Use FedAvg")
-    assert "Scaffold gets there with 2 of 3 seeds" in said
-    assert a.rounds is None
-    assert a.reached == 2
-    nobody = advice.advise([a], Goal(ACCURACY, 0.9))
-    assert "with every seed" in nobody
-    assert "2 of 3" in nobody
-
-
-def test_two_exchanges_a_round_are_said():
-    said = advice.advise([entry("mime", [7, 8, 9], exchanges=2)], Goal(ACCURACY, 0.9))
-    assert "16 exchanges" in said
-
-
-def test_one_seed_is_said():
-    a, b = entry("scaffold", [10]), entry("fedavg", [20])
-    assert "one seed" in advice.advise([a, b], Goal(ACCURACY, 0.9))
-
-
-def test_what_is_preferred_decides_the_advice():
-    a, b = entry("scaffold", [10, 11, 12], size=900), entry("fedavg", [20, 22, 24])
-    assert advice.advise([a, b], Goal(ACCURACY, 0.9)).startswith("Use Scaffold")
-    assert advice.advise([a, b], Goal(ACCURACY, 0.9, "bytes")).startswith("Use FedAvg")
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    draw = torch.Generator().manual_seed(0)
-    logs = 3 + 0.3 * torch.randn(2000, 5, generator=draw, dtype=torch.float64)
-    covered = sum(torch.e**3 in interval(row.exp().tolist()) for row in logs)
-    # 1,800 expected; a standard deviation is 13.4.
-    assert abs(covered - 1800) < 5 * 13.4
-
-
-def test_pairs_find_a_difference_that_spread_hides():
-    ours, theirs = [10, 100, 1000, 50], [12, 121, 1190, 61]
-    a, b = interval(ours), interval(theirs)
-    assert a.low < b.low < a.high
-    assert ratio(ours, theirs).low > 1.1
-    assert interval([3]) is None
-    assert median([5, 1, 9, 7]) == 5
-
-
-# -- other people's formats
-
-
-def test_the_table_is_exported(tmp_path):
-    found = compare(noisy(), ["fedavg", "scaffold"], budget=3000, **HOW)
-    rows = found.to_csv().splitlines()
-    assert len(rows) == 3
-    assert rows[0].startswith("algorithm,label,K,eta_g,step,rounds")
-    latex = found.to_latex()
-    assert latex.count(r"\\") == 3
-    assert r"\textbf{" in latex
-    assert "90 \\%" in latex
-
-
-def test_pandas_is_asked_for_in_one_sentence(refused, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with refused("pandas", "to_csv"):
-        compare(noisy(), [Sgd(eta=0.1)], R=3, seeds=1).to_pandas()
-
-
-def test_where_a_metric_does_not_see_the_scale_of_x_steps_stay_what_they_are():
-    """All steps are as good as each other, and the smaller one of a tie wins: but not for ever."""
-    search, _ = searched(lambda point: lambda r: 0.5 if point.K == 4 else 0.9, Goal(LOSS, 0.6))
-    assert search.winner.eta >= 1e-4
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_between_seeds_costs_little(seed):
+    surface = Surface(seed, noise=0.25)
+    search = search_of(surface.trial)
+    assert surface.rounds(search.chosen) <= 1.5 * surface.best(search.space)
 
 
 def test_where_all_diverge_it_goes_down_until_one_does_not():
-    search = Search(
-        lambda p: Made(falling(Point(0.1, p.K, p.eta_g)), diverges=12 if p.eta > 1e-5 else None),
-        Goal(LOSS, 1e-6),
-        100,
-    )
-    for _ in search.run(space_of(kind("scaffold"), Quadratic([1.0], [0.0]), None, {}).points):
+    def start(point, seed):
+        return MadeUpTrial(lambda r: 0.2 * r, diverges=2 if point.eta > 1e-5 else inf)
+
+    search = search_of(start)
+    assert search.chosen.eta <= 1e-5
+    families = {point.family for point, _ in search.runs}
+    for family in families:
+        tried = [(p.j, run.diverged) for (p, _), run in search.runs.items() if p.family == family]
+        assert not min(tried)[1], family
+
+
+def test_where_a_metric_does_not_see_the_scale_of_x_steps_stay_what_they_are():
+    search = search_of(lambda point, seed: MadeUpTrial(lambda r: 0.3 * r))
+    assert 2.0**-12 <= search.chosen.eta <= 2.0**12
+
+
+def test_a_K_above_all_of_the_start_is_tried_while_it_saves_rounds():
+    def start(point, seed):
+        K = point.family.K
+        needs = 400 / min(K, 256) + abs(point.j / 8)
+        return MadeUpTrial(lambda r: 0.9 * r / needs)
+
+    search = search_of(start)
+    assert search.chosen.family.K == 256
+    assert not search.at_edge()
+
+
+# -- luck
+
+
+def test_one_lucky_round_does_not_win():
+    def start(point, seed):
+        if point.family.K == 4:  # It meets the target in round 2 and leaves it again.
+            return MadeUpTrial(lambda r: 0.95 if r == 2 else 0.01 * r)
+        return MadeUpTrial(lambda r: 0.09 * r - abs(point.j / 80))
+
+    assert search_of(start).chosen.family.K != 4
+
+
+def test_one_lucky_seed_neither_wins_nor_limits_the_others():
+    def start(point, seed):
+        if point.family.K == 4 and seed == SEARCH_SEED:
+            return MadeUpTrial(lambda r: 0.95)
+        needs = 30 if point.family.K == 4 else 12 + abs(point.j / 8)
+        return MadeUpTrial(lambda r: 0.9 * r / needs)
+
+    search = search_of(start)
+    assert search.chosen.family.K != 4
+    assert len(search.run(search.chosen).scores) >= 12
+
+
+def test_one_unlucky_round_after_the_target_does_not_lose():
+    def curve(r):
+        return 0.5 if r == 22 else min(0.95, 0.0451 * r)
+
+    assert held(curve) == held(lambda r: min(0.95, 0.0451 * r)) == 20
+
+    def start(point, seed):
+        slow = point.family.K != 16
+        return MadeUpTrial((lambda r: 0.03 * r) if slow else curve)
+
+    assert search_of(start).chosen.family.K == 16
+
+
+def test_a_candidate_that_fails_with_other_seeds_loses_the_finals():
+    def start(point, seed):
+        if point.family.K == 16 and seed in FINALS_SEEDS:
+            return MadeUpTrial(lambda r: 0.5)
+        return MadeUpTrial(lambda r: (0.2 if point.family.K == 16 else 0.15) * r)
+
+    assert search_of(start).chosen.family.K != 16
+
+
+def test_a_seed_has_one_role():
+    seeds = []
+
+    def start(point, seed):
+        seeds.append(seed)
+        return Surface(3, noise=0.2).trial(point, seed)
+
+    search_of(start)
+    roles = [{SEARCH_SEED}, set(CONFIRM_SEEDS), set(FINALS_SEEDS)]
+    assert set().union(*roles) >= set(seeds)
+    assert sum(map(len, roles)) == len(set().union(*roles))
+    assert all(seed < FIRST_REPORT_SEED for role in roles for seed in role)
+
+
+# -- budgets
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("budget", [1, 10, 300, 3e3, 3e4])
+def test_a_budget_is_exceeded_by_at_most_one_round(seed, budget):
+    search = search_of(Surface(seed, noise=0.2).trial, budget=budget)
+    largest = max(run.trial.work for run in search.runs.values())
+    assert search.ledger.spent <= search.rules.finals_share * budget + largest
+    assert search.chosen is not None
+    spent = sum(len(run.trial.rounds) * run.trial.work for run in search.runs.values())
+    assert search.ledger.spent >= spent
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_budget_cuts_short_is_said(seed):
+    """A search that is far from the optimum says that it is not complete."""
+    surface = Surface(seed)
+    for budget in (100, 1e3, 1e4, 1e5):
+        search = search_of(surface.trial, budget=budget)
+        good = surface.rounds(search.chosen) <= 1.3 * surface.best(search.space) + 1
+        assert good or not search.complete
+        assert bool(search.not_run()) != search.complete
+
+
+def test_the_largest_K_is_at_the_edge_if_the_budget_stopped_it():
+    def start(point, seed):
+        needs = 400 / point.family.K + abs(point.j / 8)
+        return MadeUpTrial(lambda r: 0.9 * r / needs, point.family.K)
+
+    found = [search_of(start, budget=budget) for budget in (1e3, 3e3, 1e4, 3e4, 1e5)]
+    at_largest = [all(f.K <= s.chosen.family.K for f in s.finished) for s in found]
+    assert any(at_largest)
+    for search, largest in zip(found, at_largest, strict=True):
+        assert ("K" in search.at_edge()) == (largest and not search.complete)
+
+
+def test_a_round_cost_is_paid_for_every_round():
+    ledger = Ledger(100, round_cost=9)
+    run = Run(MadeUpTrial(lambda r: 0.1), GOAL, ledger)
+    with pytest.raises(Exception, match="budget"):
+        list(run.advance(50))
+    assert len(run.scores) == 10
+    assert ledger.spent == run.spent == 100
+
+
+def test_a_round_on_record_takes_no_time():
+    ledger = Ledger()
+    ledger.charge(1)
+    ledger.begin_stage(-1.0)
+    ledger.ask(1, recorded=True)
+    with pytest.raises(Exception, match="time"):
+        ledger.ask(1)
+
+
+# -- what is preferred
+
+
+def test_what_is_preferred_decides_who_wins():
+    """K = 16 needs half the rounds of K = 1, each of which costs 16 times as many gradients."""
+
+    def start(point, seed):
+        K = point.family.K
+        return MadeUpTrial(lambda r: 0.9 * r / (24 / K**0.25 + abs(point.j / 8)), K)
+
+    by_rounds = search_of(start, R=400)
+    by_work = search_of(start, R=400, goal=Goal(ACCURACY, 0.9, "work"))
+    assert by_rounds.chosen.family.K > 1
+    assert by_work.chosen.family.K == 1
+
+
+# -- without a target
+
+
+def test_a_pilot_keeps_to_its_share_and_the_search_continues_its_runs():
+    started = []
+
+    def start(point, seed):
+        started.append((point, seed))
+        return Surface(5).trial(point, seed)
+
+    search = Search(space(), start, Goal(ACCURACY), 200, Ledger(1e4))
+    for _ in search.pilot(16):
         pass
-    assert search.winner.eta <= 1e-5
-    assert not search.trials[search.winner].diverged
+    assert search.ledger.spent <= 0.2 * 1e4 + 64
+    score, run = search.late_best(16)
+    whole = [run for run in search.runs.values() if len(run.scores) == 16]
+    assert score == max(run.scores[14] for run in whole)
+    assert run in whole
+    for _ in search.find(GOAL):
+        pass
+    assert len(started) == len(set(started))
 
 
-@pytest.mark.parametrize("rounds", [5, 150, 400])
-def test_a_budget_that_binds_is_spent_in_the_same_way_by_a_resumed_search(tmp_path, rounds):
-    """What was run after the first rung must not count as spent in it."""
-    words = {"budget": 1500} | HOW | {"target": None}
-    whole = compare(noisy(), ["scaffold"], out=tmp_path / "whole", **words)
-    assert any("lack of budget" in what for what in whole.entries[0].not_run)
-    steps = compare.start(noisy(), ["scaffold"], out=tmp_path / "cut", **words)
-    for _ in range(rounds):
-        next(steps, None)
-    steps.close()
-    again = compare(noisy(), ["scaffold"], out=tmp_path / "cut", resume=True, **words)
-    assert outcome(again) == outcome(whole)
-    assert again.entries[0].not_run == whole.entries[0].not_run
-    trials = [{p.name for p in (tmp_path / n / "scaffold").iterdir()} for n in ("whole", "cut")]
-    assert trials[0] == trials[1]
+def test_a_quadratic_is_searched_with_real_trials():
+    from trimtab import compare
+
+    problem = Quadratic([1.0, 2.0], [1.0, -1.0])
+    found = compare(problem, ["scaffold"], target=problem.f_star + 1e-6, R=50, minutes=inf)
+    (entry,) = found.entries
+    assert entry.complete
+    assert entry.reached == 5
+    assert entry.rounds <= 5

@@ -23,7 +23,6 @@ from trimtab.cluster import engine
 from trimtab.core import Algorithm, Epochs
 from trimtab.core.task import Progress, Task, task
 from trimtab.errors import BadArgument, InUse
-from trimtab.studies.events import CellDone
 from trimtab_papers.verdicts import Claim, Record, Records, Sentence, path_of, read, write
 
 if TYPE_CHECKING:
@@ -141,6 +140,18 @@ def _run(function: Callable[[], Any]) -> tuple[str, Any]:
 
 Computing = Generator[Progress, None, Record]
 """A running cell: it yields its progress, and returns its record."""
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """The record of a cell is complete."""
+
+    name: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.seconds:.1f} s"
+
 
 Events = Generator[Progress | CellDone, None, None]
 

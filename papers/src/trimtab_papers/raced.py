@@ -26,9 +26,8 @@ from trimtab.simulation import Rounds, step_size
 from trimtab.studies import record as study_record
 from trimtab.studies.fragility import Again, judge, moved, repeat
 from trimtab.studies.goal import Goal
-from trimtab.studies.race import AS_GOOD, Start, Trials, race, ranked
-from trimtab.studies.trial import Trial
 from trimtab_papers.engine import Cell, Computing, build, takes_base, takes_local_steps
+from trimtab_papers.race import AS_GOOD, RacedTrial, Start, Trials, race, ranked
 from trimtab_papers.verdicts import Record, Records
 
 HELD = 10  # a run stays at a target if the mean of 10 rounds is >= the target
@@ -272,11 +271,11 @@ def compute(s: Setting, data: Path | None, scratch: Path) -> Computing:
     problem = problem_of(s, data)
     K = problem.steps(s.epochs)
 
-    def start(eta: float, x: Vector | None = None) -> Trial:
+    def start(eta: float, x: Vector | None = None) -> RacedTrial:
         record = _begun(scratch / f"eta{eta:.6g}{'' if x is None else '-again'}", s, eta)
         algorithm = build(s.algorithm, eta, K, base=s.base, eta_g=s.eta_g, a=s.a)
         rounds = Rounds(S=s.S, seed=s.seed, x=x)
-        return Trial(algorithm, problem, record, rounds, save_every=SAVE_EVERY)
+        return RacedTrial(algorithm, problem, record, rounds, save_every=SAVE_EVERY)
 
     goal = Goal(ACCURACY, s.target)
     if s.eta is not None:
@@ -349,7 +348,7 @@ def _neighbours(s: Setting, start: Start, goal: Goal) -> Generator[Progress, Non
     return trials
 
 
-def _run_on(winner: Trial, s: Setting) -> Generator[Progress, None, None]:
+def _run_on(winner: RacedTrial, s: Setting) -> Generator[Progress, None, None]:
     """Let the winner run until it stays where it should, or to the limit."""
     while stays(_accuracy(winner), s.until) is None:
         before = len(winner.rounds)
@@ -359,17 +358,17 @@ def _run_on(winner: Trial, s: Setting) -> Generator[Progress, None, None]:
             return
 
 
-def _again(second: Trial, winner: Trial, goal: Goal) -> Generator[Progress, None, Again]:
+def _again(second: RacedTrial, winner: RacedTrial, goal: Goal) -> Generator[Progress, None, Again]:
     for event in repeat(second, winner, goal):
         yield Progress(f"again from a moved start, round {event.line.r}")
     return judge(winner.rounds, second.rounds, goal, second.diverged is not None)
 
 
-def _accuracy(trial: Trial) -> list[float]:
+def _accuracy(trial: RacedTrial) -> list[float]:
     return [round(line.metrics["accuracy"] or 0.0, 4) for line in trial.rounds]
 
 
-def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
+def _candidate(eta: float, trial: RacedTrial, goal: Goal) -> Record:
     """Return a step size of the race: its rounds, the first at the target, its best accuracy."""
     met = goal.first(trial.rounds)
     return {
@@ -381,7 +380,7 @@ def _candidate(eta: float, trial: Trial, goal: Goal) -> Record:
     }
 
 
-def _bytes_a_round(trial: Trial) -> int | None:
+def _bytes_a_round(trial: RacedTrial) -> int | None:
     if not trial.rounds:
         return None
     return trial.rounds[0].bytes_up + trial.rounds[0].bytes_down

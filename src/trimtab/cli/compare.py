@@ -70,8 +70,8 @@ def compare(
     """
     from trimtab.core import Epochs
     from trimtab.studies.compare import compare as compare_algorithms
-    from trimtab.studies.record import make_way
-    from trimtab.studies.start import read_model
+    from trimtab.studies.holdout import read_model
+    from trimtab.studies.record import move_aside
 
     if options.epochs is not None and K is not None:
         raise conflicting_steps_error()
@@ -79,12 +79,12 @@ def compare(
     folder = output_folder(options.out, f"compare-{short_name(problem)}", options.resume)
     # Everything below may run the user's file, whose prints must not mix with JSON on stdout.
     with users_output():
-        recipe = options.recipe(problem)
-        made, _ = recipe.made
+        spec = options.problem_spec(problem)
+        made, _ = spec.problem_and_target
         if options.force:
-            make_way(folder, options.resume)
+            move_aside(folder, options.resume)
         work = compare_algorithms.start(
-            recipe,
+            spec,
             None if algorithms is None else [name.strip() for name in algorithms.split(",")],
             target=options.target,
             metric=options.metric,

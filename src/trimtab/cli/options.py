@@ -14,7 +14,7 @@ from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
-    from trimtab.studies.recipe import Recipe
+    from trimtab.studies.holdout import ProblemSpec
 
 live_option = click.option(
     "--live", is_flag=True, help="Write the page while the command works; it reloads itself."
@@ -96,11 +96,11 @@ class RunOptions:
     log: str | None
     live: bool
 
-    def recipe(self, spec: str) -> "Recipe":
+    def problem_spec(self, spec: str) -> "ProblemSpec":
         """Return the problem of a name or file.py:function with these options."""
-        from trimtab.studies.recipe import Recipe
+        from trimtab.studies.holdout import ProblemSpec
 
-        return Recipe(spec, self.seed, self.batch, self.data, self.partition, self.weights)
+        return ProblemSpec(spec, self.seed, self.batch, self.data, self.partition, self.weights)
 
 
 _RUN_OPTIONS = (

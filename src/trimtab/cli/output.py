@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trimtab.core.task import Task
     from trimtab.problems.problem import Problem
     from trimtab.studies.comparison import Comparison
-    from trimtab.studies.events import RoundDone
+    from trimtab.studies.record import RoundDone
 
 
 @contextmanager

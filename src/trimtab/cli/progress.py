@@ -21,8 +21,8 @@ from trimtab.core.display import format_bytes, format_seconds
 if TYPE_CHECKING:
     from trimtab.core.task import Task
     from trimtab.studies.comparison import Comparison
-    from trimtab.studies.events import RoundDone
     from trimtab.studies.goal import Goal
+    from trimtab.studies.record import RoundDone
 
 R = TypeVar("R")
 HEADS = ("algorithm", "step size", "round", "now", "best", "drift", "bytes")

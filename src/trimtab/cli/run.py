@@ -78,7 +78,7 @@ def run(
         # Wrong hyper-parameters are reported before a built-in problem is loaded, which may take
         # long. A problem file may register the algorithm, so that it must be read first.
         chosen = None if ".py" in problem else build()
-        made, _ = options.recipe(problem).made
+        made, _ = options.problem_spec(problem).problem_and_target
         if chosen is None:
             chosen = build()
         name = f"{kind(chosen).name}-{short_name(problem)}"

@@ -17,10 +17,10 @@ from trimtab.problems.supervised.evaluation import weighted_mean
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation import Round, Rounds, Simulation
 from trimtab.simulation.executors import Executor
-from trimtab.studies.split import Look, Measured
+from trimtab.studies.holdout import Evaluate, HeldOutProblem
 
 
-def pooled(measured: Measured) -> Measured | None:
+def pooled(measured: HeldOutProblem) -> HeldOutProblem | None:
     """Return the problem with the data of all clients in one place; None if it has no samples."""
     problem = measured.problem
     if not isinstance(problem, Supervised):
@@ -28,22 +28,22 @@ def pooled(measured: Measured) -> Measured | None:
     data = [problem.clients[i] for i in range(problem.N)]
     whole = data[0].joined(data[1:], "all clients")
     together = problem.replace(clients=[whole], weights=None, tests=None, groups=None)
-    return Measured(together, measured.look, measured.split, measured.evaluate)
+    return HeldOutProblem(together, measured.validate, measured.split, measured.evaluate)
 
 
-def local(measured: Measured) -> Measured | None:
+def local(measured: HeldOutProblem) -> HeldOutProblem | None:
     """Return the problem of clients that learn alone; None if it has no samples."""
     problem = measured.problem
     if not isinstance(problem, Supervised):
         return None
-    alone = Alone(problem, measured.look)
-    return Measured(alone, alone.look, measured.split, alone.evaluate, AloneSimulation)
+    alone = Alone(problem, measured.validate)
+    return HeldOutProblem(alone, alone.look, measured.split, alone.evaluate, AloneSimulation)
 
 
 class Alone(Problem):
     """Every client has a model of its own: x has one row for each; metrics are their mean."""
 
-    def __init__(self, problem: Supervised, look_at_one: Look) -> None:
+    def __init__(self, problem: Supervised, look_at_one: Evaluate) -> None:
         self.problem, self.look_at_one = problem, look_at_one
         self.N, self.d, self.weights = problem.N, problem.d, problem.weights
 

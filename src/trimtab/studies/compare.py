@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from math import floor, inf, isfinite
+from math import ceil, inf, isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,34 +14,37 @@ from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
-from trimtab.problems.metrics import ACCURACY
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
-from trimtab.studies.budget import Clock, Deadline, check_budget
+from trimtab.studies.budget import Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.course import Course
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, round_count, rounded
-from trimtab.studies.lanes import LocalSteps
+from trimtab.studies.holdout import ProblemSpec
+from trimtab.studies.pool import Finished, Pool, process_pool
 from trimtab.studies.prior import Prior
-from trimtab.studies.question import Question
-from trimtab.studies.recipe import Recipe
-from trimtab.studies.record import RoundLine, how_computed
-from trimtab.studies.remote import helpers
-from trimtab.studies.study import Study
-from trimtab.studies.trial import Trial
-from trimtab.studies.workers import Workers, processes
+from trimtab.studies.record import RoundDone, execution_facts
+from trimtab.studies.search import FIRST_REPORT_SEED
+from trimtab.studies.space import LocalSteps
+from trimtab.studies.statistics import NORMAL
+from trimtab.studies.study import Study, StudySettings
+from trimtab.studies.tuner import Stage, Tuner
 
 DEFAULT = ("sgd", "fedavg", "scaffold", "mimelite", "mime")
-LEAST = 20  # the curves of all algorithms have >= 20 rounds, if R allows it
+SEEDS = 5  # Three seeds give no 90 % interval: measured coverage 75 to 81 %.
 MINUTES = 5.0
+SHORTEST_CURVE = 20  # rounds of the curves, so that they show more than the way to the target
+FIRST_PILOT = 16  # rounds of the first pilot; they double
+GAIN = 0.01  # Without an error of held-out rows, the target is 1 % of the gain below the best.
+FEW_ROUNDS = 4  # A default target that is held before this round says little.
+
+Events = Generator[RoundDone | Note, None, None]
 
 
 @task
 def compare(
-    problem: Problem | Recipe | str,
+    problem: Problem | ProblemSpec | str,
     algorithms: Sequence[Any] | None = None,
     *,
     target: float | None = None,
@@ -52,10 +55,11 @@ def compare(
     base: Any = None,
     metric: str | None = None,
     eta_g: float | None = None,
-    seeds: int | None = None,
+    seeds: int = SEEDS,
     prefer: str = "rounds",
-    minutes: float | None = MINUTES,
+    minutes: float | None = None,
     budget: float | None = None,
+    round_cost: float = 0.0,
     split: float | None = 0.1,
     baselines: bool = False,
     x: Vector | None = None,
@@ -69,27 +73,36 @@ def compare(
     jobs: int = 1,
     cluster: str | bool = False,
 ) -> Generator[RoundDone | Note, None, Comparison]:
-    """Tune each algorithm on the problem, and tell which is best, and how sure that is.
+    """Tune each algorithm on the problem, and recommend one.
 
-    problem: one, or the name of one as for `trimtab compare`, with the target it suggests.
-    algorithms: names, classes, or instances (which keep the settings they have); by default
-    sgd, fedavg, scaffold, mimelite and mime. Step size, K, eta_g and the base's momentum are
-    searched, with one budget for every algorithm; what is given is not: K (one number, several, or
-    Epochs), eta_g, base. The search has `seed`, the report the `seeds` after it (by default 5 where
-    they fit the budget, else 3); 1 reports the search itself.
-    target: an accuracy (for regression, a loss), or a value of `metric`, which any of the problem's
-    metrics may be; None takes one that the best nearly reaches. split: the share of the samples on
-    which runs are tuned, stopped and compared; the test data tell what the chosen models are worth.
-    None looks at the test data all along. prefer: what is to be saved: rounds, exchanges, bytes or
-    work (sample gradients at the clients). minutes are turned into a budget of sample gradients by
-    a few timed rounds; `budget` repeats a comparison anywhere. baselines: each client alone, and
-    all data in one place, beside the algorithms. x, slow, lost and available are as in `simulate`.
-    prior: what a diagnosis expects; it is tried first, nothing is left out because of it, and the
-    notes say whether it was right. With `out`, everything is written there and an interrupted
-    comparison can be resumed. jobs: how many processes run algorithms side by side, for a problem
-    given by its name; cluster: the address of a Ray cluster, or True for one on this machine, whose
-    machines run them. No number depends on either.
-    `compare.start` takes the same arguments and returns a task that tells of every round.
+    problem: a problem, or the name of one as for `trimtab compare`, with the target it suggests.
+    algorithms: names, classes, or instances, whose settings are kept; by default sgd, fedavg,
+        scaffold, mimelite and mime. Step size, K, eta_g and the base's momentum are searched.
+    target: the value of the metric to reach; by default, what the best candidate of a pilot
+        reaches, less one standard error of the held-out rows.
+    K, base, eta_g: given values are not searched. K may be one number, several, or Epochs.
+    S: clients in a round, a number or a share; by default all.
+    R: the highest number of rounds of a run.
+    seed: of the search; the finals and the report use seeds counted from it.
+    metric: any metric of the problem; by default its own.
+    seeds: the number of report seeds, which had no part in the search. Fewer than 5 give a range
+        instead of an interval.
+    prefer: the cost to minimise: rounds, exchanges, bytes or work (sample gradients).
+    minutes: the time for everything, by default 5, or no limit with `budget`; inf for no limit.
+    budget: the sample gradients of each algorithm; repeats a comparison on any machine.
+    round_cost: the sample gradients that a round costs besides its own; belongs to `budget`.
+    split: the share of the samples on which runs are tuned, stopped and compared; None uses the
+        test data, which flatters all of them.
+    baselines: add each client alone, and all data in one place.
+    x, slow, lost, available: as in `simulate`.
+    name: of the problem in records.
+    out: a folder for everything; `resume` continues an interrupted comparison in it.
+    prior: what a diagnosis expects; the search begins there.
+    jobs: the number of processes that search algorithms side by side, for a problem given by name.
+    cluster: the address of a Ray cluster, or True for one on this machine. No number depends on
+        jobs or cluster.
+
+    `compare.start` takes the same arguments and returns a task that yields every round.
 
     >>> import torch, trimtab
     >>> pair = trimtab.Quadratic(A=torch.tensor([2.0, 0.0]), b=torch.tensor([42.0, -40.0]))
@@ -98,15 +111,15 @@ def compare(
     [('fedavg', False), ('scaffold', True)]
     """
     R = round_count(R)
-    check_budget(minutes, budget)
+    check_budget(minutes, budget, round_cost)
     _check_count("seeds", seeds, "seeds")
     _check_count("jobs", jobs, "processes")
     if isinstance(problem, str):
-        problem = Recipe(problem, seed=seed)
-    if isinstance(problem, Recipe):
+        problem = ProblemSpec(problem, seed=seed)
+    if isinstance(problem, ProblemSpec):
         name = name or problem.spec
-        target = problem.made[1] if target is None and metric is None else target
-    question = Question(
+        target = problem.problem_and_target[1] if target is None and metric is None else target
+    settings = StudySettings(
         problem=problem,
         algorithms=algorithms or DEFAULT,
         name=name or type(problem).__name__.lower(),
@@ -122,153 +135,234 @@ def compare(
         baselines=baselines,
         prior=prior,
     )
-    described = question.to_json(None if cluster else jobs) if jobs > 1 or cluster else None
+    portable = settings.to_json(None if cluster else jobs) if jobs > 1 or cluster else None
     with ExitStack() as at_end:
         folder = None if out is None else Path(out)
-        if described is not None and folder is None:
+        if portable is not None and folder is None:
             folder = Path(at_end.enter_context(TemporaryDirectory(prefix="trimtab-")))
-        study = question.study(folder, resume)
+        study = settings.study(folder, resume)
         lock = None if folder is None else at_end.enter_context(Lock(folder))
         study.open()
-        deadline = Deadline.of(minutes)
-        study.budget = yield from study.set_budget(minutes, budget)
-        workers = None
-        if described is not None and lock is not None:
-            study.resume = True  # what the workers leave is gone through here
+        limit = MINUTES if minutes is None and budget is None else minutes or inf
+        deadline = Deadline(limit)
+        given = None if budget is None else Budget(budget, round_cost)
+        yield from study.set_budget(given, limit)
+        pool = None
+        if portable is not None and lock is not None:
+            study.resume = True  # This process repeats what the workers have written.
             if study.keeps_cores_busy and not cluster:
-                yield Note("one client keeps all cores busy, so that lanes run one after another")
+                yield Note("one client keeps all cores busy, so that algorithms run in turn")
             else:
-                workers = at_end.enter_context(
-                    _workers(study, described, deadline, lock, jobs, cluster)
-                )
-        result = yield from _compared(study, seeds, deadline, workers)
+                pool = at_end.enter_context(_pool(study, portable, lock, jobs, cluster))
+        result = yield from _Run(study, deadline, pool).result(seeds)
         if out is None:
             result.folder = None
         return result
 
 
-def _workers(
-    study: Study,
-    described: dict[str, Any],
-    deadline: Deadline,
-    lock: Lock,
-    jobs: int,
-    cluster: str | bool,
-) -> Workers:
-    """Return who runs the lanes: so many processes here, or as many as a cluster has room for."""
-    count, start = jobs, processes(lock)
-    if cluster:
-        assert study.folder is not None
-        count, start = helpers(None if cluster is True else cluster, study.folder)
-    return Workers(count, start, described, study, deadline)
+def _pool(
+    study: Study, settings: dict[str, Any], lock: Lock, jobs: int, cluster: str | bool
+) -> Pool:
+    """Return the workers: so many processes here, or as many as a cluster has room for."""
+    if not cluster:
+        return process_pool(jobs, study, settings, lock)
+    from trimtab.studies.remote import ray_pool
+
+    return ray_pool(None if cluster is True else str(cluster), study, settings)
 
 
-def _compared(
-    study: Study, seeds: int | None, deadline: Deadline, workers: Workers | None
-) -> Generator[RoundDone | Note, None, Comparison]:
-    """Search for every lane, settle the target, let the winners run with further seeds.
+class _Run:
+    """A comparison while it runs: the stages of all tuners, and the result as it grows."""
 
-    Where there are workers they run each stage first; here it is then gone through on disk.
-    """
-    courses = [Course(study, lane, Clock(deadline)) for lane in study.lanes]
+    def __init__(self, study: Study, deadline: Deadline, pool: Pool | None) -> None:
+        self.study, self.deadline, self.pool = study, deadline, pool
+        self.tuners = [Tuner(study, spec) for spec in study.specs]
+        self.target_from = ""
 
-    def stage(names: Sequence[str], **facts: Any) -> Generator[RoundDone | Note, None, None]:
-        order = courses
-        if workers is not None:
-            order = yield from workers.run(courses, names, facts)
-            for course in courses:
-                course.look_again()
-        for name in names:
-            for course in order:
-                yield from course.run(name, facts)
-        if workers is not None and workers.failed:
-            sentence = "another process could not do this ({}); lanes run one after another."
-            warnings.warn(sentence.format(workers.failed.rstrip(".")), stacklevel=2)
-            workers.failed = ""
+    def result(self, seeds: int) -> Generator[RoundDone | Note, None, Comparison]:
+        """Pilot if there is no target, search, report; return the result."""
+        study, goal = self.study, self.study.goal
+        self._save(goal, finished=False)
+        if goal.target is None:
+            goal = yield from self._default_target()
+        yield from self._stage(Stage("search", 0.0, target=goal.target), until=0.8, goal=goal)
+        error = self._metric_error(goal)
+        goal = replace(goal, slack=error or 0.0)
+        report = Stage(
+            "report",
+            0.0,
+            target=goal.target,
+            seeds=seeds,
+            horizon=self._horizon(goal),
+            metric_error=goal.slack,
+        )
+        yield from self._stage(report, until=1.0, goal=goal)
+        notes = [*study.measured.notes(goal, untold=error is None), *self._few_rows(goal)]
+        result = self._save(goal, finished=True, notes=notes)
+        if study.folder is not None:
+            self._write_models(goal)
+        return result
 
-    # All begin first, so that there soon is something to tell.
-    yield from stage(["begin", "go_on"])
-    algorithms = [course.search for course in courses if course.lane.measured is None]
-    curves = [search.trials[search.winner].rounds for search in algorithms]
-    goal = _settled(study.goal, curves, study.at_start())
-    yield from stage(["settle"], target=goal.target)
-    winners = {course.lane.label: course.winner for course in courses}
-    slack = _slack(study, goal, courses)
-    goal = replace(goal, slack=slack or 0.0)
-    count = seeds or study.affordable_seeds(winners)
-    horizon = _horizon(goal, winners, study.R)
-    yield from stage(["report"], count=count, horizon=horizon, slack=goal.slack)
-    entries = [course.entry for course in courses]
-    about = About(
-        split=study.measured.split,
-        tested_on=study.measured.tested_on,
-        seeds=study.reported(count),
-        budget=None if study.budget == inf else study.budget,
-        complete=all(course.search.complete for course in courses),
-        notes=(*study.measured.notes(goal, untold=slack is None), *study.judged(entries)),
-    )
-    advice = advise(entries, goal)
-    result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
-    result.population = summarise_clients(study.measured.problem)
-    if study.folder is not None:
-        _write(study.folder, result, winners, goal)
-    return result
+    # -- stages
+
+    def _stage(self, stage: Stage, until: float, goal: Goal) -> Events:
+        """Run a stage of all tuners, which ends at a share of the time.
+
+        Where there are workers, they run the stage first; this process then repeats it from disk,
+        so that no number depends on how many there are.
+        """
+        left = {tuner.spec.label: tuner for tuner in self.tuners}
+        if self.pool is not None:
+            slots = ceil(len(left) / self.pool.size)
+            timed = replace(stage, seconds=self.deadline.until(until) / slots)
+            for event in self.pool.run_all([(label, timed) for label in left]):
+                if not isinstance(event, Finished):
+                    yield event
+                elif event.error is None:
+                    # The worker stopped where it had to, so that repeating its stage takes no time.
+                    yield from self._repeat(left.pop(event.label), replace(stage, seconds=0.0))
+                    self._save(goal, finished=False)
+                else:
+                    warnings.warn(f"{event.error}; this process continues its work.", stacklevel=2)
+        for count, tuner in zip(range(len(left), 0, -1), left.values(), strict=True):
+            seconds = self.deadline.until(until) / count
+            yield from self._repeat(tuner, replace(stage, seconds=seconds))
+            self._save(goal, finished=False)
+
+    def _repeat(self, tuner: Tuner, stage: Stage) -> Events:
+        """Run a stage with the rounds that are on disk, and those that are not."""
+        if self.pool is not None:
+            tuner.reload()
+        yield from tuner.run(stage)
+
+    def _default_target(self) -> Generator[RoundDone | Note, None, Goal]:
+        """Return the goal with a target that good settings can hold.
+
+        Rounds double until the best candidate of all algorithms gains less than one standard error
+        of the held-out rows. The target is its late median, less one standard error. The start has
+        no influence unless there are no such rows.
+        """
+        goal, r, last = self.study.goal, FIRST_PILOT, -inf
+        own = [tuner for tuner in self.tuners if tuner.spec.measured is None]
+        while True:
+            r = min(r, self.study.R)
+            yield from self._stage(Stage("pilot", 0.0, R=r), until=0.2, goal=goal)
+            found = [best for t in own if (best := t.search.late_best(r)) is not None]
+            if not found:  # The budget ended before round r.
+                found = [best for t in own if (best := t.search.late_best(1)) is not None]
+            if not found:
+                return self._without_a_pilot()
+            score, run = max(found, key=lambda each: each[0])
+            error = self.study.measured.metric_error(run.trial.sim.server.x, goal.metric)
+            short = error / NORMAL if error else GAIN * abs(score - run.scores[0])
+            if score - last < short or r == self.study.R or len(run.scores) < r:
+                break
+            r, last = 2 * r, score
+        score = max(score, last) - short
+        target = rounded(score if goal.metric.higher else -score, short)
+        how = f"one standard error ({short:.2g}) of the held-out rows"
+        below = "below" if goal.metric.higher else "above"
+        how = how if error else "1 % of the gain"
+        self.target_from = (
+            f"The target, {goal.name} {target:g}, lies {how} {below} the best of all candidates "
+            f"after {r} rounds; pass {{target}} for another."
+        )
+        return replace(goal, target=target)
+
+    def _without_a_pilot(self) -> Goal:
+        """Return a goal where every candidate of the pilot diverged."""
+        goal = self.study.goal
+        start = self.study.at_start()[goal.name]
+        self.target_from = "The target is the value at the start, since every candidate diverged."
+        worst = goal.metric.high if goal.metric.higher else goal.metric.low
+        return replace(goal, target=next(v for v in (start, worst, 0.0) if isfinite(v)))
+
+    # -- numbers that all entries share
+
+    def _ours(self, goal: Goal) -> list[Tuner]:
+        """Return the tuners of algorithms, not baselines, that have a finite score."""
+        return [
+            tuner
+            for tuner in self.tuners
+            if tuner.spec.measured is None and goal.best_round(tuner.winner.trial.rounds)
+        ]
+
+    def _metric_error(self, goal: Goal) -> float | None:
+        """Return the 90 % error of the metric on the held-out rows; None: they are too few."""
+        ours = self._ours(goal)
+        if not ours:
+            return 0.0
+        trials = [tuner.winner.trial for tuner in ours]
+        best = max(trials, key=lambda trial: goal.score({goal.name: goal.best(trial.rounds)}))
+        found = best.best_x(goal)
+        return 0.0 if found is None else self.study.measured.metric_error(found[1], goal.metric)
+
+    def _horizon(self, goal: Goal) -> int:
+        """Return the round to which all curves run."""
+        held = [tuner.winner.rounds for tuner in self.tuners]
+        return min(self.study.R, max(SHORTEST_CURVE, *(r or self.study.R for r in held)))
+
+    def _few_rows(self, goal: Goal) -> list[str]:
+        """Return a note if the default target was held at once."""
+        rounds = [t.entry.rounds for t in self._ours(goal) if t.entry.rounds is not None]
+        if not self.target_from or not rounds or min(rounds) >= FEW_ROUNDS:
+            return []
+        return [
+            f"the best algorithm holds the target in round {min(rounds)}: there are too few rows "
+            "for a target; give one, or hold out more."
+        ]
+
+    # -- the result
+
+    def _save(self, goal: Goal, finished: bool, notes: Sequence[str] = ()) -> Comparison:
+        """Return the result so far, and write it to the folder."""
+        study = self.study
+        entries = [tuner.entry for tuner in self.tuners if tuner.has_begun]
+        seeds = max((len(tuner.reported) for tuner in self.tuners), default=0)
+        first = study.rounds.seed + FIRST_REPORT_SEED
+        judged = [] if study.prior is None or not finished else [study.prior.judged(entries)]
+        about = About(
+            split=study.measured.split,
+            tested_on=study.measured.tested_on,
+            seeds=tuple(range(first, first + seeds)),
+            budget=None if study.budget.gradients == inf else study.budget.gradients,
+            round_cost=study.budget.round_cost,
+            complete=finished and all(tuner.search.complete for tuner in self.tuners),
+            notes=(*notes, *judged),
+            target_from=self.target_from,
+            finished=finished,
+        )
+        searched = sum(tuner.search.chosen is not None for tuner in self.tuners)
+        advice = f"Not finished: {searched} of {len(self.tuners)} algorithms have been searched."
+        if finished:
+            advice = advise(entries, goal)
+        result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
+        result.population = summarise_clients(study.measured.problem)
+        result.save()
+        return result
+
+    def _write_models(self, goal: Goal) -> None:
+        """Write the models of the winners, and delete the checkpoints of all trials."""
+        folder = self.study.folder
+        assert folder is not None
+        executors, paths = {}, {}
+        for tuner in self.tuners:
+            label, trial = tuner.spec.label, tuner.winner.trial
+            if trial.rounds:
+                trial.write_last(folder / label / "model.safetensors")
+                trial.write_best(folder / label / "best.safetensors", goal)
+                executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
+        names = {label: executor.name for label, executor in executors.items()}
+        how = {"executors": names, "paths": paths} | execution_facts(executors.values())
+        path = folder / "compare.json"
+        write_json(path, read_json(path) | how)
+        for name in ("checkpoint.safetensors", "best.safetensors"):
+            for file in folder.glob(f"*/*/{name}"):  # of the trials
+                file.unlink()
 
 
-def _check_count(name: str, count: int | None, what: str) -> None:
+def _check_count(name: str, count: int, what: str) -> None:
     whole = hasattr(count, "__index__") and not isinstance(count, bool)
-    if count is not None and not (whole and count >= 1):
+    if not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
-
-
-# -- the outcome
-
-
-def _settled(goal: Goal, curves: list[list[RoundLine]], start: dict[str, float]) -> Goal:
-    """Return the goal with a target: if none was given, one that the best run nearly reaches."""
-    if goal.target is not None:
-        return goal
-    bests = [best for curve in curves if (best := goal.best(curve)) is not None]
-    if not bests:
-        return replace(goal, target=0.5)
-    best = max(bests) if goal.metric.higher else min(bests)
-    if goal.metric == ACCURACY and best >= 0.1:
-        return replace(goal, target=floor(98 * best) / 100)
-    begun = start[goal.name] if isfinite(start[goal.name]) else best
-    short = (0.02 if goal.metric.higher else 0.01) * (best - begun)  # of the way to it
-    return replace(goal, target=rounded(best - short, short))
-
-
-def _slack(study: Study, goal: Goal, courses: Sequence[Course]) -> float | None:
-    """Return what the rows cannot tell of the metric, at the best model; None: they are too few."""
-    ours = [c.winner for c in courses if not c.lane.measured and goal.best_round(c.winner.rounds)]
-    if not ours:
-        return 0.0
-    best = max(ours, key=lambda trial: goal.score({goal.name: goal.best(trial.rounds)}))
-    found = best.best_x(goal)
-    return 0.0 if found is None else study.measured.slack(found[1], goal.metric)
-
-
-def _horizon(goal: Goal, winners: dict[str, Trial], R: int) -> int:
-    met = [goal.first(trial.rounds) for trial in winners.values()]
-    return min(R, max(LEAST, *(line.r if line else R for line in met)))
-
-
-# -- the folder
-
-
-def _write(folder: Path, result: Comparison, winners: dict[str, Trial], goal: Goal) -> None:
-    executors, paths = {}, {}
-    for label, trial in winners.items():
-        if trial.rounds:
-            trial.write_last(folder / label / "model.safetensors")
-            trial.write_best(folder / label / "best.safetensors", goal)
-            executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
-    path = folder / "compare.json"
-    names = {label: executor.name for label, executor in executors.items()}
-    how = {"executors": names, "paths": paths} | how_computed(executors.values())
-    write_json(path, read_json(path) | how | {"outcome": result.to_record()})
-    for name in ("checkpoint.safetensors", "best.safetensors"):
-        for file in folder.glob(f"*/*/{name}"):  # of the trials
-            file.unlink()

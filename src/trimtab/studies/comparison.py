@@ -9,9 +9,9 @@ from trimtab.errors import BadArgument
 from trimtab.problems.clients import ClientSummary
 from trimtab.studies import export
 from trimtab.studies.advice import verdict
-from trimtab.studies.chosen import Chosen
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
+from trimtab.studies.record import SelectedModel
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Comparison:
     folder: Path | None = None
     page: Path | None = None
     about: About = field(default_factory=lambda: About())
-    chosen: Chosen | None = None  # the model that a run leaves
+    chosen: SelectedModel | None = None  # the model that a run leaves
     population: ClientSummary | None = None  # who the clients are
 
     @property

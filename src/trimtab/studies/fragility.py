@@ -13,9 +13,8 @@ import torch
 
 from trimtab.core import Vector
 from trimtab.core.streams import MOVED, stream
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import RoundLine
+from trimtab.studies.record import RoundDone, RoundLine
 from trimtab.studies.trial import Trial
 
 MOVE = 1e-6  # |x - x0| <= 1e-6 x max(1, |x0|)

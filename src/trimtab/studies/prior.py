@@ -1,15 +1,11 @@
-"""Where a search begins, as a diagnosis expects it; and afterwards, whether that was right."""
+"""What a diagnosis expects: where a search begins, and whether the advice was right."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab.algorithms.registry import kind
 from trimtab.studies.entry import Entry, listed, rounds_in_words
-
-if TYPE_CHECKING:
-    from trimtab.studies.space import Point
 
 RIGHT = 1.3  # advice was right if it needs <= 1.3 x the rounds of the best that was looked at
 
@@ -60,45 +56,12 @@ class Prior:
         expected = tuple(Expected(**one) for one in content["expected"])
         return cls(**content | {"expected": expected})
 
-    # -- before
-
-    def local_steps(self, name: str, Ks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the K to search for an algorithm: the likeliest first, all others after it."""
-        begin = self._begin(name)
-        return Ks if begin is None or not Ks else tuple(dict.fromkeys((begin.K, *Ks)))
-
-    def ordered(self, name: str, points: "Sequence[Point]") -> "list[Point]":
-        """Return the same points, those first that are near what is expected.
-
-        A factor of 3.16 in the step size counts as much as one of 4 in K.
-        """
-        begin = self._begin(name)
-        if begin is None:
-            return list(points)
-
-        def far(point: "Point") -> float:
-            K = begin.K if point.K is None else point.K
-            step = abs(log(point.eta / self._step(name, K, begin))) / log(10**0.5)
-            server = 0.0 if point.eta_g is None else abs(log(point.eta_g)) / log(2)
-            return step + abs(log(K / begin.K)) / log(4) + server
-
-        return sorted(points, key=far)
-
-    def _begin(self, name: str) -> Expected | None:
-        """Return the settings that are likeliest for an algorithm; None: nothing is known of it."""
+    def steps(self, name: str) -> dict[int, float]:
+        """Return the expected step size of an algorithm by K."""
+        found = {one.K: one.eta for one in self.expected if one.algorithm == name}
         if name == self.algorithm and self.K is not None and self.eta is not None:
-            return Expected(name, self.K, self.eta)
-        mine = [one for one in self.expected if one.algorithm == name and one.rounds is not None]
-        return min(mine, key=lambda one: (one.rounds or 0, one.K), default=None)
-
-    def _step(self, name: str, K: int, begin: Expected) -> float:
-        """Return the step size to begin with at this K: that of the nearest K that is known."""
-        if begin.K == K:
-            return begin.eta
-        known = [one for one in self.expected if one.algorithm == name] or [begin]
-        return min(known, key=lambda one: abs(log(one.K / K))).eta
-
-    # -- after
+            found[self.K] = self.eta
+        return found
 
     def judged(self, entries: Sequence[Entry]) -> str:
         """Say whether the advice was right: by the rounds of what the diagnosis had looked at."""

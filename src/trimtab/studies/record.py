@@ -1,8 +1,8 @@
-"""A run on disk: settings, seed and versions in run.json, one JSON line per round, the model.
+"""A run on disk, and its parts: a line per round, the event of a round, the selected model.
 
-run.json                what was run, with what, and at the end what came of it
+run.json                settings, seed, versions and, at the end, the outcome
 rounds.jsonl            one line per round
-checkpoint.safetensors  where the run goes on; without it, its rounds are run once more
+checkpoint.safetensors  where the run continues; without it, its rounds are computed again
 model.safetensors       the model after the last round, as a state_dict
 best.safetensors        the model after the best round
 """
@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,6 +33,8 @@ from trimtab._files import (
     write_json,
 )
 from trimtab._version import RESULTS, __version__, environment
+from trimtab.core import Algorithm
+from trimtab.core.hyper import step_size
 from trimtab.errors import BadArgument
 from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.problem import Problem
@@ -40,16 +42,22 @@ from trimtab.simulation.executors import Executor
 
 FORMAT = 1
 
+Stopped = Literal["target", "patience", "rounds"]
+"""Why a run ended: it held the target, stopped improving, or completed its rounds."""
 
-def how_computed(executors: Iterable[Executor]) -> dict[str, Any]:
-    """Return what bits depend on beside the settings, and what executors tell of themselves."""
+Split = float | Literal["none", "given"]
+"""The held-out rows: a share of each client's, none, or validation data of the problem's own."""
+
+
+def execution_facts(executors: Iterable[Executor]) -> dict[str, Any]:
+    """Return what results depend on besides the settings, and the facts of each executor."""
     used = list(executors)
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for executor in used:
-        told |= executor.facts()
+        facts |= executor.facts()
     if not any(executor.threads == "all" for executor in used):
-        return told
-    return told | {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
+        return facts
+    return facts | {"threads": torch.get_num_threads(), "bits": "depend on the number of threads"}
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,57 @@ class RoundLine:
         return line
 
 
+@dataclass(frozen=True)
+class RoundDone:
+    """A completed round.
+
+    label: the entry of the comparison that it belongs to.
+    run: the folder of the trial within the entry; empty where nothing is written.
+    """
+
+    label: str
+    algorithm: Algorithm
+    line: RoundLine
+    run: str = ""
+
+    def __str__(self) -> str:
+        step, value = step_size(self.algorithm)
+        parts = [f"{step} = {value:.3g}"] if step else []
+        parts.append(f"round {self.line.r}")
+        parts += [f"{name} {v:.4g}" for name, v in self.line.metrics.items() if v is not None]
+        parts += [] if self.line.drift is None else [f"drift {self.line.drift:.3g}"]
+        return f"{self.label}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class SelectedModel:
+    """The model that a run leaves, and the data that selected it."""
+
+    metric: str
+    stopped: Stopped
+    round: int | None = None  # the best round, or the last one if that is kept
+    split: Split = "none"
+    validation: dict[str, float | None] | None = None  # its metrics on the held-out rows
+    test: dict[str, float] | None = None  # None without test data
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that run.json holds and `--json` prints."""
+        return {
+            "metric": self.metric,
+            "stopped": self.stopped,
+            "chosen_round": self.round,
+            "split": self.split,
+            "validation": plain(self.validation),
+            "test": plain(self.test),
+        }
+
+
 class Record:
     """The folder of one run; with folder None, the same in memory.
 
-    `settings` say what is run. An existing folder is taken up again only with `resume`, and only
-    if it holds the same settings, and the same problem where one is given. Its rounds are then gone
-    through once more, by `repeat`, so that whoever decides by them decides as it did before.
+    An existing folder is opened only with `resume`, and only if it holds the same settings and,
+    where `problem` is given, the same problem. `repeat` then replays its rounds one by one, so that
+    early stopping and successive halving decide as they did in the first process.
     """
 
     def __init__(
@@ -105,8 +158,8 @@ class Record:
     ) -> None:
         self.folder, self.settings = folder, settings
         self.rounds: list[RoundLine] = []
-        self.diverged: dict[str, Any] | None = None  # as `note` was told of it
-        self._written = deque[RoundLine]()  # by an earlier process, and not yet gone through
+        self.diverged: dict[str, Any] | None = None  # the fact that `note` wrote
+        self._written = deque[RoundLine]()  # by an earlier process, not yet replayed
         if folder is None:
             return
         if open_folder(folder / "run.json", "run", settings, problem, resume):
@@ -115,7 +168,7 @@ class Record:
             kept = "".join(json.dumps(line) + "\n" for line in lines)
             if path.exists() and path.read_text(encoding="utf-8") != kept:
                 write_file(path, kept)  # without the line that a crash has cut off
-            self.look_again()
+            self.reload()
 
     @property
     def checkpoint(self) -> Path | None:
@@ -128,8 +181,8 @@ class Record:
         assert self.folder is not None
         return self.folder / "best.safetensors"
 
-    def look_again(self) -> bool:
-        """Find what another process has written since; False if there is nothing new."""
+    def reload(self) -> bool:
+        """Read rounds that another process has added; return whether there are any."""
         if self.folder is None:
             return False
         lines = read_lines(self.folder / "rounds.jsonl")
@@ -138,8 +191,13 @@ class Record:
         self.diverged = read_json(self.folder / "run.json").get("diverged")
         return bool(new)
 
+    @property
+    def pending(self) -> bool:
+        """Whether an earlier process has written a round that was not repeated yet."""
+        return bool(self._written)
+
     def repeat(self) -> bool:
-        """Go on by a round that an earlier process has written; False if there is none."""
+        """Replay a round that an earlier process has written; return False if there is none."""
         if self._written:
             self.rounds.append(self._written.popleft())
             return True
@@ -154,7 +212,7 @@ class Record:
             append_line(self.folder / "rounds.jsonl", written)
 
     def note(self, **facts: Any) -> None:
-        """Write facts known at the end (the outcome) beside the settings."""
+        """Add facts, such as the outcome, to run.json."""
         if self.folder is not None:
             path = self.folder / "run.json"
             write_json(path, read_json(path) | facts)
@@ -163,9 +221,9 @@ class Record:
 def open_folder(
     path: Path, kind: str, settings: dict[str, Any], problem: Problem | None, resume: bool
 ) -> bool:
-    """Start the folder of a run at `path`, its JSON file; or, to resume, check that it is the same.
+    """Create the folder of `path`, its JSON file, or check an existing one before it is resumed.
 
-    Return whether it was there already. Nothing is ever overwritten.
+    Return whether it existed.
     """
     folder, plainly = path.parent, plain(settings)
     if not path.exists():
@@ -189,7 +247,7 @@ def open_folder(
 
 def _start_folder(path: Path, kind: str, settings: dict[str, Any]) -> None:
     folder = path.parent
-    ours = (LOCK, f"{path.name}.part")  # the second one if it was killed while it wrote this
+    ours = (LOCK, f"{path.name}.part")  # the second is left by a process killed here
     if folder.is_dir() and any(file.name not in ours for file in folder.iterdir()):
         raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,12 +257,12 @@ def _start_folder(path: Path, kind: str, settings: dict[str, Any]) -> None:
 
 
 def _check_version(folder: Path, saved: dict[str, Any]) -> None:
-    """Refuse to go on with numbers of another kind."""
+    """Raise BadArgument if another version of the results wrote the folder."""
     if saved.get("results") != RESULTS or saved.get("format") != FORMAT:
         raise BadArgument(
             "out",
             "{folder} was written by trimtab {theirs}, whose numbers are not those of this one, "
-            "{ours}; continue it with that version, or start anew with another {out}.",
+            "{ours}; continue it with that version, or pass another {out}.",
             folder=folder,
             theirs=saved.get("versions", {}).get("trimtab", "?"),
             ours=__version__,
@@ -212,9 +270,9 @@ def _check_version(folder: Path, saved: dict[str, Any]) -> None:
 
 
 def _check_settings(folder: Path, ours: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Refuse to go on with other settings; `_check_problem` looks at the fingerprint."""
+    """Raise BadArgument if a setting differs; `_check_problem` compares the fingerprint."""
     theirs = {name: value for name, value in saved.items() if name != "fingerprint"}
-    for name in ours | theirs:  # What is at its default now may have been something else.
+    for name in ours | theirs:  # A setting with its default now may have had another value.
         if theirs.get(name) != ours.get(name):
             raise BadArgument(
                 name,
@@ -227,10 +285,10 @@ def _check_settings(folder: Path, ours: dict[str, Any], saved: dict[str, Any]) -
             )
 
 
-def make_way(folder: Path, resume: bool = False) -> None:
-    """Move what is at a folder's place to NAME.old-1, or the next free number, and say so."""
+def move_aside(folder: Path, resume: bool = False) -> None:
+    """Rename an existing folder to NAME.old-1, or the next free number, and warn about it."""
     if resume:
-        sentence = "{force:True} starts anew, and {resume:True} goes on; pass one of them."
+        sentence = "{force:True} starts again and {resume:True} continues; pass one of them."
         raise BadArgument("force", sentence)
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -241,13 +299,13 @@ def make_way(folder: Path, resume: bool = False) -> None:
     number = 1
     while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
-    with Lock(folder) if folder.is_dir() else nullcontext():  # nobody writes there now
+    with Lock(folder) if folder.is_dir() else nullcontext():  # no other process writes to it
         folder.rename(aside)
     warnings.warn(f"{folder} was moved to {aside}.", stacklevel=3)
 
 
 def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
-    """Refuse to go on with another problem; warn where nobody can tell."""
+    """Raise BadArgument if the problem differs; warn where its fingerprint cannot say."""
     alike = matches_fingerprint(problem, stored)
     if alike.differs:
         raise BadArgument(
@@ -262,7 +320,7 @@ def _check_problem(folder: Path, problem: Problem, stored: str) -> None:
 
 
 def write_model(path: Path, tensors: dict[str, torch.Tensor], r: int) -> None:
-    """Write the model of a round whole."""
+    """Write the model of a round atomically."""
     with atomic_write(path) as part:
         save_file(tensors, part, metadata={"r": str(r)})
 

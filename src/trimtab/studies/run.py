@@ -15,13 +15,19 @@ from trimtab.problems.clients import per_client, problem_notes, summarise_client
 from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
-from trimtab.studies.chosen import Chosen, Split, Stopped
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.record import Record, how_computed, make_way
-from trimtab.studies.start import digest, read_model, recorded_settings
+from trimtab.studies.holdout import model_digest, read_model, recorded_settings
+from trimtab.studies.record import (
+    Record,
+    RoundDone,
+    SelectedModel,
+    Split,
+    Stopped,
+    execution_facts,
+    move_aside,
+)
 from trimtab.studies.trial import Trial
 
 SPLIT = 0.1  # the share of each client's rows that stopping and choosing look at
@@ -80,7 +86,7 @@ def run(
     )
     besides = {  # settings of which most runs have none
         "metric": metric,
-        "init": None if init is None else digest(init),
+        "init": None if init is None else model_digest(init),
         "split": None if held_out == "none" else held_out,
         "shards": None if executor is None else executor.facts().get("shards"),
     }
@@ -91,7 +97,7 @@ def run(
     }
     Simulation(algorithm, problem, rounds)  # refuses what cannot run before anything is written
     if force:
-        make_way(out, resume)
+        move_aside(out, resume)
     with Lock(out):
         record = Record(out, settings, problem=given, resume=resume)
         record.note(goal=goal.to_json(), R=R)  # for whoever watches the folder
@@ -115,7 +121,7 @@ def run(
         )
         result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
-        how = {"executor": used.name, "path": trial.sim.path, **how_computed([used])}
+        how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
         record.note(**how, **chosen.to_json(), outcome=result.to_record())
         used.close()
         return result
@@ -128,7 +134,9 @@ def _write_models(trial: Trial, goal: Goal, save: str, out: Path) -> None:
         trial.write_best(trial.record.best, goal)
 
 
-def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) -> Comparison:
+def _outcome(
+    name: str, trial: Trial, goal: Goal, chosen: SelectedModel, about: About
+) -> Comparison:
     """Return a run as a comparison of one algorithm, which a page shows alike."""
     entry = entry_of(trial.label, trial.label, [trial], goal)
     entry.per_client = _served(trial, goal, chosen)
@@ -144,7 +152,9 @@ def _outcome(name: str, trial: Trial, goal: Goal, chosen: Chosen, about: About) 
     )
 
 
-def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Split) -> Chosen:
+def _chosen(
+    trial: Trial, goal: Goal, patience: int | None, save: str, split: Split
+) -> SelectedModel:
     """Return which model a run leaves, and how good it is; no model is trained once more."""
     rounds = trial.rounds
     stopped: Stopped = "rounds"
@@ -154,14 +164,14 @@ def _chosen(trial: Trial, goal: Goal, patience: int | None, save: str, split: Sp
         stopped = "patience"
     line = rounds[-1] if save == "last" else goal.best_round(rounds)
     if line is None or split == "none":
-        return Chosen(goal.name, stopped, None if line is None else line.r)
+        return SelectedModel(goal.name, stopped, None if line is None else line.r)
     test = None
     if trial.problem.has_test:
         test = trial.problem.evaluate(_model(trial, line.r))
-    return Chosen(goal.name, stopped, line.r, split, dict(line.metrics), test)
+    return SelectedModel(goal.name, stopped, line.r, split, dict(line.metrics), test)
 
 
-def _served(trial: Trial, goal: Goal, chosen: Chosen) -> dict[str, Any] | None:
+def _served(trial: Trial, goal: Goal, chosen: SelectedModel) -> dict[str, Any] | None:
     """Return how the model that was chosen serves the clients, if they have samples."""
     if chosen.round is None or trial.problem.samples is None:
         return None
@@ -200,7 +210,7 @@ def _split(
     return parted, share if parted.has_validation else "none"
 
 
-def _sentence(entry: Entry, goal: Goal, chosen: Chosen) -> str:
+def _sentence(entry: Entry, goal: Goal, chosen: SelectedModel) -> str:
     """Say what came of a run."""
     ran = rounds_in_words(len(entry.curve))
     where = "validation " if chosen.split != "none" else ""

@@ -1,101 +1,210 @@
-"""What is searched for an algorithm: its step size, K, eta_g and the base's momentum.
+"""What is searched for an algorithm: its step size, K, eta_g and the momentum of its base."""
 
-What the user gives is not searched.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log2
 from typing import Any
 
-from trimtab.algorithms.registry import Kind, build
+from trimtab.algorithms.registry import Kind, build, kind
 from trimtab.core import Algorithm, Epochs
-from trimtab.problems.problem import Problem
+from trimtab.core.hyper import settings_of
+from trimtab.studies.baselines import BASELINES
+from trimtab.studies.holdout import HeldOutProblem
 from trimtab.studies.prior import Prior
 
-FACTOR = 10**0.5  # the next step size of the grid = 3.16 x the last
-STEPS = tuple(FACTOR**e for e in (-1, -2, 0, -3, 1, -4, 2))  # 0.01 … 10, from the middle outwards
-EPOCHS = (1.0, 0.25, 4.0)
-FEW_STEPS = (4, 1, 16)  # where an epoch is one step, or there are no samples
+LocalSteps = int | Epochs | Sequence[int] | None
+"""K as the user gives it: one number, several, or epochs; None: it is searched."""
+
+LADDER = (1, 4, 16, 64)
+"""The K that are tried first; the search then walks to K/2 and 2K of the best."""
+
 ETA_G = (1.0, 2.0, 4.0)
-BETA = (0.9, 0.0)
+BETA = (0.0, 0.9)
+OCTAVE = 8
+"""Step sizes are 2^(j/8) for whole j, so that j + 8 doubles the step."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """One choice of all that is searched; None: the algorithm has no such thing, or it is given."""
+@dataclass(frozen=True, order=True)
+class Family:
+    """All that is searched but the step size; K is None if it is given or does not exist."""
 
-    eta: float
     K: int | None = None
-    eta_g: float | None = None
-    beta: float | None = None
+    eta_g: float = 1.0
+    beta: float = 0.0
 
-    def shown(self) -> str:
-        """Return it as a folder is called."""
-        parts = [] if self.K is None else [f"K={self.K}"]
-        parts += [] if self.eta_g is None else [f"eta_g={self.eta_g:g}"]
-        parts += [] if self.beta is None else [f"beta={self.beta:g}"]
-        return "-".join([*parts, f"step={self.eta:.4g}"])
+    def __str__(self) -> str:
+        parts = [] if self.K is None else [f"K = {self.K}"]
+        parts += [] if self.eta_g == 1 else [f"eta_g = {self.eta_g:g}"]
+        parts += [] if self.beta == 0 else [f"beta = {self.beta:g}"]
+        return ", ".join(parts) or "the step size"
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One candidate: a family and a step size."""
+
+    family: Family
+    j: int
+
+    @property
+    def eta(self) -> float:
+        """The step size.
+
+        >>> Point(Family(), -24).eta
+        0.125
+        """
+        return float(2.0 ** (self.j / OCTAVE))
 
 
 @dataclass(frozen=True)
 class Space:
-    """The points of one algorithm, and how to build it at one of them."""
+    """The search space of one algorithm, and how to build the algorithm at a point of it.
+
+    Ks: the K to start with; (None,) if K is given or does not exist.
+    variants: the pairs of eta_g and beta, those without them first.
+    fixed: the algorithm itself, if nothing is searched.
+    prior: the expected step size by K; the brackets of these K begin there.
+    """
 
     kind: Kind
-    Ks: tuple[int, ...]  # Empty: K is given, or there is none
-    given: Mapping[str, Any]  # hyper-parameters that the user gave
-    prior: Prior = field(default=Prior())  # what is tried first
+    given: Mapping[str, Any]
+    Ks: tuple[int | None, ...] = (None,)
+    variants: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
+    fixed: Algorithm | None = None
+    prior: Mapping[int, float] | None = None
 
     @property
-    def points(self) -> list[Point]:
-        """All points, those first that one would try first."""
-        Ks: Sequence[int | None] = self.Ks or [None]
-        etas_g: Sequence[float | None] = ETA_G if self._searches("eta_g") else [None]
-        betas: Sequence[float | None] = BETA if self._searches("base") else [None]
-        every = product(enumerate(STEPS), enumerate(Ks), enumerate(etas_g), enumerate(betas))
-        ranked = sorted(every, key=lambda chosen: sum(rank for rank, _ in chosen))
-        points = [Point(eta, K, eta_g, beta) for (_, eta), (_, K), (_, eta_g), (_, beta) in ranked]
-        return self.prior.ordered(self.kind.name, points)
+    def families(self) -> list[Family]:
+        """The families to start with."""
+        return [Family(K, *self.variants[0]) for K in self.Ks]
 
     def build(self, point: Point) -> Algorithm:
         """Return the algorithm at a point."""
+        if self.fixed is not None:
+            return self.fixed
+        family = point.family
         words = {self.kind.step: point.eta} | dict(self.given)
-        words |= {} if point.K is None else {"K": point.K}
-        words |= {} if point.eta_g is None else {"eta_g": point.eta_g}
-        words |= {} if point.beta is None else {"base": "momentum", "beta": point.beta}
+        words |= {} if family.K is None else {"K": family.K}
+        words |= {"eta_g": family.eta_g} if self._searches("eta_g") else {}
+        words |= {"base": "momentum", "beta": family.beta} if self._searches("base") else {}
         made: Algorithm = build(self.kind, **words)
         return made
+
+    def stem(self, point: Point) -> str:
+        """Return the name of the point's folder."""
+        family = point.family
+        if self.fixed is not None:
+            return "run"
+        parts = [] if family.K is None else [f"K={family.K}"]
+        parts += [f"eta_g={family.eta_g:g}"] if self._searches("eta_g") else []
+        parts += [f"beta={family.beta:g}"] if self._searches("base") else []
+        return "-".join([*parts, f"step={point.eta:.4g}"])
+
+    def has_one_local_step(self, family: Family) -> bool:
+        """Return whether clients make one local step, so that eta_g only rescales the step size."""
+        return (family.K or self.given.get("K")) == 1
+
+    def starts(self, best: Point, family: Family) -> list[int]:
+        """Return the step sizes from which a family's bracket begins, given the best of another.
+
+        They lie between an equal eta_l and an equal K eta_l, and are divided by what multiplies
+        them: eta_g and 1 / (1 - beta).
+        """
+        old = best.family
+        factor = old.eta_g / family.eta_g * (1 - family.beta) / (1 - old.beta)
+        j = best.j + OCTAVE * round(log2(factor))
+        by_K = OCTAVE * round(log2((old.K or 1) / (family.K or 1)))
+        expected = (self.prior or {}).get(family.K or 0)
+        found = set(range(min(j, j + by_K), max(j, j + by_K) + 1, OCTAVE))
+        if expected is not None:
+            found.add(j + OCTAVE * round(log2(expected) - j / OCTAVE))
+        return sorted(found)
+
+    def neighbours(self, family: Family) -> list[Family]:
+        """Return the families next to one: K/2 and 2K, the next eta_g, the other beta."""
+        near = [] if family.K is None else [family.K // 2, family.K * 2]
+        found = [replace(family, K=K) for K in near if K]
+        for eta_g, beta in self.variants:
+            one_step_away = eta_g / family.eta_g in (0.5, 2.0) and beta == family.beta
+            if one_step_away or (eta_g == family.eta_g and beta != family.beta):
+                found.append(Family(family.K, eta_g, beta))
+        return [f for f in found if f.eta_g == 1 or not self.has_one_local_step(f)]
 
     def _searches(self, name: str) -> bool:
         has = any(parameter.name == name for parameter in self.kind.parameters)
         return has and name not in self.given
 
 
-def local_steps(problem: Problem) -> tuple[int, ...]:
-    """Return the K that are tried where none is given: 1, 1/4 and 4 epochs, or 4, 1 and 16 steps.
-
-    >>> from trimtab import Quadratic
-    >>> local_steps(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]))
-    (4, 1, 16)
-    """
-    steps = problem.steps
-    if steps is None or steps(1) == 1:
-        return FEW_STEPS
-    return tuple(dict.fromkeys(steps(epochs) for epochs in EPOCHS))
-
-
 def space_of(
-    kind: Kind,
-    problem: Problem,
-    K: int | Epochs | None,
-    given: dict[str, Any],
-    prior: Prior | None = None,
+    chosen: Kind, K: int | Epochs | None, given: Mapping[str, Any], prior: Prior | None = None
 ) -> Space:
-    """Return what is searched for an algorithm on a problem."""
-    prior = prior or Prior()
-    taken = {word: value for word, value in given.items() if value is not None}
-    taken = {w: v for w, v in taken.items() if any(p.name == w for p in kind.parameters)}
-    if not kind.has_K or K is not None:
-        return Space(kind, (), taken | ({"K": K} if kind.has_K else {}), prior)
-    return Space(kind, prior.local_steps(kind.name, local_steps(problem)), taken, prior)
+    """Return what is searched for an algorithm; what is given is not."""
+    names = {parameter.name for parameter in chosen.parameters}
+    taken = {word: v for word, v in given.items() if v is not None and word in names}
+    etas_g = ETA_G if "eta_g" in names and "eta_g" not in taken else ETA_G[:1]
+    betas = BETA if "base" in names and "base" not in taken else BETA[:1]
+    variants = tuple((eta_g, beta) for beta in betas for eta_g in etas_g)
+    if not chosen.has_K or K is not None:
+        return Space(chosen, taken | ({"K": K} if chosen.has_K else {}), variants=variants)
+    expected = {} if prior is None else prior.steps(chosen.name)
+    advised = () if prior is None or prior.algorithm != chosen.name else (prior.K,)
+    Ks = tuple(sorted({*LADDER, *(K for K in advised if K is not None)}))
+    return Space(chosen, taken, Ks, variants, prior=expected)
+
+
+@dataclass(frozen=True)
+class EntrySpec:
+    """One entry of a comparison: an algorithm, its search space, and the K that was given."""
+
+    kind: Kind
+    name: str
+    space: Space
+    K: int | Epochs | None = None
+    measured: HeldOutProblem | None = None  # of a baseline
+
+    @property
+    def label(self) -> str:
+        """The name of the entry: the algorithm, and its K if that is given."""
+        if isinstance(self.K, Epochs):
+            return f"{self.name}-{self.K.count:g}epochs"
+        return self.name if self.K is None else f"{self.name}-K{self.K}"
+
+
+def entry_specs(
+    algorithms: Sequence[Any],
+    K: LocalSteps,
+    given: Mapping[str, Any],
+    prior: Prior | None = None,
+) -> list[EntrySpec]:
+    """Return an entry for each algorithm, and for each K that is given."""
+    Ks: list[Any] = list(K) if isinstance(K, Sequence) else [K]
+    specs: list[EntrySpec] = []
+    for algorithm in algorithms:
+        chosen = kind(algorithm)
+        if not isinstance(algorithm, str | type):
+            same = sum(spec.kind.name == chosen.name for spec in specs)
+            name = f"{chosen.name}#{same + 1}" if same else chosen.name
+            own = settings_of(algorithm).get("K")
+            specs.append(EntrySpec(chosen, name, Space(chosen, {}, fixed=algorithm), own))
+        elif not chosen.step:
+            space = Space(chosen, {}, fixed=build(chosen))
+            specs.append(EntrySpec(chosen, chosen.name, space))
+        else:
+            for each in Ks if chosen.has_K else [None]:
+                space = space_of(chosen, each, given, prior)
+                # Bad hyper-parameters are refused before a folder is made.
+                space.build(Point(space.families[0], 0))
+                specs.append(EntrySpec(chosen, chosen.name, space, each))
+    labels = [spec.label for spec in specs]
+    return [spec for i, spec in enumerate(specs) if spec.label not in labels[:i]]
+
+
+def baseline_specs(measured: HeldOutProblem, K: LocalSteps) -> Iterator[EntrySpec]:
+    """Return an entry for each baseline that the problem has."""
+    steps = K[0] if isinstance(K, Sequence) else K
+    fedavg = kind("fedavg")
+    for name, made in BASELINES.items():
+        own = made(measured)
+        if own is not None:
+            space = space_of(fedavg, steps, {"eta_g": 1.0})
+            yield EntrySpec(fedavg, name, space, steps, own)

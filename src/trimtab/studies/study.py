@@ -1,59 +1,201 @@
-"""What all lanes of a comparison have in common: the problem, the goal, the folder, the budget."""
+"""The settings of a comparison, and what all of its entries share."""
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
+from base64 import b64decode, b64encode
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load, save
+
 from trimtab._files import read_json, write_json
+from trimtab.algorithms.registry import decode, encode, kind
 from trimtab.core import Algorithm, Vector
 from trimtab.errors import BadArgument
+from trimtab.problems.adapter import as_problem
 from trimtab.problems.identity import hashed_tensors
+from trimtab.problems.loading import absolute_spec
+from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
-from trimtab.studies.budget import TIMED_STEP, sample_gradients
-from trimtab.studies.entry import Entry
-from trimtab.studies.events import RoundDone
-from trimtab.studies.goal import Goal, cost_of
-from trimtab.studies.lanes import Lane
+from trimtab.studies.budget import Budget, timed_budget
+from trimtab.studies.goal import Goal, goal_of, unit_named
+from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
 from trimtab.studies.prior import Prior
-from trimtab.studies.record import Record, open_folder
-from trimtab.studies.space import Point
-from trimtab.studies.split import Measured
-from trimtab.studies.start import recorded_settings
+from trimtab.studies.record import Record, RoundDone, open_folder
+from trimtab.studies.space import (
+    EntrySpec,
+    LocalSteps,
+    Point,
+    baseline_specs,
+    entry_specs,
+)
 from trimtab.studies.trial import Trial
 
-SEEDS = (5, 3)  # as many are reported where they fit the budget, else the fewer
+NAMED = "its name or file.py:function"
+TIMED_J = -320  # With a step size of 2^-40 no timed round diverges, and it takes as long as others.
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """The arguments of `compare` that determine its numbers, except for the budget."""
+
+    problem: Problem | ProblemSpec
+    algorithms: Sequence[Any]
+    name: str
+    target: float | None
+    K: LocalSteps
+    R: int
+    rounds: Rounds
+    base: Any
+    metric: str | None
+    eta_g: float | None
+    prefer: str
+    split: float | None
+    baselines: bool
+    prior: Prior | None = None
+
+    def study(self, folder: Path | None, resume: bool) -> "Study":
+        """Return the study: the problem split, the goal, and the entries."""
+        problem = (
+            self.problem.problem_and_target[0]
+            if isinstance(self.problem, ProblemSpec)
+            else self.problem
+        )
+        measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
+        goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
+        given = {"base": self.base, "eta_g": self.eta_g}
+        return Study(
+            measured=measured,
+            name=self.name,
+            goal=goal,
+            specs=[
+                *entry_specs(self.algorithms, self.K, given, self.prior),
+                *(baseline_specs(measured, self.K) if self.baselines else ()),
+            ],
+            R=self.R,
+            rounds=self.rounds,
+            folder=folder,
+            resume=resume,
+            prior=self.prior,
+        )
+
+    def to_json(self, jobs: int | None) -> dict[str, Any]:
+        """Return the settings for another process; raise BadArgument if it could not read them.
+
+        The settings contain no code, only names by which the other process finds the user's code:
+        an algorithm of a user's file can be pickled, but another process cannot import its module.
+        jobs: the number of processes on this machine; None for other machines, which look for
+        files at the same paths.
+        """
+        if not isinstance(self.problem, ProblemSpec):
+            raise _not_portable(jobs, "a problem", NAMED)
+        if callable(self.rounds.available):
+            raise _not_portable(jobs, "a table of who is there", "the path of a CSV as {available}")
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        problem = asdict(self.problem) | {"spec": absolute_spec(self.problem.spec)}
+        return plain | {
+            "problem": problem | {"data": _path(self.problem.data)},
+            "algorithms": [_algorithm_to_json(algorithm, jobs) for algorithm in self.algorithms],
+            "K": encode(self.K),
+            "base": encode(self.base),
+            "rounds": _rounds_to_json(self.rounds),
+            "prior": None if self.prior is None else self.prior.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, settings: dict[str, Any]) -> "StudySettings":
+        """Read what `to_json` wrote."""
+        problem = settings["problem"]
+        data = None if problem["data"] is None else Path(problem["data"])
+        prior = settings["prior"]
+        read = {
+            "problem": ProblemSpec(**problem | {"data": data}),
+            "algorithms": [decode(algorithm) for algorithm in settings["algorithms"]],
+            "K": decode(settings["K"]),
+            "base": decode(settings["base"]),
+            "rounds": _rounds_from_json(settings["rounds"]),
+            "prior": None if prior is None else Prior.from_json(prior),
+        }
+        return cls(**settings | read)
+
+
+def _rounds_to_json(rounds: Rounds) -> dict[str, Any]:
+    given = {f.name: getattr(rounds, f.name) for f in fields(rounds)}
+    x = None if rounds.x is None else b64encode(save({"x": rounds.x.contiguous()})).decode()
+    return given | {"x": x, "available": _path(rounds.available)}
+
+
+def _rounds_from_json(described: dict[str, Any]) -> Rounds:
+    x = described["x"]
+    return Rounds(**described | {"x": None if x is None else load(b64decode(x))["x"]})
+
+
+def _path(path: Any) -> str | None:
+    return None if path is None else str(Path(path).resolve())
+
+
+def _algorithm_to_json(algorithm: Any, jobs: int | None) -> Any:
+    """Return a name, or an instance as names and hyper-parameters."""
+    if isinstance(algorithm, str):
+        return absolute_spec(algorithm)
+    if isinstance(algorithm, type):
+        known = kind(algorithm)
+        if not known.source:
+            return known.name
+    else:
+        try:
+            return encode(algorithm)
+        except ValueError:
+            pass
+    raise _not_portable(jobs, "algorithms", "their names or file.py:Class")
+
+
+def _not_portable(jobs: int | None, what: str, instead: str) -> BadArgument:
+    if jobs is None:
+        return BadArgument(
+            "cluster",
+            "{cluster} needs {_what} that other machines can make too; pass "
+            + instead
+            + ", or drop {cluster}.",
+            _what=what,
+        )
+    return BadArgument(
+        "jobs",
+        "{jobs:{_jobs}} needs {_what} that other processes can make too; pass "
+        + instead
+        + ", or {jobs:1}.",
+        _jobs=jobs,
+        _what=what,
+    )
 
 
 @dataclass
 class Study:
-    """What all lanes have in common."""
+    """What all entries of a comparison share."""
 
-    measured: Measured
+    measured: HeldOutProblem
     name: str
     goal: Goal
-    lanes: list[Lane]
+    specs: list[EntrySpec]
     R: int
     rounds: Rounds
     folder: Path | None
     resume: bool
     prior: Prior | None = None  # what a diagnosis expects
-    budget: float = inf  # sample gradients for each lane
-    shared: bool = False  # whether another process goes on from what this one leaves
+    budget: Budget = field(default_factory=Budget)
+    shared: bool = False  # whether another process continues from the checkpoints of this one
 
     def open(self) -> None:
         """Start the folder, or check that it holds this comparison."""
         if self.folder is not None:
-            settings = self._settings() | {"algorithms": [lane.label for lane in self.lanes]}
+            settings = self._settings() | {"algorithms": [spec.label for spec in self.specs]}
             settings |= {"split": self.measured.split, "prefer": self.goal.unit}
             settings |= {"metric": self.goal.name}
             settings |= {} if self.prior is None else {"prior": self.prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
-            # Whoever watches the folder knows by it which way is up.
-            write_json(path, read_json(path) | {"goal": self.goal.to_json()})
 
     @property
     def keeps_cores_busy(self) -> bool:
@@ -61,111 +203,76 @@ class Study:
         problem = self.measured.problem
         return choose(problem, cohort_size(self.rounds.S, problem.N)).threads == "all"
 
-    def set_budget(
-        self, minutes: float | None, budget: float | None
-    ) -> Generator[RoundDone, None, float]:
-        """Return the budget of each lane: as given, as written before, or by timed rounds."""
+    def set_budget(self, given: Budget | None, minutes: float) -> Generator[RoundDone, None, None]:
+        """Set the budget of each entry: as given, as written before, or from timed rounds."""
         path = None if self.folder is None else self.folder / "compare.json"
-        known = None if path is None else read_json(path).get("budget")
-        if budget is not None and known is not None and known != budget:
+        record = {} if path is None else read_json(path)
+        known = None
+        if record.get("budget") is not None:
+            known = Budget(record["budget"], record["round_cost"])
+        if given is not None and known is not None and known != given:
             raise BadArgument(
                 "budget",
-                "{_folder} was made with {budget:{_known}}, not {_given:g}; repeat that to resume "
-                "it, or pass another {out}.",
+                "{_folder} was made with {budget:{_known}} and {round_cost:{_cost}}; repeat them "
+                "to resume it, or pass another {out}.",
                 _folder=self.folder,
-                _known=f"{known:g}",
-                _given=budget,
+                _known=f"{known.gradients:g}",
+                _cost=f"{known.round_cost:g}",
             )
-        found = budget or known
-        if found is None:
-            searched = [lane for lane in self.lanes if lane.space is not None]
-            if minutes is None or not searched:
-                return inf
-            space = max(searched, key=lambda lane: lane.kind.has_K).space
-            assert space is not None
-            first = replace(space.points[0], eta=TIMED_STEP)
-            tried = [replace(first, K=K) for K in space.Ks] or [first]
-            trials = [self._in_memory(space.build(point)) for point in tried]
-            found = yield from sample_gradients(trials, self.goal, minutes, len(self.lanes))
-        if path is not None and found != inf:
-            write_json(path, read_json(path) | {"budget": found})
-        return found
+        found = given or known
+        if found is None and minutes != inf:
+            found = yield from self._timed_budget(60 * minutes / len(self.specs))
+        self.budget = found or Budget()
+        if path is not None and self.budget.gradients != inf:
+            facts = {"budget": self.budget.gradients, "round_cost": self.budget.round_cost}
+            write_json(path, record | facts)
+
+    def _timed_budget(self, seconds: float) -> Generator[RoundDone, None, Budget]:
+        searched = [spec for spec in self.specs if spec.space.fixed is None]
+        spaces = [spec.space for spec in (searched or self.specs) if spec.measured is None]
+        space = max(spaces, key=lambda space: len(space.Ks))
+        ends = dict.fromkeys((space.families[0], space.families[-1]))
+        trials = [self._in_memory(space.build(Point(family, TIMED_J))) for family in ends]
+        return (yield from timed_budget(trials, self.goal, seconds))
 
     def _in_memory(self, algorithm: Algorithm) -> Trial:
         here, record = self.measured, Record(None, {})
-        return Trial(algorithm, here.problem, record, self.rounds, measure=here.look)
+        return Trial(algorithm, here.problem, record, self.rounds, measure=here.validate)
 
     def trial(
         self,
-        lane: Lane,
+        spec: EntrySpec,
         algorithm: Algorithm,
         stem: str,
-        seed: int | None = None,
+        seed: int,
         x: Vector | None = None,
     ) -> Trial:
-        """Return a trial in a folder of the lane; with another seed, or from a moved start."""
-        folder = None if self.folder is None else self.folder / lane.label / stem
-        settings = self._settings() | {"algorithm": repr(algorithm)}
-        settings |= {} if seed is None else {"seed": seed}
-        here = lane.measured or self.measured
-        # Whether the problem is the same was asked of the whole folder, by `open`.
+        """Return a trial in a folder of the entry; x: the start, if it is not that of the study."""
+        folder = None if self.folder is None else self.folder / spec.label / stem
+        settings = self._settings() | {"algorithm": repr(algorithm), "seed": seed}
+        here = spec.measured or self.measured
+        # `open` has compared the problem with that of the folder.
         there = folder is not None and (folder / "run.json").exists()
         problem = None if there else self.measured.problem
         record = Record(folder, settings, problem=problem, resume=self.resume)
-        # A baseline has a problem with other clients, of which all take part.
-        rounds = self.rounds if lane.measured is None else Rounds(x=self.rounds.x)
-        rounds = replace(
-            rounds,
-            seed=self.rounds.seed if seed is None else seed,
-            x=rounds.x if x is None else x,
-        )
+        # A baseline has a problem with other clients, all of which take part.
+        rounds = self.rounds if spec.measured is None else Rounds(x=self.rounds.x)
+        rounds = replace(rounds, seed=seed, x=rounds.x if x is None else x)
         return Trial(
             algorithm,
             here.problem,
             record,
             rounds,
-            label=lane.label,
+            label=spec.label,
             keep_best=True,
-            measure=here.look,
+            measure=here.validate,
             simulation=here.simulation,
         )
 
-    def leave(self, trials: Iterable[Trial]) -> None:
-        """Save trials, if another process is to go on with them."""
-        for trial in trials if self.shared else ():
-            trial.save()
-
-    def start(self, lane: Lane, point: Point) -> Trial:
-        """Return the trial of a point."""
-        assert lane.space is not None
-        return self.trial(lane, lane.space.build(point), point.shown())
-
-    def starter(self, lane: Lane, point: Point) -> Any:
-        """Return what makes the trial of another step size, all else as at a point."""
-        return lambda eta: self.start(lane, replace(point, eta=eta))
-
-    def judged(self, entries: list[Entry]) -> list[str]:
-        """Say whether the diagnosis was right, if there was one."""
-        return [] if self.prior is None else [self.prior.judged(entries)]
-
-    # -- seeds
-
-    def reported(self, count: int) -> tuple[int, ...]:
-        """Return the seeds that are reported: those after the search's, or its own if one."""
-        first = self.rounds.seed
-        return (first,) if count == 1 else tuple(first + 1 + j for j in range(count))
-
-    def affordable_seeds(self, winners: dict[str, Trial]) -> int:
-        """Return how many seeds fit the budget of every lane."""
-        if self.budget == inf:
-            return SEEDS[0]
-        most = max(cost_of(trial.rounds).work for trial in winners.values())
-        return SEEDS[0] if SEEDS[0] * most <= self.budget else SEEDS[1]
-
     def at_start(self) -> dict[str, float]:
-        """Return what is measured before the first round."""
+        """Return the metrics before the first round."""
         x, seed = self.rounds.x, self.rounds.seed
-        return self.measured.look(self.measured.problem.x0(seed) if x is None else x)
+        return self.measured.validate(self.measured.problem.x0(seed) if x is None else x)
 
     def _settings(self) -> dict[str, Any]:
         rounds = self.rounds

@@ -1,8 +1,8 @@
-"""One algorithm with one step size: run round by round, recorded, resumed."""
+"""One algorithm with one seed: run round by round, recorded, resumed."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 from shutil import copyfile
 from time import perf_counter
@@ -15,16 +15,15 @@ from trimtab.core.hyper import at
 from trimtab.errors import Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Rounds, Simulation
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import Record, RoundLine, model_round, write_model
-from trimtab.studies.start import read_model
+from trimtab.studies.holdout import read_model
+from trimtab.studies.record import Record, RoundDone, RoundLine, model_round, write_model
 
 SAVE_EVERY = 5.0  # seconds of work that a crash may cost a run
 
 
 class Trial:
-    """One algorithm with one step size: its simulation, and the record of its rounds."""
+    """One algorithm with one seed: its simulation, and the record of its rounds."""
 
     def __init__(
         self,
@@ -44,7 +43,6 @@ class Trial:
         self.measure = measure  # what rounds are judged by; None: the problem's evaluate
         self.simulation, self.settings = simulation, settings
         self.diverged: Diverged | None = None
-        self.dropped: int | None = None  # the round at which a race gave it up
         self._sim: Simulation | None = None
         self._unsaved = 0.0  # seconds of work since the last checkpoint
         self._best: tuple[int, Vector] | None = None  # the best round, if this process ran it
@@ -84,43 +82,59 @@ class Trial:
             next(self._sim)
         return self._sim
 
-    def look_again(self) -> None:
-        """Go on from where another process has left this trial, if one has."""
-        if self.record.look_again():
+    @property
+    def recorded(self) -> bool:
+        """Whether an earlier process has run the next round, so that it takes no time."""
+        known = self.record.diverged
+        return self.record.pending or (known is not None and known["r"] == len(self.rounds) + 1)
+
+    def reload(self) -> None:
+        """Continue from where another process has left this trial."""
+        if self.record.reload():
             self._sim = self._best = self._most = None
 
-    def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
-        """Run until round `to`, the goal, divergence, or `patience` rounds that were no better.
+    def release(self) -> None:
+        """Free the simulation; it is loaded or repeated if the trial runs on."""
+        self.save()
+        self._sim = None
 
-        Tell of each new round. Whether to go on is decided by the rounds so far alone, and those
-        that are in the record already come one by one too, so that a run that is resumed ends where
-        it would have ended.
+    def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
+        """Run until round `to`, the round that holds the target, divergence, or early stopping.
+
+        patience: the number of rounds without a better score after which the run stops early.
+        Rounds on record are repeated one by one, and decide as they did when they were run, so that
+        a run that is resumed ends where it would have ended.
         """
-        so_far = _SoFar(goal)
+        tracker, gain, scores = goal.tracker(), _RoundsWithoutGain(goal), list[float]()
+        while len(self.rounds) < to and not self.diverged:
+            scores += [goal.score(line.metrics) for line in self.rounds[len(scores) :]]
+            held = tracker.add(scores).round is not None
+            if held or (patience is not None and gain.count(self.rounds) >= patience):
+                return
+            yield from self.step(goal)
+
+    def step(self, goal: Goal) -> Iterator[RoundDone]:
+        """Add one round, unless it diverges: from the record, or run and yielded."""
+        if self.record.repeat():
+            return
+        started = perf_counter()
         try:
-            while len(self.rounds) < to and not self.diverged:
-                so_far.look(self.rounds)
-                if so_far.met or (patience is not None and so_far.without_gain >= patience):
-                    return
-                if self.record.repeat():
-                    continue
-                started = perf_counter()
-                try:
-                    done = self._next()
-                except Diverged as error:
-                    self.diverged = error
-                    self.record.note(diverged={"r": error.r, "why": error.why})
-                    return
-                measured = (self.measure or self.problem.evaluate)(done.x)
-                if self.keep_best:
-                    self._note_best(done.r, done.x, goal.score(measured), goal)
-                self.record.append(_line(done, measured))
-                self._unsaved += perf_counter() - started
-                if self._unsaved > self.save_every:
-                    self.save()
-                yield RoundDone(self.label, self.algorithm, self.rounds[-1], self.name)
+            done = self._next()
+        except Diverged as error:
+            self.diverged = error
+            self.record.note(diverged={"r": error.r, "why": error.why})
+            return
+        measured = (self.measure or self.problem.evaluate)(done.x)
+        if self.keep_best:
+            self._note_best(done.r, done.x, goal.score(measured), goal)
+        self.record.append(_line(done, measured))
+        self._unsaved += perf_counter() - started
+        if self._unsaved > self.save_every:
+            self.save()
+        try:
+            yield RoundDone(self.label, self.algorithm, self.rounds[-1], self.name)
         except GeneratorExit:
-            self.save()  # stopped between two rounds: an interrupted run goes on here
+            self.save()  # An interrupted run continues from here.
             raise
 
     def _next(self) -> Round:
@@ -189,40 +203,22 @@ class Trial:
     def _tensors(self, x: Vector) -> dict[str, Tensor]:
         return self.problem.unflatten(x)
 
-    def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
-        """Return what trials are ranked by.
 
-        What it cost to the target; without it how far they came, since those dropped early were
-        worse, and the mean of their last quarter. Only the first r rounds count, and none after the
-        target or after it was dropped, so that a race that is resumed decides as it did before.
-        """
-        rounds = self.rounds[: self.dropped if r is None else r]
-        if self.diverged or not rounds:
-            return (-inf, -inf, -inf)
-        met = goal.first(rounds)
-        if met:
-            return (-goal.cost(rounds[: met.r]), 0.0, 0.0)
-        last = [goal.score(line.metrics) for line in rounds[-ceil(len(rounds) / 4) :]]
-        return (-inf, goal.cost(rounds), sum(last) / len(last))
-
-
-class _SoFar:
-    """What some rounds come to for a goal; each is looked at once, however often they are asked."""
+class _RoundsWithoutGain:
+    """Counts the rounds since the best one, looking at each round once."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
-        self.met = False  # whether one has met the target
-        self.without_gain = 0  # rounds since the best one; all of them if none is finite
-        self._seen, self._most = 0, -inf
+        self._seen, self._best, self._count = 0, -inf, 0
 
-    def look(self, rounds: list[RoundLine]) -> None:
-        """Take in those that have come since."""
+    def count(self, rounds: list[RoundLine]) -> int:
+        """Return the rounds since the best one; all of them if no score is finite."""
         for line in rounds[self._seen :]:
-            self.met = self.met or self.goal.reached(line.metrics)
             score = self.goal.score(line.metrics)
-            self.without_gain = 0 if score > self._most else self.without_gain + 1
-            self._most = max(self._most, score)
+            self._count = 0 if score > self._best else self._count + 1
+            self._best = max(self._best, score)
         self._seen = len(rounds)
+        return self._count
 
 
 def _line(done: Round, measured: dict[str, float]) -> RoundLine:

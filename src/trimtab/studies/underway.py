@@ -18,7 +18,7 @@ from trimtab.studies.entry import (
     SeedRun,
     describe,
     listed,
-    over_seeds,
+    aggregate_seeds,
     rounds_in_words,
     shown,
 )
@@ -148,7 +148,7 @@ def entry_so_far(
     if seed is None or not further:
         return entry
     entry.curve = further[0][0].rounds
-    return over_seeds(entry, [_seed_run(*one, goal) for one in further], goal)
+    return aggregate_seeds(entry, [_seed_run(*one, goal) for one in further], goal)
 
 
 def standing(result: Comparison) -> str:

@@ -6,8 +6,7 @@ from typing import Any
 
 from trimtab.report.sources import Source
 from trimtab.report.tools.runs import file_name, runs_of, scalars
-from trimtab.studies.events import RoundDone
-from trimtab.studies.record import RoundLine
+from trimtab.studies.record import RoundDone, RoundLine
 
 FLUSH = 5  # seconds after which a round can be seen, at most
 

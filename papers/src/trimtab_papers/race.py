@@ -3,17 +3,48 @@
 from collections.abc import Callable, Generator, Iterator
 from math import ceil, inf
 
-from trimtab.studies.events import RoundDone
 from trimtab.studies.goal import Goal
+from trimtab.studies.record import RoundDone
 from trimtab.studies.trial import Trial
 
-Start = Callable[[float], Trial]
+Rounds = Iterator[RoundDone]
+
+
+class RacedTrial(Trial):
+    """A trial that ends at the first round that meets the target, as the papers count rounds.
+
+    dropped: the round at which the race gave it up.
+    """
+
+    dropped: int | None = None
+
+    def advance(self, to: int, goal: Goal, patience: int | None = None) -> Rounds:
+        """Run until round `to`, the first round that meets the target, or divergence."""
+        met = goal.first(self.rounds) is not None
+        while len(self.rounds) < to and not self.diverged and not met:
+            yield from self.step(goal)
+            met = bool(self.rounds) and goal.reached(self.rounds[-1].metrics)
+
+    def standing(self, goal: Goal, r: int | None = None) -> tuple[float, float, float]:
+        """Return what trials are ranked by, looking at the first r rounds only.
+
+        The cost to the target; without it, the cost so far and the mean of the last quarter.
+        """
+        rounds = self.rounds[: self.dropped if r is None else r]
+        if self.diverged or not rounds:
+            return (-inf, -inf, -inf)
+        met = goal.first(rounds)
+        if met:
+            return (-goal.cost(rounds[: met.r]), 0.0, 0.0)
+        last = [goal.score(line.metrics) for line in rounds[-ceil(len(rounds) / 4) :]]
+        return (-inf, goal.cost(rounds), sum(last) / len(last))
+
+
+Start = Callable[[float], RacedTrial]
 """Make the trial of a step size."""
 
-Trials = dict[float, Trial]
+Trials = dict[float, RacedTrial]
 """Trials by their step size."""
-
-Rounds = Iterator[RoundDone]
 
 _FACTOR = 10**0.5
 _FIRST = 16  # rounds before anybody is dropped
@@ -70,7 +101,7 @@ def settle(
     yield from calm_down(start, trials, goal, R, factor, furthest)
 
 
-def ranked(trials: Trials, goal: Goal) -> list[Trial]:
+def ranked(trials: Trials, goal: Goal) -> list[RacedTrial]:
     """Return the trials, best first.
 
     The smallest step wins among those that need at most 5 % more rounds than the fewest: large ones
@@ -173,7 +204,7 @@ def _soonest(trials: Trials, goal: Goal, r: int) -> int:
     return min([r, *(line.r for line in there if line)])
 
 
-def _beside(eta: float, trials: Trials) -> list[Trial]:
+def _beside(eta: float, trials: Trials) -> list[RacedTrial]:
     etas = sorted(trials)
     j = etas.index(eta)
     return [trials[other] for other in etas[max(0, j - 1) : j + 2] if other != eta]
