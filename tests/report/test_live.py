@@ -21,7 +21,7 @@ from trimtab.core.task import Progress, Task
 from trimtab.problems.metrics import ACCURACY
 from trimtab.report.page import nothing_yet, page_of
 from trimtab.report.sources import source_of
-from trimtab.studies.comparison import read_comparison
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundDone, RoundLine
 from trimtab.studies.underway import Underway, settings_of_text
@@ -151,7 +151,7 @@ def test_a_comparison_at_work_is_shown_as_far_as_it_is(tmp_path):
         assert ">winner<" in html
         assert "ahead so far" not in html
     assert [e.label for e in done.entries] == [e.label for e in result.entries]
-    for mine, entry in zip(done.entries, read_comparison(tmp_path / "c").entries, strict=True):
+    for mine, entry in zip(done.entries, Comparison.load(tmp_path / "c").entries, strict=True):
         assert (mine.rounds, mine.best, mine.shown) == (entry.rounds, entry.best, entry.shown)
         assert [run.seed for run in mine.runs] == [run.seed for run in entry.runs]
         assert mine.curve == entry.curve

@@ -381,9 +381,8 @@ def test_a_winner_that_is_fragile_is_marked(tmp_path):
     found = compare(pair(), [Scaffold(eta_l=0.1, K=2)], R=8, seeds=1)
     entry = found.entries[0]
     again = replace(entry.again, fragile=True)
-    found.entries = [
-        replace(entry, again=again, searched=[*entry.tried, replace(entry.tried[0], step=0.2)])
-    ]
+    other = replace(entry.searched[0], step=0.2)
+    found.entries = [replace(entry, again=again, searched=[*entry.searched, other])]
     text = write_page(found, tmp_path / "page.html").read_text()
     assert "fragile winner" in text
     assert "fragile where the start moves by a millionth: Scaffold" in text

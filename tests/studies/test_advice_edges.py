@@ -1,4 +1,4 @@
-"""The advice at its edges: who is said to be like whom, which target is easier, what rows tell."""
+"""Targets at their edges: which one is easier, which one is settled, what the rows tell."""
 
 import pytest
 import torch
@@ -6,77 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, compare
-from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS, Metric
-from trimtab.studies import advice
 from trimtab.studies.compare import _settled
-from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds
-from trimtab.studies.goal import Cost, Goal
+from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundLine
-
-GOAL = Goal(ACCURACY, 0.9, slack=0.05)
-
-
-def entry(name, rounds, nearly, size=100):
-    """Return an algorithm with made-up rounds to the target, and to the easier one."""
-
-    def cost(r):
-        return None if r is None else Cost(r, r, size * r, 10 * r, 0.1)
-
-    pairs = zip(rounds, nearly, strict=True)
-    runs = [SeedRun(s, cost(r), 0.9, 1, {}, nearly=cost(e)) for s, (r, e) in enumerate(pairs)]
-    made = Entry(name, name, {"K": 5, "eta_l": 0.1}, shown=kind(name).shown, step="eta_l", best=0.8)
-    return aggregate_seeds(made, runs, GOAL)
-
-
-# -- who is like whom
-
-
-def test_who_differs_from_the_chosen_one_at_the_target_is_not_called_like_it():
-    """The best needs 16 rounds, one like it 17; the one that sends least needs 54."""
-    best = entry("scaffold", [16, 15, 17], [1, 1, 1])
-    like = entry("mime", [17, 15, 17], [1, 1, 1])
-    frugal = entry("fedavg", [54, 50, 58], [1, 1, 1], size=10)
-    found = advice.verdict([best, like, frugal], GOAL)
-    assert found.chosen is frugal
-    assert found.alike == ()
-    assert found.unsure == (best, like)
-    said = advice.advise([best, like, frugal], GOAL)
-    assert "no difference found to Scaffold and Mime at 0.85" in said
-    assert "nor" not in said
-
-
-def test_who_is_worse_than_an_equal_of_the_best_at_both_targets_is_not_chosen():
-    best = entry("scaffold", [16, 15, 17], [9, 2, 9])
-    like = entry("mime", [17, 14, 17], [2, 2, 2])
-    frugal = entry("fedavg", [54, 50, 58], [9, 9, 9], size=10)
-    found = advice.verdict([best, like, frugal], GOAL)
-    assert found.chosen in (best, like)
-    assert frugal in found.unsure
-
-
-def test_a_cheaper_one_among_the_alike_is_chosen_and_the_others_keep_their_place():
-    best = entry("scaffold", [16, 15, 17], [6, 5, 7])
-    frugal = entry("fedavg", [17, 15, 17], [6, 5, 7], size=10)
-    unsure = entry("mime", [54, 50, 58], [6, 5, 7])
-    found = advice.verdict([best, frugal, unsure], GOAL)
-    assert (found.chosen, found.alike, found.unsure) == (frugal, (best,), (unsure,))
-
-
-def test_costs_of_nothing_are_no_difference_and_no_error():
-    """Nobody was there in the round that met the target, so nothing was sent."""
-    free = entry("fedavg", [1, 1, 1], [1, 1, 1], size=0)
-    other = entry("scaffold", [1, 1, 1], [1, 1, 1], size=0)
-    assert advice.verdict([free, other], Goal(ACCURACY, 0.9, "bytes")).labels == [
-        "fedavg",
-        "scaffold",
-    ]
-
-
-def test_an_entry_without_runs_has_no_medians():
-    made = Entry("fedavg", "fedavg", {}, rounds=3)
-    assert aggregate_seeds(made, [], GOAL).rounds is None
-
 
 # -- which target is easier, and which one is settled
 
@@ -156,18 +89,3 @@ def test_rows_that_cannot_tell_how_well_they_know_a_metric_are_told_of():
     assert any("too few to tell how well they know accuracy" in note for note in found.about.notes)
     enough = compare(classifier(), ["fedavg"], **how)
     assert not any("too few" in note for note in enough.about.notes)
-
-
-def test_who_is_left_behind_is_measured_by_what_is_preferred():
-    """The other needs fewer rounds, and more bytes, by which it was judged."""
-    frugal = entry("fedavg", [5, 5, 5], [5, 5, 5], size=32)
-    quick = entry("scaffold", [3, 3, 3], [3, 3, 3], size=64)
-    said = advice.advise([frugal, quick], Goal(ACCURACY, 0.9, "bytes"))
-    assert said.startswith("Use FedAvg")
-    assert "where Scaffold needs 3 (192 bytes)" in said
-    assert "FedAvg needs 5." in advice.advise([frugal, quick], Goal(ACCURACY, 0.9))
-    large = [
-        entry("fedavg", [5, 5, 5], [5, 5, 5], size=32_000),
-        entry("scaffold", [3, 3, 3], [3, 3, 3], size=64_000),
-    ]
-    assert "needs 3 (192,000 bytes)" in advice.advise(large, Goal(ACCURACY, 0.9, "bytes"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from trimtab.studies.workers import Worker
 
 from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
@@ -19,16 +20,14 @@ from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.simulation import Rounds
+from trimtab.studies.advice import standing
 from trimtab.studies.baselines import AloneSimulation
 from trimtab.studies.budget import two_digits
-from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import FIRST, Search
 from trimtab.studies.space import space_of
-from trimtab.studies.underway import standing
-from trimtab.studies.workers import Worker
 
 HOW = {"K": 2, "R": 8, "budget": 20_000, "seeds": 1}
 
@@ -82,8 +81,7 @@ def test_a_baseline_is_never_ahead():
         return Entry(name, name, {}, best=best, shown=name, baseline=baseline, curve=[RoundLine(1)])
 
     entries = [entry("fedavg", 0.8, False), entry("pooled", 0.9, True), entry("sgd", 0.7, False)]
-    result = Comparison("p", Goal(ACCURACY, 0.95), entries, "", about=About())
-    assert standing(result).startswith("So far fedavg is ahead")
+    assert standing(entries, Goal(ACCURACY, 0.95)).startswith("So far fedavg is ahead")
 
 
 # -- what a search may cost

@@ -6,12 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import OnBatch, Supervised, compare
-from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY, LOSS
-from trimtab.studies import advice
-from trimtab.studies.comparison import read_comparison
-from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds
-from trimtab.studies.goal import Cost, Goal
+from trimtab.studies.comparison import Comparison
+from trimtab.studies.goal import Goal
 from trimtab.studies.holdout import held_out
 
 
@@ -85,69 +82,13 @@ def test_one_row_and_a_class_of_its_own_tell_nothing():
     alone = problem.replace(validation=(X, y))
     assert alone.validation_error(problem.x0(), "auc") is None  # without row 5 there is no auc
     assert alone.validation_error(problem.x0(), "loss") == pytest.approx(0.0, abs=1e-7)
-    whole = held_out(problem, None, 0, None)  # nothing is held out
-    assert whole.metric_error(problem.x0(), LOSS) == 0.0
+    assert held_out(problem, None, 0, None).slack(problem.x0(), LOSS) == 0.0  # nothing is held out
 
 
 # -- what the advice makes of it
 
 
-def entry(name, rounds, nearly, size=100):
-    def cost(r):
-        return None if r is None else Cost(r, r, size * r, 10 * r, 0.1)
-
-    pairs = zip(rounds, nearly, strict=True)
-    runs = [SeedRun(s, cost(r), 0.9, 1, {}, nearly=cost(e)) for s, (r, e) in enumerate(pairs)]
-    made = Entry(name, name, {"K": 5, "eta_l": 0.1}, shown=kind(name).shown, step="eta_l", best=0.8)
-    return aggregate_seeds(made, runs, GOAL)
-
-
 GOAL = Goal(ACCURACY, 0.9, slack=0.05)
-
-
-def test_a_difference_that_is_gone_at_a_target_the_rows_cannot_tell_is_none():
-    a, b = entry("scaffold", [16, 15, 17], [1, 1, 1]), entry("fedavg", [54, 50, 58], [1, 1, 1])
-    said = advice.advise([a, b], GOAL)
-    assert said.startswith("Use Scaffold")
-    assert "no difference found to FedAvg at 0.85, which the validation rows cannot tell" in said
-    assert "needs 54" not in said
-    found = advice.verdict([a, b], GOAL)
-    assert found.labels == ["scaffold", "fedavg"]
-    assert not found.alike
-
-
-def test_a_difference_that_stays_is_one():
-    a, b = entry("scaffold", [16, 15, 17], [6, 5, 7]), entry("fedavg", [54, 50, 58], [20, 19, 22])
-    said = advice.advise([a, b], GOAL)
-    assert "FedAvg needs 54" in said
-    assert "no difference" not in said
-    assert advice.verdict([a, b], GOAL).labels == ["scaffold"]
-
-
-def test_who_misses_the_target_by_less_than_the_rows_can_tell_is_no_worse():
-    a, b = entry("scaffold", [16, 15, 17], [2, 2, 2]), entry("fedavg", [None] * 3, [2, 2, 2], 50)
-    found = advice.verdict([a, b], GOAL)
-    assert found.chosen is a  # though the other would send less: it is not seen to get there
-    assert found.unsure == (b,)
-
-
-def test_a_target_that_is_nearly_reached_by_all_is_advised_about():
-    a, b = entry("scaffold", [None] * 3, [6, 5, 7]), entry("fedavg", [None, 9, 9], [30, 29, 31])
-    said = advice.advise([a, b], GOAL)
-    assert said.startswith(
-        "No algorithm reached accuracy 0.9 with every seed; for 0.85, which the validation rows "
-        "cannot tell from it, use Scaffold with K = 5 and eta_l = 0.1: it reaches accuracy 0.85 in "
-        "6 rounds"
-    )
-    assert said.endswith("where FedAvg needs 30.")
-    far = entry("scaffold", [None] * 3, [None] * 3)
-    assert "came closest with 0.9" in advice.advise([far], GOAL)
-
-
-def test_without_slack_nothing_is_unsure():
-    plain = Goal(ACCURACY, 0.9)
-    a, b = entry("scaffold", [16, 15, 17], [1, 1, 1]), entry("fedavg", [54, 50, 58], [1, 1, 1])
-    assert advice.verdict([a, b], plain).labels == ["scaffold"]
 
 
 def test_less_is_easier_or_harder_by_the_metric():
@@ -162,7 +103,7 @@ def test_a_comparison_says_what_its_rows_can_tell(tmp_path):
     found = compare(classifier(), ["fedavg", "scaffold"], **how, out=tmp_path / "out")
     assert 0.02 < found.goal.slack < 0.2  # 40 rows
     assert any(f"to ± {found.goal.slack:g} (90 %)" in note for note in found.about.notes)
-    again = read_comparison(tmp_path / "out")
+    again = Comparison.load(tmp_path / "out")
     assert again.goal == found.goal
     assert again.advised == found.advised
     assert found.to_json()["advised"] == found.advised

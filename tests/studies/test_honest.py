@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, compare
 from trimtab.cli import cli
-from trimtab.studies.columns import columns
-from trimtab.studies.comparison import read_comparison
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.holdout import held_out
+from trimtab.studies.table import columns
 
 
 def clients(n=30, N=3, dtype=torch.float32):
@@ -71,8 +71,8 @@ def test_validation_data_of_the_user_are_taken():
 def test_one_split_for_all_seeds():
     a, b = (held_out(problem(), 0.2, 5, None) for _ in range(2))
     x = a.problem.x0()
-    assert a.validate(x) == b.validate(x)
-    assert a.validate(x) != held_out(problem(), 0.2, 6, None).validate(x)
+    assert a.look(x) == b.look(x)
+    assert a.look(x) != held_out(problem(), 0.2, 6, None).look(x)
 
 
 MINE = """
@@ -125,7 +125,7 @@ def test_without_test_data_the_last_column_is_of_training_and_says_so(tmp_path, 
     found = json.loads(capsys.readouterr().out)
     assert found["tested_on"] == "training"
     assert any("there are no test data" in note for note in found["notes"])
-    titles = [column.title for column in columns(read_comparison(tmp_path / "out"))]
+    titles = [column.title for column in columns(Comparison.load(tmp_path / "out"))]
     assert "training" in titles
     assert "test" not in titles
     again = ["--json", "--split", "none", "--out", f"{tmp_path}/again"]

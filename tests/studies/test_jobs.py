@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from trimtab.studies.question import Question
 
 from tests.helpers.quadratics_pair import pair
 from trimtab import Epochs, FedAvg, Momentum, compare
@@ -19,10 +18,10 @@ from trimtab._files import Lock
 from trimtab.cli import main
 from trimtab.errors import InUse
 from trimtab.simulation import Rounds
-from trimtab.studies.budget import Clock, Deadline
-from trimtab.studies.comparison import read_comparison
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.holdout import ProblemSpec
 from trimtab.studies.record import RoundDone
+from trimtab.studies.study import StudySettings
 
 PROBLEM = """
 import time
@@ -176,7 +175,7 @@ def test_no_number_depends_on_the_processes(tmp_path, file, alone, baselines):
     one, two = alone(baselines=baselines), tmp_path / "two"
     second = asked(file, out=two, baselines=baselines, jobs=2).result()
     assert numbers(one) == numbers(two)
-    assert read_comparison(one).advice == second.advice
+    assert Comparison.load(one).advice == second.advice
     assert any(name.endswith("best.safetensors") for name in numbers(one))
 
 
@@ -297,8 +296,8 @@ def test_what_another_process_cannot_make_is_refused(tmp_path, file, refused, wo
     assert not (tmp_path / "c").exists()
 
 
-def test_a_question_reads_the_same_elsewhere(tmp_path):
-    question = Question(
+def test_settings_read_the_same_elsewhere(tmp_path):
+    settings = StudySettings(
         problem=ProblemSpec("digits", seed=3, batch=0.5, data=tmp_path, weights="samples"),
         algorithms=["sgd", FedAvg(eta_l=0.1, K=Epochs(2)), str(tmp_path / "mine.py:Mine")],
         name="digits",
@@ -320,31 +319,24 @@ def test_a_question_reads_the_same_elsewhere(tmp_path):
         split=None,
         baselines=True,
     )
-    described = json.loads(json.dumps(question.to_json(2)))
-    again = Question.from_json(described)
-    assert again.to_json(2) == question.to_json(2)
-    assert again.problem == question.problem
-    assert again.algorithms == question.algorithms
-    assert torch.equal(again.rounds.x, question.rounds.x)
-    assert (again.base, list(again.K)) == (question.base, question.K)
-
-
-def test_a_clock_says_again_what_another_was_told():
-    clock = Clock(Deadline(minutes=1e-9, started=0.0))
-    clock.told.extend([False, False])
-    assert [clock.passed() for _ in range(3)] == [False, False, True]
-    assert clock.said == [False, False, True]
+    described = json.loads(json.dumps(settings.to_json(2)))
+    again = StudySettings.from_json(described)
+    assert again.to_json(2) == settings.to_json(2)
+    assert again.problem == settings.problem
+    assert again.algorithms == settings.algorithms
+    assert torch.equal(again.rounds.x, settings.rounds.x)
+    assert (again.base, list(again.K)) == (settings.base, settings.K)
 
 
 def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file, alone):
-    """The deadline has passed before they start: they stop after the first rung, and so do we."""
+    """The time is over before they start: they stop after one round, and so does this process."""
     words = {"minutes": 1e-6, "jobs": 2, "out": tmp_path / "c"}
     cut = asked(file, **words).result()
     assert not cut.about.complete
     assert any("lack of time" in what for e in cut.entries for what in e.not_run)
-    done = asked(file, **words | {"minutes": 5, "jobs": 1, "resume": True}).result()
+    done = asked(file, **words | {"minutes": None, "jobs": 1, "resume": True}).result()
     assert done.about.complete
-    whole = read_comparison(alone())
+    whole = Comparison.load(alone())
     assert [e.settings for e in done.entries] == [e.settings for e in whole.entries]
     ours, theirs = (numbers(at)["compare.json"][0]["outcome"] for at in (words["out"], alone()))
     assert ours == theirs

@@ -98,13 +98,14 @@ EqualSteps = Annotated[int, Rule(_counts, _LOCAL_STEPS)]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One hyper-parameter of a class: its name, its plain type, and whether it has a default."""
+    """One hyper-parameter of a class: its name, its plain type, and its default if it has one."""
 
     name: str
     type: Any
     required: bool
     rule: Rule | None = None
     is_step: bool = False
+    default: Any = None
 
     @property
     def wraps(self) -> Any:
@@ -149,6 +150,7 @@ def _own_parameters(cls: Any) -> tuple[Parameter, ...]:
             required=f.default is MISSING and f.default_factory is MISSING,
             rule=_rule(hints.get(f.name)),
             is_step=_STEP_SIZE in get_args(hints.get(f.name)) if marked else f.name == fallback,
+            default=None if f.default is MISSING else f.default,
         )
         for f in fields(cls)
         if f.init

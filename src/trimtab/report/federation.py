@@ -20,10 +20,9 @@ from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.report.page import page_of
 from trimtab.report.sources import SiteFacts, Source
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.entry import Entry, describe
+from trimtab.studies.entry import Entry, describe, settings_of_text
 from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.record import RoundLine
-from trimtab.studies.underway import settings_of_text
 
 
 def write_federation(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab._files import read_json, read_lines
 from trimtab.report.curves import Curve, curves_of
-from trimtab.studies.comparison import Comparison, read_comparison
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import Entry
 from trimtab.studies.record import RoundLine
 from trimtab.studies.underway import Underway
@@ -82,7 +82,7 @@ def read_source(folder: Path) -> Source:
     """Return what the folder of a finished comparison or run holds; of a run that diverged, too."""
     record = _json(folder / "run.json") or {}
     if "diverged" not in record or "outcome" in record:
-        return source_of(read_comparison(folder))
+        return source_of(Comparison.load(folder, unfinished=False))
     result, where = Underway(folder).look(), record["diverged"]
     assert result is not None
     who = record["settings"]["algorithm"]

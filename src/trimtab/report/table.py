@@ -3,15 +3,11 @@
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.studies.columns import bold, columns
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import listed
+from trimtab.studies.table import bold, columns, legend
 
 ON_THE_PAGE = ("exchanges", "seconds")  # columns that a terminal has no room for
-FRAGILE = (
-    "* fragile: run again from a start moved by a millionth, it needs other rounds or ends "
-    "elsewhere; so it may on another processor."
-)
 
 
 def terminal_table(result: Comparison) -> Table:
@@ -36,7 +32,7 @@ def _notes(result: Comparison) -> list[str]:
     """Say what the columns do not."""
     twice = [e.shown for e in result.entries if e.rounds and e.exchanges == 2 * e.rounds]
     notes = [f"{listed(twice)}: two exchanges a round."] if twice else []
-    return notes + ([FRAGILE] if any(entry.fragile for entry in result.entries) else [])
+    return notes + legend(result)
 
 
 def wanted(result: Comparison) -> str:

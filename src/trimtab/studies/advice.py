@@ -1,87 +1,232 @@
-"""What to use, in one sentence that says no more than the numbers do."""
+"""The advice of a comparison: which algorithm to use, by rules that are stated and tested.
+
+An algorithm is worse than another only if the seeds show it; see `_is_worse`. Among the others the
+recommended one keeps no client state, then sends the fewest bytes per round, then is the simplest.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot, inf
 
 from trimtab.algorithms.registry import NAMES, kind
-from trimtab.studies.entry import Entry, describe, eased, listed, rounds_in_words
+from trimtab.studies.entry import (
+    Entry,
+    describe,
+    listed,
+    relaxed,
+    rounds_in_words,
+    settings_in_words,
+    two_ends,
+)
 from trimtab.studies.goal import UNIT_TITLES, Goal
-from trimtab.studies.statistics import Interval, ratio
+from trimtab.studies.statistics import LEAST_SEEDS, Interval, ratio, rounding_error
 
-AS_GOOD = 1.1  # with one seed, a cost of <= 1.1 x the least is no difference
-ALIKE = 1.05  # bytes or work of <= 1.05 x the least do not decide between equals
+# A difference must be larger than what the search itself leaves unknown: the settings that it
+# chooses need up to 1.2 times the rounds of the best ones in 90 % of the problems measured. Seeds
+# cannot show this error, because all of them share one choice.
+MATERIAL = 1.2
+ALIKE = 1.05  # cohorts of random size vary the bytes per round by less than 5 % over a run
 FRAGILE = (
-    "but this step is fragile: from a start moved by a millionth the run takes another course, as "
-    "it may on another processor, so a smaller step is safer"
+    "but this step is fragile: from a start moved by a millionth the run needs other rounds, as it "
+    "may on another processor, so a smaller step is safer"
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which algorithms are best for a goal, as far as seeds and rows can tell."""
+    """The recommended algorithm for a goal, and what is known of the others.
 
-    goal: Goal  # the easier one, where nobody reached the target itself
-    chosen: Entry | None = None  # None: nobody got there
-    alike: tuple[Entry, ...] = ()  # no difference to it was found
-    unsure: tuple[Entry, ...] = ()  # a difference that is gone for a target the rows cannot tell
+    alike: no difference to it was found.
+    unsure: there is one at the target, and none at an easier one that the held-out rows cannot
+        tell from it.
+    worse: the seeds show that another algorithm is better.
+    unknown: they differ, but the searches or the seeds do not allow a claim.
+    reasons: the rules that chose among algorithms with no difference.
+    """
+
+    goal: Goal  # the easier one, where no algorithm reached the target itself
+    chosen: Entry | None = None  # None: no algorithm reached it
+    alike: tuple[Entry, ...] = ()
+    unsure: tuple[Entry, ...] = ()
+    worse: tuple[Entry, ...] = ()
+    unknown: tuple[Entry, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
-        """The labels of all of them; that of the chosen one first."""
+        """The labels of the recommended one, and of those to which no difference was found."""
         chosen = [] if self.chosen is None else [self.chosen]
         return [entry.label for entry in (*chosen, *self.alike, *self.unsure)]
 
 
 def verdict(entries: Sequence[Entry], goal: Goal) -> Verdict:
-    """Tell which algorithm to use, and to which others no difference was found."""
+    """Return which algorithm to use, and how each of the others compares with it."""
     entries = [entry for entry in entries if not entry.baseline]
-    there = [e for e in entries if e.rounds is not None and not e.diverged]
-    if not there:
-        nearly = [eased(e, goal) for e in entries]
-        return verdict(nearly, goal.easier()) if goal.slack else Verdict(goal)
+    reached = [entry for entry in entries if not entry.failed]
+    if not reached:
+        if not goal.slack:
+            return Verdict(goal, unknown=tuple(entries))
+        return verdict([relaxed(entry, goal) for entry in entries], goal.easier())
+    worse = [e for e in entries if any(_is_worse(e, other, goal) for other in reached)]
+    # The one with the least mean cost is never worse, so that at least one is left.
+    left = [e for e in reached if not _among(e, worse)]
+    first = min(left, key=lambda entry: _cost(entry, goal))
+    equals = [
+        e
+        for e in left
+        if e is first or not obstacle(e, first) or _cost(e, goal) <= MATERIAL * _cost(first, goal)
+    ]
+    chosen, reasons = _preferred(equals, goal)
+    others = [e for e in entries if e is not chosen and not _among(e, worse)]
+    unsure = [e for e in others if _differs(e, chosen, goal) or _differs(chosen, e, goal)]
+    others = [e for e in others if not _among(e, unsure)]
+    alike = [e for e in others if _among(e, equals) or not obstacle(e, chosen)]
+    unknown = [e for e in others if not _among(e, alike)]
+    return Verdict(goal, chosen, tuple(alike), tuple(unsure), tuple(worse), tuple(unknown), reasons)
 
-    def gone(a: Entry, b: Entry) -> bool:
-        """Tell whether b costs no more than a for a target that the rows cannot tell."""
-        return goal.slack > 0 and not _is_worse(eased(b, goal), eased(a, goal), goal.easier())
 
-    best = min(there, key=lambda entry: _cost(entry, goal))
-    others = [e for e in entries if e is not best and not e.diverged]
-    alike = [best, *(e for e in others if not _is_worse(e, best, goal))]
-    unsure = [e for e in others if _is_worse(e, best, goal) and gone(best, e)]
-    fit = [e for e in unsure if e.rounds is not None and all(gone(a, e) for a in alike)]
-    chosen = _cheapest([*alike, *fit])
-    if any(e is chosen for e in unsure):  # At the target itself the others are better.
-        alike, unsure = [], [*alike, *unsure]
-    same, doubtful = (tuple(e for e in part if e is not chosen) for part in (alike, unsure))
-    return Verdict(goal, chosen, same, doubtful)
+def _among(entry: Entry, entries: Sequence[Entry]) -> bool:
+    """Return whether an entry is one of these; two of them may be equal in all numbers."""
+    return any(entry is other for other in entries)
 
 
-def advise(entries: list[Entry], goal: Goal) -> str:
-    """Say which algorithm to use, for which target, how sure that is and what it costs."""
+# -- differences
+
+
+def _is_worse(entry: Entry, other: Entry, goal: Goal) -> bool:
+    """Return whether the seeds show that another algorithm is better than this one.
+
+    They must show it for the target, and for the easiest one that the held-out rows cannot tell
+    from it.
+    """
+    easier = goal.easier()
+    return _differs(entry, other, goal) and (
+        easier is goal or _differs(relaxed(entry, goal), relaxed(other, goal), easier)
+    )
+
+
+def _differs(entry: Entry, other: Entry, goal: Goal) -> bool:
+    """Return whether an algorithm surely costs over 1.2 times as much as another, or never ends."""
+    if entry is other or other.failed or obstacle(entry, other):
+        return False
+    if entry.reached == 0:
+        return True
+    found = difference(other, entry, goal)
+    return found is not None and found.low > MATERIAL
+
+
+def obstacle(entry: Entry, other: Entry) -> str:
+    """Return why no difference between two algorithms can be claimed; empty if one can.
+
+    An algorithm that reaches the target with no seed is comparable, since its search is complete.
+    """
+    seeds = len({run.seed for run in entry.runs} & {run.seed for run in other.runs})
+    if seeds < LEAST_SEEDS:
+        return f"{'one seed is' if seeds == 1 else f'{seeds} seeds are'} too few"
+    for each in (other, entry):
+        if _is_open(each):
+            return f"the search of {each.shown} {_unfinished(each)}"
+    if any(each.failed and each.reached for each in (entry, other)):
+        return "not every seed gets there"
+    return ""
+
+
+def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
+    """Return the interval of b's cost over a's, in pairs by seed; None if it cannot be known."""
+    by_seed = {run.seed: run.cost for run in b.runs if run.cost is not None}
+    runs = [run for run in a.runs if run.cost is not None and run.seed in by_seed]
+    ours = [run.cost for run in runs if run.cost is not None]
+    theirs = [by_seed[run.seed] for run in runs]
+    if not runs:
+        return None
+    # The rounding of the two is independent, so that their errors add up as deviations do.
+    error = hypot(*(rounding_error([cost.rounds for cost in costs]) for costs in (ours, theirs)))
+    a_costs, b_costs = ([getattr(c, goal.unit) for c in costs] for costs in (ours, theirs))
+    return ratio(a_costs, b_costs, error)
+
+
+def _cost(entry: Entry, goal: Goal) -> float:
+    value = getattr(entry, goal.unit)
+    return float(entry.rounds or 0) if value is None else float(value)
+
+
+# -- which of several without a difference
+
+
+def _preferred(entries: Sequence[Entry], goal: Goal) -> tuple[Entry, tuple[str, ...]]:
+    """Return the entry that the rules prefer, and what the rules that decided say of it."""
+    rules = (
+        ("keeps no client state", lambda entry: float(entry.stateful), 1.0),
+        ("sends the fewest bytes per round", _bytes_per_round, ALIKE),
+        ("is the simplest", simplicity, 1.0),
+        (f"needs the fewest {UNIT_TITLES[goal.unit]}", lambda entry: _cost(entry, goal), 1.0),
+    )
+    reasons = []
+    for reason, value, tolerance in rules:
+        least = min(map(value, entries))
+        kept = [entry for entry in entries if value(entry) <= tolerance * least]
+        reasons += [reason] if len(kept) < len(entries) else []
+        entries = kept
+    return entries[0], tuple(reasons or ["comes first"] * (len(entries) > 1))
+
+
+def _bytes_per_round(entry: Entry) -> float:
+    return (entry.bytes or 0) / entry.rounds if entry.rounds else inf
+
+
+def simplicity(entry: Entry) -> int:
+    """Return an algorithm's place in the registry, where the simplest is first.
+
+    A user's own algorithm, or one in a wrapper, comes after all of them.
+    """
+    name = entry.name.partition("#")[0]
+    return NAMES.index(name) if name in NAMES else len(NAMES)
+
+
+# -- in words
+
+
+def advise(entries: Sequence[Entry], goal: Goal) -> str:
+    """Say which algorithm to use, for which target, how sure that is, and what it costs."""
     entries = [entry for entry in entries if not entry.baseline]
     found = verdict(entries, goal)
-    chosen, alike, reached = found.chosen, found.alike, found.goal
+    chosen = found.chosen
     if chosen is None:
-        return _nobody_is_there(entries, goal)
-    needs = f"it reaches {goal.name} {reached.target:g} in {_needs(chosen, reached)}"
-    if reached is goal:
-        said = f"Use {describe(chosen)}: {needs}"
-    else:
-        said = (
-            f"No algorithm reached {goal.name} {goal.target:g} with every seed; for "
-            f"{reached.target:g}, which the validation rows cannot tell from it, use "
-            f"{describe(chosen)}: {needs}"
-        )
-    if alike:
-        said += f"; no difference found to {_names(alike)}{_why(chosen, alike)}"
-    if found.unsure:
-        easier = f"{goal.easier().target:g}, which the validation rows cannot tell from it"
-        none = "nor" if alike else "no difference found"
-        said += f"; {none} to {_names(found.unsure)} at {easier}"
-    others = entries if reached is goal else [eased(e, goal) for e in entries]
-    said += _against(chosen, [e for e in others if e.label not in found.labels], reached)
+        return _none_reached(entries, goal)
+    others = [*found.worse, *found.unknown]
+    said = _opening(found, goal, alone=len(entries) == 1)
+    said += _against(chosen, others, found.goal)
     said += f"; {FRAGILE}" if chosen.fragile else ""
-    return said + _doubt(entries, chosen)
+    return f"{said}{_caveats(found)}."
+
+
+def _opening(found: Verdict, goal: Goal, alone: bool) -> str:
+    """Return the first part: an imperative, unless there is no difference at all."""
+    chosen, reached = found.chosen, found.goal
+    assert chosen is not None
+    reasons = listed(list(found.reasons))
+    reaches = f"it reaches {reached.name} {reached.target:g} in {_needs(chosen, reached)}"
+    easier = f"{reached.easier().target:g}, which the validation rows cannot tell from it"
+    before = ""
+    if reached is not goal:
+        before = (
+            f"No algorithm reached {goal.name} {goal.target:g} with every seed; for "
+            f"{reached.target:g}, which the validation rows cannot tell from it, "
+        )
+    if alone or found.worse or found.unknown or not reasons:
+        said = f"Use {describe(chosen)}: {reaches}"
+        if found.alike:
+            why = f", and it {reasons}" if reasons else ""
+            said += f"; no difference found to {_names(found.alike)}{why}"
+        if found.unsure:
+            none = "nor" if found.alike else "no difference found"
+            said += f"; {none} to {_names(found.unsure)} at {easier}"
+    else:
+        unsure = f", to {_names(found.unsure)} at {easier}" if found.unsure else ""
+        settings = settings_in_words(chosen)
+        said = f"No difference found{unsure}; {chosen.shown} {reasons}. "
+        said += f"With {settings} {reaches}" if settings else f"{reaches[:1].upper()}{reaches[1:]}"
+    return before + (f"{said[:1].lower()}{said[1:]}" if before else said)
 
 
 def _names(entries: Sequence[Entry]) -> str:
@@ -89,12 +234,12 @@ def _names(entries: Sequence[Entry]) -> str:
 
 
 def _needs(entry: Entry, goal: Goal) -> str:
-    """Return what an algorithm needs: rounds, with their interval and what else they cost."""
+    """Return the rounds of an algorithm, with their interval and its other costs."""
     assert entry.rounds is not None
     facts = []
-    if entry.interval is not None:
-        low, high = entry.interval
-        facts.append(f"90 % interval {low:.2g} to {high:.2g}, {len(entry.runs)} seeds")
+    for title, ends in (("90 % interval", entry.interval), ("range", entry.range)):
+        if ends is not None:
+            facts.append(f"{title} {two_ends(ends, ' to ')}, {len(entry.runs)} seeds")
     if entry.exchanges and entry.exchanges != entry.rounds:
         facts.append(f"{entry.exchanges} exchanges")
     if goal.unit not in ("rounds", "exchanges"):
@@ -102,35 +247,63 @@ def _needs(entry: Entry, goal: Goal) -> str:
     return rounds_in_words(entry.rounds) + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _against(chosen: Entry, others: list[Entry], goal: Goal) -> str:
-    """Compare with what is well known: by rounds, and by what else is preferred."""
+def _against(chosen: Entry, others: Sequence[Entry], goal: Goal) -> str:
+    """Compare with well-known algorithms: by rounds, and by what else is preferred."""
     slower: dict[str, str] = {}
-    for entry in sorted(others, key=lambda e: e.rounds or 10**9):
+    for entry in sorted(others, key=lambda e: inf if e.failed else _cost(e, goal)):
         well_known = entry.name in NAMES and kind(entry.name).well_known
         if not well_known or entry.name in slower or entry.name == chosen.name:
             continue
-        if entry.rounds is not None:
-            cost = f" ({_cost(entry, goal):,.0f} {UNIT_TITLES[goal.unit]})" * (
-                goal.unit != "rounds"
-            )
-            slower[entry.name] = f"{entry.shown} needs {entry.rounds}{cost}"
+        if not entry.failed:
+            cost = f" ({_cost(entry, goal):,.0f} {UNIT_TITLES[goal.unit]})"
+            also = "" if goal.unit == "rounds" else cost
+            slower[entry.name] = f"{entry.shown} needs {entry.rounds}{also}"
         elif entry.reached and len(entry.runs) > 1:
             slower[entry.name] = (
                 f"{entry.shown} gets there with {entry.reached} of {len(entry.runs)} seeds"
             )
-        else:
+        elif not _is_open(entry):
             slower[entry.name] = f"{entry.shown} does not get there"
     return f", where {listed(list(slower.values()))}" if slower else ""
 
 
-def _doubt(entries: list[Entry], chosen: Entry) -> str:
-    """Say what was not looked at."""
-    if len(entries) > 1 and len(chosen.runs) <= 1:
-        return "; one seed, so that chance is not measured."
-    return "."
+def _caveats(found: Verdict) -> str:
+    """Say why differences are not claimed, and what is open about the recommended algorithm."""
+    chosen, said = found.chosen, []
+    assert chosen is not None
+    why: dict[str, list[Entry]] = {}
+    for entry in found.unknown:
+        if entry.failed and not entry.reached and _is_open(entry):
+            search = f"its search {_unfinished(entry)}"
+            said.append(f"it is not known whether {entry.shown} gets there, because {search}")
+        else:
+            why.setdefault(obstacle(entry, chosen), []).append(entry)
+    for reason, entries in why.items():
+        said.append(f"no difference to {_names(entries)} is claimed, because {reason}")
+    compared = (*found.alike, *found.unsure, *found.unknown)
+    if compared and not why and len(chosen.runs) < LEAST_SEEDS:
+        said.append(f"{obstacle(compared[0], chosen)} to claim a difference")
+    if _is_open(chosen) and f"the search of {chosen.shown} {_unfinished(chosen)}" not in why:
+        said.append(f"its search {_unfinished(chosen)}")
+    return "".join(f"; {each}" for each in said)
 
 
-def _nobody_is_there(entries: list[Entry], goal: Goal) -> str:
+def _is_open(entry: Entry) -> bool:
+    """Return whether the search may have missed better settings."""
+    return not entry.complete or bool(entry.at_edge)
+
+
+def _unfinished(entry: Entry) -> str:
+    """Return what is open about a search that was cut short, or ended at its edge."""
+    said = []
+    if not entry.complete:
+        said.append("is not complete" + (f" ({entry.not_run[0]})" if entry.not_run else ""))
+    if entry.at_edge:
+        said.append(f"has its best {listed(entry.at_edge)} at the edge")
+    return listed(said)
+
+
+def _none_reached(entries: Sequence[Entry], goal: Goal) -> str:
     wanted = f"{goal.name} {goal.target:g}"
     best = [e for e in entries if e.best is not None and not e.diverged]
     if not best and all(e.diverged for e in entries):
@@ -139,65 +312,33 @@ def _nobody_is_there(entries: list[Entry], goal: Goal) -> str:
         return f"No run that did not diverge has a finite {goal.name}; look at `evaluate`."
     sometimes = [e for e in best if e.reached]
     if sometimes:
-        most = max(sometimes, key=lambda e: e.reached or 0)
-        return (
-            f"No algorithm reached {wanted} with every seed; {describe(most)} did with "
-            f"{most.reached} of {len(most.runs)}: allow more rounds (R) or an easier target."
+        top = max(sometimes, key=lambda e: e.reached or 0)
+        said = (
+            f"No algorithm reached {wanted} with every seed; {describe(top)} did with "
+            f"{top.reached} of {len(top.runs)}"
         )
-    top = max(best, key=lambda e: goal.score({goal.name: e.best}))
-    return (
-        f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}: "
-        "allow more rounds (R) or an easier target."
+    else:
+        top = max(best, key=lambda e: goal.score({goal.name: e.best}))
+        said = f"No algorithm reached {wanted}; {describe(top)} came closest with {top.best:.4g}"
+    if _is_open(top):
+        said += f", and its search {_unfinished(top)}"
+    return f"{said}: allow more rounds (R) or an easier target."
+
+
+def standing(entries: Sequence[Entry], goal: Goal) -> str:
+    """Say which algorithm is ahead while a comparison goes on."""
+    entries = [e for e in entries if e.best is not None and not e.baseline]
+    if not entries:
+        return "Nothing has been measured yet."
+    first = min(
+        entries,
+        key=lambda e: (inf if e.rounds is None else e.rounds, -goal.score({goal.name: e.best})),
     )
-
-
-# -- who is better than whom
-
-
-def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
-    """Return the interval of b's cost over a's, in pairs by seed; None if it cannot be told."""
-    pairs = [
-        (getattr(mine.cost, goal.unit), getattr(theirs.cost, goal.unit))
-        for mine, theirs in zip(a.runs, b.runs, strict=False)
-        if mine.cost is not None and theirs.cost is not None and mine.seed == theirs.seed
-    ]
-    return ratio([x for x, _ in pairs], [y for _, y in pairs]) if len(pairs) > 1 else None
-
-
-def _is_worse(entry: Entry, best: Entry, goal: Goal) -> bool:
-    """Tell whether an algorithm surely costs more than the best, or does not get there."""
-    if best.rounds is None or entry.rounds is None:
-        return True
-    found = difference(best, entry, goal)
-    if found is not None:
-        return found.low > 1
-    return _cost(entry, goal) > AS_GOOD * _cost(best, goal)
-
-
-def _cost(entry: Entry, goal: Goal) -> float:
-    value = getattr(entry, goal.unit)
-    return float(entry.rounds or 0) if value is None else float(value)
-
-
-def _cheapest(entries: list[Entry]) -> Entry:
-    """Return the one that sends the fewest bytes; on a tie with the least work; without a state."""
-    for name in ("bytes", "work"):
-        values = [getattr(e, name) or 0 for e in entries]
-        entries = [e for e, v in zip(entries, values, strict=True) if v <= ALIKE * min(values)]
-    return min(entries, key=lambda e: _keeps_state(e))
-
-
-def _why(chosen: Entry, others: Sequence[Entry]) -> str:
-    """Say why one of several equals is preferred."""
-    for name, words in (("bytes", "it sends the fewest bytes"), ("work", "it computes the least")):
-        mine, theirs = getattr(chosen, name), [getattr(e, name) for e in others]
-        if mine and all(t is not None and t > ALIKE * mine for t in theirs):
-            return f", and {words}"
-    if not _keeps_state(chosen) and all(map(_keeps_state, others)):
-        return ", and it keeps no state"
-    return ""
-
-
-def _keeps_state(entry: Entry) -> bool:
-    name = entry.name.partition("#")[0]
-    return name not in NAMES or kind(name).stateful
+    best = f"{goal.name} {first.best:.4g}"
+    if len(entries) == 1:
+        ran = f"{describe(first)} has run {rounds_in_words(len(first.curve))}"
+        return f"{ran}; the best so far is {best}."
+    others = _names([entry for entry in entries if entry is not first])
+    if first.rounds is not None:
+        best = f"{goal.name} {goal.target:g} in {rounds_in_words(first.rounds)}"
+    return f"So far {describe(first)} is ahead, with {best}; the others are {others}."

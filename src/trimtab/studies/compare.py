@@ -338,7 +338,8 @@ class _Run:
             advice = advise(entries, goal)
         result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
         result.population = summarise_clients(study.measured.problem)
-        result.save()
+        if study.folder is not None:
+            result.save()
         return result
 
     def _write_models(self, goal: Goal) -> None:

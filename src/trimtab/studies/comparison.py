@@ -1,13 +1,13 @@
-"""What a comparison found: its entries, the advice, and its form on disk."""
+"""The result of a comparison or a run: its entries, the advice, and its form on disk."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from trimtab._files import plain, read_json
+from trimtab._files import plain, read_json, write_json
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import ClientSummary
-from trimtab.studies import export
+from trimtab.studies import table
 from trimtab.studies.advice import verdict
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
@@ -16,7 +16,7 @@ from trimtab.studies.record import SelectedModel
 
 @dataclass(frozen=True)
 class About:
-    """How a comparison was made: what a reader must know to believe it, or to make it again."""
+    """How a comparison was made: what a reader must know to believe it, or to repeat it."""
 
     split: float | str = "none"  # the share of the samples that was held out to tune and stop on
     tested_on: str = "test"  # the data of the last numbers; "training" where there are no others
@@ -24,6 +24,9 @@ class About:
     budget: float | None = None  # sample gradients for each algorithm; None: no limit
     complete: bool = True
     notes: tuple[str, ...] = ()
+    target_from: str = ""  # a sentence about where the target comes from; empty if it was given
+    round_cost: float = 0.0  # the sample gradients that a round costs besides its own
+    finished: bool = True  # False while the comparison goes on, or if it was interrupted
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
@@ -34,12 +37,13 @@ class About:
     def from_json(cls, content: dict[str, Any]) -> "About":
         """Read what `to_json` wrote."""
         tuples = {name: tuple(content[name]) for name in ("seeds", "notes")}
-        return cls(**content | tuples)
+        known = {f.name for f in fields(cls)}
+        return cls(**{n: value for n, value in content.items() if n in known} | tuples)
 
 
 @dataclass(repr=False)
 class Comparison:
-    """What `compare` found."""
+    """The result of `compare`, or of `run` as a comparison of one algorithm."""
 
     problem: str
     goal: Goal  # without a target: a run that had none
@@ -83,50 +87,69 @@ class Comparison:
 
     def to_csv(self) -> str:
         """Return the table as CSV: one row an algorithm, numbers in full."""
-        return export.to_csv(self)
+        return table.to_csv(self)
 
     def to_latex(self) -> str:
         """Return the table for a paper (booktabs), the best of each column bold."""
-        return export.to_latex(self)
+        return table.to_latex(self)
 
     def to_pandas(self) -> Any:
         """Return the table as a DataFrame of pandas."""
-        return export.to_pandas(self)
+        return table.to_pandas(self)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.entries)} algorithms on {self.problem}: {self.advice}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the advice, and the table."""
-        return export.to_html(self)
+        return table.to_html(self)
 
-    def to_record(self) -> dict[str, Any]:
-        """Return what `read_comparison` needs to show the result again."""
-        return {
+    # -- on disk
+
+    def save(self) -> None:
+        """Write the result into the record of its folder, which exists; `load` reads it there."""
+        assert self.folder is not None
+        path = record_path(self.folder)
+        outcome = {
             **self.goal.to_json(),
             "advice": self.advice,
             "entries": [entry.to_record() for entry in self.entries],
             "about": self.about.to_json(),
             "population": None if self.population is None else self.population.to_json(),
         }
+        write_json(path, read_json(path) | {"outcome": outcome})
 
+    @classmethod
+    def load(cls, folder: str | Path, *, unfinished: bool = True) -> "Comparison":
+        """Return the comparison, or the run, that a folder holds.
 
-def read_comparison(folder: Path) -> Comparison:
-    """Return the comparison, or the run, that a folder holds."""
-    name = "run.json" if (folder / "run.json").exists() else "compare.json"
-    content = read_json(folder / name)
-    if "outcome" not in content:
-        raise BadArgument(
-            "resume",
-            "{folder} is not finished; repeat its command with {resume:True} first.",
+        folder: the folder that `compare` or `run` wrote.
+        unfinished: accept a result that is not finished, whose `about.finished` is False; default
+            True. A folder without any result is refused in either case.
+        """
+        folder = Path(folder)
+        content = read_json(record_path(folder))
+        outcome = content.get("outcome")
+        about = None if outcome is None else About.from_json(outcome["about"])
+        if outcome is None or about is None or not (about.finished or unfinished):
+            raise BadArgument(
+                "resume",
+                "{folder} is not finished; repeat its command with {resume:True} first.",
+                folder=folder,
+            )
+        clients = outcome["population"]
+        return cls(
+            problem=content["settings"]["problem"],
+            goal=Goal.from_json(outcome),
+            entries=[Entry.from_record(entry) for entry in outcome["entries"]],
+            advice=outcome["advice"],
             folder=folder,
+            about=about,
+            population=None if clients is None else ClientSummary.from_json(clients),
         )
-    outcome = content["outcome"]
-    goal = Goal.from_json(outcome)
-    entries = [Entry.from_record(entry) for entry in outcome["entries"]]
-    about = About.from_json(outcome["about"])
-    name = content["settings"]["problem"]
-    result = Comparison(name, goal, entries, outcome["advice"], folder, about=about)
-    if outcome["population"] is not None:
-        result.population = ClientSummary.from_json(outcome["population"])
-    return result
+
+
+def record_path(folder: Path) -> Path:
+    """Return the JSON file of a folder: that of a run if there is one, else of a comparison."""
+    run = folder / "run.json"
+    return run if run.exists() else folder / "compare.json"

@@ -122,7 +122,8 @@ def run(
         result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
-        record.note(**how, **chosen.to_json(), outcome=result.to_record())
+        record.note(**how, **chosen.to_json())
+        result.save()
         used.close()
         return result
 

@@ -1,15 +1,22 @@
 """One entry of a comparison: it is piloted, searched and reported."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trimtab.core.hyper import settings_of, step_size
+from trimtab.core import Algorithm
 from trimtab.core.task import Note
 from trimtab.problems.clients import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.budget import Stopped
-from trimtab.studies.entry import Entry, SeedRun, aggregate_seeds, rounds_in_words, shown
+from trimtab.studies.entry import (
+    Entry,
+    SeedRun,
+    aggregate_seeds,
+    new_entry,
+    rounds_in_words,
+    without_communication,
+)
 from trimtab.studies.fragility import Again, judge, moved
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundDone
@@ -49,13 +56,15 @@ class Tuner:
     search: Search = field(init=False)
     entry: Entry = field(init=False)
     reported: list[Run] = field(init=False, default_factory=list)
+    _runs: list[SeedRun] = field(init=False, default_factory=list)
+    _again: Again | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         study, spec = self.study, self.spec
         self.ledger = study.budget.ledger()
         self.goal = study.goal if spec.measured is None else study.goal.without_communication()
         self.search = Search(spec.space, self._trial, self.goal, study.R, self.ledger)
-        self.entry = self._empty_entry()
+        self.entry = self._entry_of(spec.space.build(Point(spec.space.families[0], 0)))
 
     def run(self, stage: Stage) -> Events:
         """Run a stage."""
@@ -120,7 +129,7 @@ class Tuner:
             except Stopped:  # The curve is shorter, and nobody knows whether the step is fragile.
                 pass
         self._runs = [self._seed_run(run) for run in self.reported]
-        self.entry.again = again
+        self._again = again
 
     def _from_moved_start(self) -> Generator[RoundDone, None, Again]:
         """Run the winner once more from a start that was moved by a millionth."""
@@ -166,10 +175,11 @@ class Tuner:
 
     # -- the entry
 
-    def _empty_entry(self) -> Entry:
-        spec, own = self.spec, self.spec.kind
-        entry = Entry(spec.name, spec.label, {}, shown=shown(own, spec.name.partition("#")[2]))
-        entry.colour, entry.step = own.colour, own.step
+    def _entry_of(self, algorithm: Algorithm) -> Entry:
+        """Return an entry without numbers."""
+        spec = self.spec
+        d = self.study.measured.problem.d
+        entry = new_entry(spec.name, spec.label, algorithm, d)
         if spec.measured is not None:
             entry.baseline = True
             entry.shown, entry.colour = TITLES[spec.name], COLOURS[spec.name]
@@ -177,25 +187,22 @@ class Tuner:
 
     def _update_entry(self) -> None:
         """Write what is known so far into the entry."""
-        search, entry = self.search, self.entry
+        search = self.search
         best = search.chosen or search.best()
         if best is None:
             return
         trial = self.winner.trial if search.chosen else search.run(best).trial
-        algorithm = self.spec.space.build(best)
-        entry.settings = {
-            name: repr(value) if is_dataclass(value) else value
-            for name, value in settings_of(algorithm).items()
-        }
-        entry.step = step_size(algorithm)[0]
+        entry = self._entry_of(trial.algorithm)
         entry.searched = search.candidates()
         entry.not_run, entry.complete = search.not_run(), search.complete
         entry.at_edge, entry.spent = search.at_edge(), self.ledger.spent
         entry.curve, entry.best = trial.rounds, self.goal.best(trial.rounds)
         entry.diverged_at = trial.diverged.r if trial.diverged else None
+        entry.again = self._again
         if self.reported:
-            self.entry = aggregate_seeds(entry, self._runs, self.goal)
-            self.entry.per_client = self._per_client()
+            entry.per_client = self._per_client()
+            entry = without_communication(aggregate_seeds(entry, self._runs, self.goal))
+        self.entry = entry
 
     def _per_client(self) -> dict[str, Any] | None:
         """Return the metrics of the first report seed's best model for each client."""

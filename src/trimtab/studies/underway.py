@@ -1,6 +1,5 @@
 """A comparison or a run that goes on: what its folder has so far, as a result that can be shown."""
 
-import ast
 import json
 from dataclasses import dataclass, field
 from math import inf
@@ -10,16 +9,15 @@ from typing import Any
 from trimtab._files import read_json
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.problems.clients import ClientSummary
+from trimtab.studies.advice import standing
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import (
     Candidate,
     Entry,
     SeedRun,
-    describe,
-    listed,
     aggregate_seeds,
-    rounds_in_words,
+    settings_of_text,
     shown,
 )
 from trimtab.studies.goal import Goal, cost_of
@@ -83,7 +81,7 @@ class Underway:
         seeds = tuple(dict.fromkeys(run.seed for entry in entries for run in entry.runs))
         told = About(split=settings.get("split", "none"), seeds=seeds or (settings["seed"],))
         result = Comparison(settings["problem"], goal, entries, "", self.folder, about=told)
-        result.advice, result.population = standing(result), self.population
+        result.advice, result.population = standing(entries, goal), self.population
         return result
 
     @property
@@ -149,50 +147,6 @@ def entry_so_far(
         return entry
     entry.curve = further[0][0].rounds
     return aggregate_seeds(entry, [_seed_run(*one, goal) for one in further], goal)
-
-
-def standing(result: Comparison) -> str:
-    """Say who is ahead, as far as anybody can tell."""
-    entries = [e for e in result.entries if e.best is not None and not e.baseline]
-    if not entries:
-        return "Nothing has been measured yet."
-    higher = result.goal.metric.higher
-    first = max(entries, key=lambda e: (_met(e), (e.best or 0.0) * (1 if higher else -1)))
-    best = f"{result.metric} {first.best:.4g}"
-    if len(result.entries) == 1:
-        ran = f"{describe(first)} has run {rounds_in_words(len(first.curve))}"
-        return f"{ran}; the best so far is {best}."
-    others = listed([entry.shown for entry in entries if entry is not first])
-    how = best
-    if first.rounds is not None:
-        how = f"{result.metric} {result.target:g} in {rounds_in_words(first.rounds)}"
-    return f"So far {describe(first)} is ahead, with {how}" + (
-        f"; the others are {others}." if others else "."
-    )
-
-
-def settings_of_text(text: str) -> dict[str, Any]:
-    """Return the hyper-parameters in an algorithm's repr; what is no number or word stays text.
-
-    >>> settings_of_text("Mime(eta=0.1, K=5, base=Momentum(beta=0.9))")
-    {'eta': 0.1, 'K': 5, 'base': 'Momentum(beta=0.9)'}
-    """
-    try:
-        call = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return {}
-    words = call.keywords if isinstance(call, ast.Call) else []
-    return {
-        word.arg: word.value.value
-        if isinstance(word.value, ast.Constant)
-        else ast.unparse(word.value)
-        for word in words
-        if word.arg is not None
-    }
-
-
-def _met(entry: Entry) -> float:
-    return -inf if entry.rounds is None else -entry.rounds
 
 
 def _rank(run: RunFolder, record: dict[str, Any], goal: Goal) -> tuple[bool, float, float]:

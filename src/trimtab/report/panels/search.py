@@ -8,8 +8,7 @@ from trimtab.report.charts.scales import extent
 from trimtab.report.curves import colour_of
 from trimtab.report.sources import Page, Source
 from trimtab.report.style import behind, html_table, section
-from trimtab.studies.entry import Candidate, Entry
-from trimtab.studies.underway import settings_of_text
+from trimtab.studies.entry import Candidate, Entry, settings_of_text
 
 FAR = 4.0  # the worst quarter is left outside if it makes the axis > 4 times as long
 _AXES: dict[str, Callable[[Candidate], float | None]] = {
@@ -59,7 +58,7 @@ def _goes_on(source: Source, entry: Entry) -> bool:
 
 
 def _tried(entry: Entry) -> Sequence[Candidate]:
-    return entry.searched or entry.tried
+    return entry.searched
 
 
 def _charts(source: Source, entry: Entry, title: str) -> list[str]:

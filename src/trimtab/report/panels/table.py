@@ -4,8 +4,7 @@ from html import escape
 
 from trimtab.report.sources import Page
 from trimtab.report.style import html_table, section
-from trimtab.report.table import FRAGILE
-from trimtab.studies.columns import bold, columns
+from trimtab.studies.table import bold, columns, legend
 
 
 def table(page: Page) -> str:
@@ -28,8 +27,8 @@ def table(page: Page) -> str:
         return ""
     if several:
         heads = [heads[0], "folder", *heads[1:]]
-    fragile = any(entry.fragile for source in page.sources for entry in source.result.entries)
-    note = f"<br>{escape(FRAGILE)}" if fragile else ""
+    notes = dict.fromkeys(note for source in page.sources for note in legend(source.result))
+    note = "".join(f"<br>{escape(note)}" for note in notes)
     said = f"""<p class="small">Rounds, exchanges, bytes (both directions, all clients), sample
 gradients at the clients and seconds of simulation until the target was first met, the median over
 the seeds; 'n+' means not met in n rounds. The best of each column{" of a folder" * several} is
