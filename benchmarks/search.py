@@ -98,7 +98,11 @@ def searched(runs: Runs, name: str, share: float) -> Choice:
     )
     (entry,) = found.entries
     assert entry.spent is not None
-    made = build(entry.name, **entry.settings)
+    words = dict(entry.settings)
+    if "base" in words:
+        beta = words["base"].removeprefix("Momentum(beta=").removesuffix(")")
+        words |= {"base": "momentum", "beta": float(beta)}
+    made = build(entry.name, **words)
     return Choice(made, entry.complete, entry.at_edge, entry.spent / budget)
 
 
