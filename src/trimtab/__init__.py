@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from trimtab.problems.loading import load_problem
     from trimtab.problems.metrics import Metric
+    from trimtab.problems.trained import load
     from trimtab.simulation.executors.tree import Tree
     from trimtab.simulation.simulate import Round, Simulation, simulate
     from trimtab.studies.compare import compare
@@ -125,6 +126,7 @@ __all__ = [
     "__version__",
     "compare",
     "diagnose",
+    "load",
     "load_problem",
     "register",
     "simulate",
@@ -138,6 +140,7 @@ _HOMES = {
     "Metric": "problems.metrics",
     "Ray": "cluster.executor",
     "Tree": "simulation.executors",
+    "load": "problems.trained",
     "load_problem": "problems.loading",
     "compare": "studies.compare",
     "register": "algorithms.registry",

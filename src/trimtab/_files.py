@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EISDIR
 from math import isfinite
 from numbers import Integral
 from pathlib import Path
@@ -31,6 +32,8 @@ def atomic_write(path: Path, before_rename: Callable[[], None] = lambda: None) -
     before_rename: called after the temporary file is durable, before it gets its name.
     """
     part = path.with_name(path.name + ".part")
+    if path.is_dir():  # Writing to `part` would succeed, and the error would name it.
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     try:
         yield part
         sync(part)
@@ -59,12 +62,18 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file of a run; raise ValueError if it is missing or damaged."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path.parent} holds no run (there is no {path.name}); pass the folder of one."
-        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        folder = path.parent
+        if folder.is_dir():
+            raise ValueError(
+                f"{folder} holds no run (there is no {path.name}); pass the folder of one."
+            ) from None
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(f"{folder} {what}; pass the folder of a run.") from None
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}); restore or remove it.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object; restore or remove it.")
     return content
 
 

@@ -1,6 +1,7 @@
 """Exceptions that users may catch. Each message is one sentence: what, where, what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -54,6 +55,16 @@ class _Argument:
 
     def __format__(self, value: str) -> str:
         return self.spell(self.name, value)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the most similar of the known names as a question in parentheses, or "".
+
+    >>> did_you_mean("scafold", ["sgd", "scaffold"]), did_you_mean("x", ["sgd"])
+    (' (did you mean scaffold?)', '')
+    """
+    near = get_close_matches(name.lower(), list(known), n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class InUse(ValueError):

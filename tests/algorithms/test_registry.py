@@ -129,7 +129,7 @@ def test_words_become_an_algorithm(refused):
         build("fedavg", eta_l=0.1, K=2, mu=1.0)
     with refused("sgd needs a step size; pass eta, or let"):
         build("sgd")
-    with refused("'scafold' is not an algorithm; pass one of sgd, fedavg"):
+    with refused("'scafold' is not an algorithm (did you mean scaffold?); pass one of sgd, fedavg"):
         kind("scafold")
 
 

@@ -36,6 +36,7 @@ COMPUTING = {
 OTHERS = {
     "report": "shows what was computed",
     "export": "writes what was computed in another form",
+    "predict": "applies a model that is there",
     "doctor": "looks at the machine",
     "completion": "prints lines for a shell",
     "federate site": "does what the server asks for, with the server's seed",

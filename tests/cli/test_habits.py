@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from trimtab.cli import COMMANDS, EXAMPLES, SECTIONS, cli, main
-from trimtab.report.charts.colours import DARK, LEAST, contrast, readable
+from trimtab.report.charts.svg import DARK, LEAST, contrast, readable
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,7 @@ from trimtab import Supervised, diagnose
 from trimtab.diagnosis.differences import probe
 from trimtab.diagnosis.first_facts import FirstFacts
 from trimtab.diagnosis.panel import Panel
-from trimtab.report.diagnosis import write_first_facts
-from trimtab.report.differences import picture
+from trimtab.report.diagnosis import difference_chart, write_first_facts
 
 KINDS = {"labels", "features", "scale", "size"}
 
@@ -83,7 +82,7 @@ def test_who_stands_out_is_named_in_the_sentence_and_starred_in_the_picture():
     kind = next(kind for kind in differences.kinds if kind.what == "features")
     assert kind.outliers == (5,)
     assert "client 5 (" in differences.sentence
-    drawn = picture(differences)
+    drawn = difference_chart(differences)
     assert drawn.startswith("<svg")
     assert drawn.count('class="over">*</text>') == sum(len(k.outliers) for k in differences.kinds)
     assert "client 5: " in drawn
@@ -100,7 +99,7 @@ def test_quadratics_have_no_samples_and_it_is_said():
     differences = diagnose(quadratics()).differences
     assert differences.kinds == ()
     assert "cannot be told" in differences.sentence
-    assert picture(differences) == ""
+    assert difference_chart(differences) == ""
 
 
 def test_regression_has_targets_in_place_of_labels():
@@ -124,7 +123,7 @@ def test_first_facts_come_first_and_make_a_page(tmp_path):
     assert "The clients differ in labels: " in text
     page = write_first_facts(facts, "mine", tmp_path / "report.html").read_text()
     assert "<svg" in page
-    assert "goes on" in page
+    assert "continues" in page
     assert "Use " not in page
 
 

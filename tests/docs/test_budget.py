@@ -18,18 +18,18 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (904, 7),
+    ".": (907, 7),
     "algorithms": (1957, 24),
-    "cli": (2773, 19),
+    "cli": (2810, 19),
     "cluster": (1625, 9),
     "compute": (2198, 11),
-    "core": (1298, 10),
+    "core": (1417, 11),
     "diagnosis": (5839, 34),
     "federation": (8531, 72),
     "problems": (8678, 41),
-    "report": (2717, 33),
+    "report": (2800, 17),
     "simulation": (2247, 13),
-    "studies": (4791, 32),
+    "studies": (4845, 32),
     "testing": (858, 4),
 }
 PAPERS = (9184, 34)
@@ -115,10 +115,11 @@ def test_no_modules_import_each_other_in_a_cycle():
 
 WORTH_A_FILE = 150  # lines; a shorter module needs two importers
 # Folders whose modules were merged; the others follow with their redesigns.
-DONE = ("cluster", "compute", "core", "problems", "simulation", "testing")
+DONE = ("cluster", "compute", "core", "problems", "report", "simulation", "testing")
 SHORT = {  # with the reason
     "trimtab.cluster.actor": "an actor must not load torch before it has chosen instruction sets",
     "trimtab.compute.lazy_rows": "lazy.py would be too long with it",
+    "trimtab.report.search": "the charts of a search; every module beside it would be too long",
     "trimtab.problems.supervised.arguments": "problem.py would be too long with it",
     "trimtab.problems.supervised.fingerprint": "problem.py would be too long with it",
     "trimtab.simulation.executors.loop": "the readable reference",

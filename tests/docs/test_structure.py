@@ -286,7 +286,7 @@ PUBLIC = [
     *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
     *("Simulation", "Stage", "Supervised", "Through", "Tree", "Yogi", "__version__", "compare"),
-    *("diagnose", "load_problem", "register", "simulate", "testing"),
+    *("diagnose", "load", "load_problem", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
     trimtab.Sgd: "(*, eta)",
@@ -325,6 +325,7 @@ SIGNATURES = {
     trimtab.Simulation.load: (
         "(path, algorithm, problem, *, executor=None, memory=None, available=None)"
     ),
+    trimtab.load: "(folder, *, algorithm=None, module=None)",
     trimtab.load_problem: "(spec, *, partition=None, **options)",
     trimtab.Tree: "(shards=16, inner='auto')",
     trimtab.Ray: (

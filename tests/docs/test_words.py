@@ -10,7 +10,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
-    *("algorithms", "cli", "cluster", "compute", "core", "problems", "simulation", "testing"),
+    *(
+        "algorithms",
+        "cli",
+        "cluster",
+        "compute",
+        "core",
+        "problems",
+        "report",
+        "simulation",
+        "testing",
+    ),
 )
 TO_COME = {
     "diagnosis.md",

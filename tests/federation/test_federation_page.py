@@ -88,7 +88,7 @@ def test_what_a_round_measures_is_shown_at_the_round_that_made_it(operator):
 
 def test_before_the_first_round_and_while_it_goes_on(operator, tmp_path):
     folder, job = operator
-    assert "How sure: not at all yet" in page_so_far(folder, job)
+    assert "How sure: not yet" in page_so_far(folder, job)
     (folder / "state" / "checkpoint.safetensors").unlink()
     assert "fed has nothing to show yet" in page_so_far(folder, job)
 

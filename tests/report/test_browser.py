@@ -17,7 +17,7 @@ from trimtab import Scaffold, Supervised, compare, diagnose
 from trimtab.cli.output import LivePage
 from trimtab.problems.catalogue import quadratic_problem
 from trimtab.report import read_source, write_diagnosis, write_pages
-from trimtab.report.page import nothing_yet
+from trimtab.report.page import empty_page
 from trimtab.studies.run import run
 from trimtab_papers.page import write_reproduction
 
@@ -275,7 +275,7 @@ def test_without_script_the_charts_are_there(browser, pages):
 
 def test_a_live_page_reloads_itself_until_the_last_one(browser, tmp_path):
     path, complaints = tmp_path / "report.html", []
-    live = LivePage(path, lambda: nothing_yet("mine"), live=True)
+    live = LivePage(path, lambda: empty_page("mine"), live=True)
     live.update("1 round")
     tab = browser.new_page()
     tab.on("console", lambda said: complaints.append(said.text))
@@ -284,7 +284,7 @@ def test_a_live_page_reloads_itself_until_the_last_one(browser, tmp_path):
     assert tab.locator(".live").text_content() == "Live: 1 round."
     live.update("2 rounds", now=True)
     tab.wait_for_selector("text=Live: 2 rounds.")
-    path.write_text(nothing_yet("the last"))
+    path.write_text(empty_page("the last"))
     tab.wait_for_selector("text=the last has nothing to show yet")
     tab.evaluate("window.notLoadedAgain = true")
     tab.wait_for_timeout(3_000)
@@ -295,7 +295,7 @@ def test_a_live_page_reloads_itself_until_the_last_one(browser, tmp_path):
 
 def test_a_live_page_does_not_reload_while_its_reader_moves_the_pointer(browser, tmp_path):
     path = tmp_path / "report.html"
-    LivePage(path, lambda: nothing_yet("mine"), live=True).update("1 round")
+    LivePage(path, lambda: empty_page("mine"), live=True).update("1 round")
     tab = browser.new_page()
     tab.goto(path.as_uri())
     tab.evaluate("""() => {

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -19,12 +20,11 @@ from trimtab.cli.output import LivePage, command_again
 from trimtab.cli.progress import Board, StudyProgress, watch
 from trimtab.core.task import Progress, Task
 from trimtab.problems.metrics import ACCURACY
-from trimtab.report.page import nothing_yet, page_of
-from trimtab.report.sources import source_of
-from trimtab.studies.comparison import Comparison
+from trimtab.report.page import empty_page, page_of
+from trimtab.report.sources import result_so_far, run_so_far, source_of
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundDone, RoundLine
-from trimtab.studies.underway import Underway, settings_of_text
+from trimtab.studies.run import run
 
 PROBLEM = """
 from trimtab import Quadratic
@@ -56,7 +56,7 @@ class Writing:
         self.made += 1
         if self.shown == "unreadable":
             raise ValueError("half of a file")
-        return nothing_yet(self.shown)
+        return empty_page(self.shown)
 
 
 def test_a_live_page_is_written_anew_when_the_last_one_is_a_second_old(tmp_path, capsys):
@@ -121,66 +121,54 @@ def test_a_command_that_stops_leaves_a_page_that_does_not_reload(tmp_path):
 # -- what a folder shows before the end
 
 
-def test_a_comparison_at_work_is_shown_as_far_as_it_is(tmp_path):
+def test_an_unfinished_comparison_shows_its_search_and_no_winner(tmp_path):
     pair = Quadratic([1.0, 3.0], [1.0, -2.0])
     words = {"R": 30, "K": [1, 3], "seeds": 2, "target": -0.55, "out": tmp_path / "c"}
-    work = compare.start(pair, ["sgd", "fedavg"], **words)
-    there = Underway(tmp_path / "c")
-    assert there.look() is None
-    told = 0
-    for event in work:
-        told += isinstance(event, RoundDone) and bool(event.label)
-        if told == 40:
-            break
-    so_far = there.look()
-    assert there.rounds == 40
-    assert so_far.goal == read_goal(tmp_path / "c")
-    assert so_far.entries
-    assert all(entry.curve and entry.searched for entry in so_far.entries)
-    assert so_far.advice
-    html = page_of([source_of(so_far, underway=True)])
-    assert "How sure: not at all yet" in html
+    result = compare(pair, ["sgd", "fedavg"], **words)
+    known = result.population
+    result.about = replace(result.about, finished=False)
+    result.entries = [replace(entry, runs=[]) for entry in result.entries]
+    result.population = None
+    result.save()
+    there = result_so_far(tmp_path / "c", known)
+    assert there.population == known
+    html = page_of([source_of(there)])
+    assert "How sure: not yet, because the command has not finished." in html
     assert "<h2>Search</h2>" in html
-    assert ">ahead so far<" in html
-    assert "a ring is who is ahead so far" in html
-    assert "winner" not in html
-    result = work.result()
-    done = there.look()
-    for underway in (True, False):  # what repeats it with other seeds has begun, or is over
-        html = page_of([source_of(done, underway=underway)])
-        assert ">winner<" in html
-        assert "ahead so far" not in html
-    assert [e.label for e in done.entries] == [e.label for e in result.entries]
-    for mine, entry in zip(done.entries, Comparison.load(tmp_path / "c").entries, strict=True):
-        assert (mine.rounds, mine.best, mine.shown) == (entry.rounds, entry.best, entry.shown)
-        assert [run.seed for run in mine.runs] == [run.seed for run in entry.runs]
-        assert mine.curve == entry.curve
-        assert mine.settings == entry.settings
+    assert ">best so far<" in html
+    assert "a ring is the best so far" in html
+    assert ">winner<" not in html
 
 
-def read_goal(folder):
-    return Goal.from_json(json.loads((folder / "compare.json").read_text())["goal"])
+def test_a_comparison_without_a_saved_stage_has_no_result_yet(tmp_path):
+    pair = Quadratic([1.0, 3.0], [1.0, -2.0])
+    work = compare.start(pair, ["sgd"], R=5, out=tmp_path / "c")
+    assert isinstance(next(work), RoundDone)
+    content = json.loads((tmp_path / "c" / "compare.json").read_text())
+    content.pop("outcome", None)
+    (tmp_path / "c" / "compare.json").write_text(json.dumps(content))
+    assert result_so_far(tmp_path / "c", None) is None
+    work.close()
 
 
-def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path):
-    work = compare.start(
-        Quadratic([1.0, 3.0], [1.0, -2.0]), [FedAvg(eta_l=0.1, K=2)], R=5, out=tmp_path / "c"
-    )
-    work.result()
-    there = Underway(tmp_path / "c")
-    (path, *_) = sorted((tmp_path / "c").glob("*/*/rounds.jsonl"))
+def test_a_run_at_work_is_shown_as_far_as_its_rounds_are_whole(tmp_path):
+    pair = Quadratic([1.0, 3.0], [1.0, -2.0])
+    work = run.start(FedAvg(eta_l=0.1, K=2), pair, R=6, target=-0.2, name="pair", out=tmp_path)
+    for _ in range(4):
+        next(work)
+    work.close()
+    path = tmp_path / "rounds.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    there.look()
-    before = there.rounds
+    assert len(run_so_far(tmp_path).entries[0].curve) == 3
     path.write_bytes(whole)
-    there.look()
-    assert there.rounds == before + 1
-
-
-@pytest.mark.parametrize("text", ["Mine(", "Mine", ""])
-def test_a_text_that_is_no_algorithm_has_no_settings(text):
-    assert settings_of_text(text) == {}
+    there = run_so_far(tmp_path)
+    (entry,) = there.entries
+    assert (len(entry.curve), entry.shown, entry.settings["K"]) == (4, "FedAvg", 2)
+    assert entry.rounds == there.goal.held(entry.curve)
+    assert "has run 4 rounds; the best so far is loss" in there.advice
+    assert not there.about.finished
+    assert "K = 2" in page_of([source_of(there)])
 
 
 # -- the commands
@@ -269,7 +257,7 @@ def test_the_best_so_far_the_bytes_and_the_time_left(tmp_path):
     rounds = Rounds(tmp_path / "r", R=20)
     rounds.play(1, 10, seconds=2.0)
     one = rounds.progress.entries["fedavg"]
-    assert one.best == 0.54
+    assert one.best(rounds.progress.goal) == 0.54
     assert one.bytes == 300
     assert rounds.progress.left == pytest.approx(20.0)
     assert rounds.progress.sentence == "10 rounds in 20 s, at most 20 s left"

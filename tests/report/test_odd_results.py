@@ -17,8 +17,7 @@ from trimtab import FedAvg, Quadratic, Scaffold, Supervised, compare
 from trimtab.cli import main
 from trimtab.errors import BadArgument, Diverged
 from trimtab.report import read_source, write_pages
-from trimtab.report.page import page_of
-from trimtab.report.sources import Page
+from trimtab.report.page import curves_of_sources, page_of
 from trimtab.studies.run import run
 from trimtab_papers.page import write_reproduction
 
@@ -72,7 +71,7 @@ def pages(tmp_path_factory):
 
 def test_a_metric_that_is_never_a_number_is_said_to_be_none(pages):
     page = pages["nan"].read_text()
-    assert "<h3>odd</h3><p>It was never a finite number.</p>" in page
+    assert "<h3>odd</h3>\n<p>It was never a finite number.</p>" in page
     assert 'id="chart-odd"' not in page
     assert 'id="chart-loss"' in page
 
@@ -88,14 +87,14 @@ def test_gains_are_drawn_unless_nobody_gains_or_loses(pages):
     for other, drawn in (([0.5, 0.7], False), ([0.6, 0.7], True)):
         fedavg.per_client, scaffold.per_client = {"values": [0.5, 0.7]}, {"values": other}
         page = page_of([source])
-        assert ('<svg class="gains"' in page) is drawn
-        assert ("Scaffold: every client is served alike." in page) is not drawn
+        assert ('<svg class="bars"' in page) is drawn
+        assert ("Scaffold: the metric of every client is the same." in page) is not drawn
 
 
 def test_a_line_is_not_called_by_its_algorithm_twice(pages):
     sources = [read_source(pages[name].parent / name) for name in ("one client", "many clients")]
     sources[0] = replace(sources[0], name="SCAFFOLD")
-    labels = [curve.label for curve in Page(sources, None).curves]
+    labels = [curve.label for curve in curves_of_sources(sources)]
     assert labels == ["Scaffold", "Scaffold (many clients)"]
 
 
@@ -125,7 +124,7 @@ CUT_OFF = """() => [...document.querySelectorAll("main svg text")].filter((one) 
   const box = one.getBoundingClientRect(), scrolls = one.closest(".wide, .paper, .scroll");
   return box.width && !scrolls && (box.left < 0 || box.right > innerWidth);
 }).map((one) => one.textContent)"""
-OVERLAPPING = """() => [...document.querySelectorAll("main svg.lines, main svg.gains")].flatMap((svg) => {
+OVERLAPPING = """() => [...document.querySelectorAll("main svg.lines, main svg.bars")].flatMap((svg) => {
   const texts = [...svg.querySelectorAll("text")].map((one) => [one.textContent, one.getBoundingClientRect()]);
   return texts.flatMap(([a, p], j) => texts.slice(j + 1).filter(([b, q]) =>
     p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 4 && q.top < p.bottom - 4

@@ -29,10 +29,11 @@ from trimtab import (
     simulate,
 )
 from trimtab.cli import main
+from trimtab.core.sections import sections_html
 from trimtab.report import read_source, write_page, write_pages
-from trimtab.report.panels import PANELS
-from trimtab.report.panels.search import _kind
-from trimtab.report.sources import Page, source_of
+from trimtab.report.page import curves_of_sources, page_sections
+from trimtab.report.search import dot_kind
+from trimtab.report.sources import source_of
 from trimtab.studies.entry import Candidate, Entry
 from trimtab.studies.record import RoundLine
 
@@ -129,22 +130,24 @@ def data_of(html):
 # -- panels
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.__name__)
-def test_every_panel_is_whole_html(panel, result, tmp_path):
-    tags = parsed(panel(Page([source_of(result)], tmp_path / "page.html")))
-    assert "script" not in tags.seen
-    assert panel.__doc__
+def sections_of(result):
+    source = source_of(result)
+    return page_sections([source], curves_of_sources([source]))
 
 
-def test_the_page_has_every_panel_in_order_and_fetches_nothing(result, tmp_path):
-    path = tmp_path / "page.html"
-    text = write_page(result, path).read_text()
-    at, page = -1, Page([source_of(result)], path)
-    for panel in PANELS:
-        part = panel(page)
-        assert not part or text.find(part, at + 1) > at
+def test_every_section_is_whole_html(result):
+    for section in sections_of(result):
+        assert "script" not in parsed(sections_html([section])).seen
+
+
+def test_the_page_has_every_section_in_order_and_fetches_nothing(result, tmp_path):
+    text = write_page(result, tmp_path / "page.html").read_text()
+    at = -1
+    for section in sections_of(result)[:-1]:  # the last one has links to files
+        part = sections_html([section])
+        assert not part or text.find(part, at + 1) > at, section.title
         at = text.find(part, at + 1) if part else at
-    # The name of the format is no address that anybody fetches.
+    # The name of the format is no address that a browser fetches.
     assert set(re.findall(r"https?://([^/\"\s]+)", text)) <= {"www.w3.org"}
     assert not re.search(r"<(link|img|iframe)\b|\bsrc=|@import|url\((?!#)", text)
 
@@ -163,7 +166,7 @@ def test_every_chart_says_what_it_shows_and_has_its_numbers_beside_it(folder, tm
     charts = re.findall(r'<svg class="(\w+)"([^>]*)>', text)
     pictures = [(kind, rest) for kind, rest in charts if kind != "sample"]
     kinds = {kind for kind, _ in pictures}
-    assert kinds - {"gains"} == {"lines", "dots", "holdings", "strips"}
+    assert kinds - {"bars"} == {"lines", "dots", "labels", "strips"}
     assert all('role="img"' in rest and "aria-label=" in rest for _, rest in pictures)
     assert text.count("<details>") >= len(re.findall(r"<figure id=", text))
 
@@ -221,7 +224,7 @@ def test_long_work_shows_a_line_in_a_notebook_alone(monkeypatch, there):
     assert found.entries[0].curve
     assert bool(lines) == there
     if there:
-        assert "sgd: eta = 0.1, round 1" in lines[0]["text/plain"]
+        assert "eta = 0.1, round 1" in lines[0]["text/plain"]
         assert re.fullmatch(r"compare: \d+\.\d s", lines[-1]["text/plain"])
         assert all(EVIL not in line["text/html"] for line in lines)
 
@@ -233,8 +236,8 @@ def test_an_algorithm_has_the_colour_of_the_registry_whatever_a_record_says(fold
     def pink(content):
         content["outcome"]["entries"][0]["colour"] = "#ff00ff"
 
-    page = Page([read_source(copied(folder, tmp_path / "pink", pink))], tmp_path / "page.html")
-    assert [curve.colour for curve in page.curves] == ["#d1495b", "#00798c"]
+    curves = curves_of_sources([read_source(copied(folder, tmp_path / "pink", pink))])
+    assert [curve.colour for curve in curves] == ["#d1495b", "#00798c"]
 
 
 # -- several folders
@@ -267,24 +270,11 @@ def test_the_whole_data_is_in_the_page(folder, tmp_path):
     source = read_source(folder)
     text = write_pages([source], tmp_path / "page.html").read_text()
     for entry, one in zip(source.result.entries, data_of(text)["series"], strict=True):
-        assert one["y"]["accuracy"] == [line.metrics["accuracy"] for line in entry.curve]
+        losses = [line.metrics["loss"] for line in entry.curve]
+        assert one["y"]["loss"] == losses
         moved = [line.bytes_down + line.bytes_up for line in entry.curve]
-        assert one["x"]["bytes"][-1] == sum(moved)
+        assert one["x"]["bytes"][len(losses) - 1] == sum(moved)
         assert one["x"]["bytes"] == sorted(one["x"]["bytes"])
-
-
-def test_the_band_is_what_the_seeds_span_as_far_as_all_ran(folder, tmp_path):
-    source = read_source(folder)
-    page = Page([source], tmp_path / "page.html")
-    for entry, curve in zip(source.result.entries, page.curves, strict=True):
-        runs = list(source.seeds(entry).values())
-        assert len(runs) == 3
-        low, high = curve.low["accuracy"], curve.high["accuracy"]
-        assert len(low) == min(map(len, runs))
-        for r, (least, most) in enumerate(zip(low, high, strict=True)):
-            values = [run[r].metrics["accuracy"] for run in runs]
-            assert (least, most) == (min(values), max(values))
-            assert least <= curve.y["accuracy"][r] <= most
 
 
 def test_ten_runs_of_a_thousand_rounds_are_less_than_a_megabyte(tmp_path):
@@ -381,8 +371,9 @@ def test_a_winner_that_is_fragile_is_marked(tmp_path):
     found = compare(pair(), [Scaffold(eta_l=0.1, K=2)], R=8, seeds=1)
     entry = found.entries[0]
     again = replace(entry.again, fragile=True)
-    other = replace(entry.searched[0], step=0.2)
-    found.entries = [replace(entry, again=again, searched=[*entry.searched, other])]
+    tried = Candidate(0.1, 8, None, entry.best, None, K=2)
+    searched = [tried, replace(tried, step=0.2)]
+    found.entries = [replace(entry, again=again, searched=searched)]
     text = write_page(found, tmp_path / "page.html").read_text()
     assert "fragile winner" in text
     assert "fragile where the start moves by a millionth: Scaffold" in text
@@ -395,5 +386,5 @@ def test_a_momentum_whose_number_begins_like_the_winners_is_no_winner():
     settings = {"eta": 0.1, "K": 5, "base": "Momentum(beta=0.9)"}
     entry = Entry("mime", "mime", settings, step="eta")
     tried = [Candidate(0.1, 8, None, 0.5, None, K=5, beta=beta) for beta in (0.0, 0.9)]
-    assert [_kind(entry, one, goes_on=False) for one in tried] == ["run", "winner"]
-    assert [_kind(entry, one, goes_on=True) for one in tried] == ["run", "leader"]
+    assert [dot_kind(entry, one, searching=False) for one in tried] == ["run", "winner"]
+    assert [dot_kind(entry, one, searching=True) for one in tried] == ["run", "leader"]

@@ -590,7 +590,7 @@ def test_what_is_no_algorithm_is_refused(refused, algorithm):
 
 @pytest.mark.parametrize("problem", ["digits", torch.nn.Linear(2, 2), None, Quadratic])
 def test_what_is_no_problem_is_refused(refused, problem):
-    with refused("is not a problem; pass one that has N, d, weights, x0 and oracle"):
+    with refused("is not a problem; pass "):
         simulate(FedAvg(eta_l=0.1, K=2), problem)
 
 

@@ -351,7 +351,10 @@ def test_goals_are_accuracy_or_loss():
 
 
 def test_bad_arguments_get_one_sentence():
-    with pytest.raises(ValueError, match="'scafold' is not an algorithm; pass one of sgd, fedavg"):
+    with pytest.raises(
+        ValueError,
+        match=r"'scafold' is not an algorithm \(did you mean scaffold\?\); pass one",
+    ):
         compare(pair(1.0), ["scafold"])
     for R in (0, -1, 2.5, None, True):
         with pytest.raises(ValueError, match=f"R={R}; pass a number of rounds R >= 1"):

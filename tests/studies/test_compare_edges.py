@@ -3,7 +3,6 @@
 import json
 from io import BytesIO
 from math import inf
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy
@@ -11,23 +10,19 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from trimtab.studies.workers import Worker
 
 from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
-from trimtab._processes import Child
-from trimtab.algorithms.registry import kind
 from trimtab.errors import BadArgument
-from trimtab.problems.metrics import ACCURACY, LOSS
+from trimtab.problems.metrics import ACCURACY
 from trimtab.simulation import Rounds
 from trimtab.studies.advice import standing
 from trimtab.studies.baselines import AloneSimulation
-from trimtab.studies.budget import two_digits
+from trimtab.studies.budget import Budget, two_digits
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
+from trimtab.studies.pool import ProcessWorker, WorkerError, worker_setup
 from trimtab.studies.record import RoundLine
-from trimtab.studies.search import FIRST, Search
-from trimtab.studies.space import space_of
 
 HOW = {"K": 2, "R": 8, "budget": 20_000, "seeds": 1}
 
@@ -101,50 +96,11 @@ def test_minutes_without_end_are_a_budget_without_end():
     assert found.about.complete
 
 
-class Made:
-    """A trial that is made up: it diverges at once, or has the loss 1 / r (or 1) after r rounds."""
-
-    def __init__(self, diverges, flat=False):
-        self.rounds, self.dropped, self.diverged = [], None, True if diverges else None
-        self.flat = flat
-
-    def advance(self, to, goal):
-        while len(self.rounds) < to and not self.diverged and goal.first(self.rounds) is None:
-            r = len(self.rounds) + 1
-            self.rounds.append(
-                RoundLine(r, bytes_up=8, work=5, metrics={"loss": 1.0 if self.flat else 1 / r})
-            )
-            yield r
-
-    def standing(self, goal, r=None):
-        from trimtab.studies.trial import Trial
-
-        return Trial.standing(self, goal, r)
-
-
-@pytest.mark.parametrize("unit", ["rounds", "bytes", "work"])
-def test_a_first_candidate_that_diverges_is_no_measure_for_the_others(unit):
-    points = space_of(kind("sgd"), Quadratic([1.0], [0.0]), None, {}).points
-    search = Search(lambda p: Made(p.eta == points[0].eta), Goal(LOSS, unit=unit), 4 * FIRST)
-    alive = None
-    events = search.begin(points)
-    while alive is None:
-        try:
-            next(events)
-        except StopIteration as end:
-            alive = end.value
-    search._guard = lambda: iter(())
-    list(search.go_on(alive))
-    assert max(len(trial.rounds) for trial in search.trials.values()) == 4 * FIRST
-
-
-@pytest.mark.parametrize("target", [None, 0.5])
-def test_where_all_steps_are_alike_none_is_looked_for_far_below_the_grid(target):
-    """A metric of few rows may be the same after any step, and a target out of reach."""
-    points = space_of(kind("sgd"), Quadratic([1.0], [0.0]), None, {}).points
-    search = Search(lambda p: Made(False, flat=True), Goal(LOSS, target), FIRST)
-    list(search.run(points))
-    assert min(point.eta for point in search.trials) > 1e-4
+def test_a_search_continues_past_candidates_that_diverge():
+    steep = Quadratic(torch.tensor([1e9, 2e9]), torch.tensor([1.0, 0.0]))
+    found = compare(steep, ["sgd"], R=30, seeds=2, minutes=inf, target=steep.f_star + 1e-9)
+    assert found.entries[0].reached == 2
+    assert any(candidate.diverged_at for candidate in found.entries[0].searched)
 
 
 # -- arguments and metrics
@@ -159,7 +115,7 @@ def test_what_is_no_count_is_refused_before_anything_runs(name, value):
 
 def test_a_count_or_a_budget_may_be_of_numpy():
     how = {"K": 1, "R": 2, "seeds": numpy.int64(1), "budget": numpy.float32(100)}
-    assert compare(Quadratic([1.0], [0.0]), ["fedavg"], **how).about.seeds == (0,)
+    assert compare(Quadratic([1.0], [0.0]), ["fedavg"], **how).about.seeds == (19,)
 
 
 @pytest.mark.parametrize("name", ["minutes", "budget"])
@@ -223,17 +179,21 @@ def test_entries_in_json_have_the_labels_that_are_advised():
 
 
 def test_a_line_that_a_killed_process_left_half_written_is_the_end_of_it():
-    worker, inbox = Worker.__new__(Worker), SimpleQueue()
-    worker._listen(BytesIO(b'{"note": "whole"}\n{"note"'), inbox)
-    assert [inbox.get_nowait()[1] for _ in range(2)] == [{"note": "whole"}, None]
+    worker = ProcessWorker.__new__(ProcessWorker)
+    whole = BytesIO(b'{"note": "whole"}\n{"note"')
+    worker.child = SimpleNamespace(send=lambda job: True, stdout=whole, wait=lambda: -9)
+    messages = worker.run({})
+    assert next(messages) == {"note": "whole"}
+    with pytest.raises(WorkerError, match="ended with code -9"):
+        next(messages)
 
 
-def test_a_process_is_told_numbers_of_any_kind():
-    worker, pipe = Worker.__new__(Worker), BytesIO()
-    worker.child = Child("it", "a:b", [], environment={})
-    worker.child.process = SimpleNamespace(stdin=pipe)
-    worker.send({"target": numpy.float32(0.5), "seed": numpy.int64(3), "told": [True]})
-    assert json.loads(pipe.getvalue()) == {"target": 0.5, "seed": 3, "told": [True]}
+def test_a_worker_is_sent_numbers_of_any_kind():
+    study = SimpleNamespace(folder="c", budget=Budget())
+    setup = worker_setup(study, {"target": numpy.float32(0.5), "seed": numpy.int64(3)})
+    again = json.loads(json.dumps(setup))
+    assert again["settings"] == {"target": 0.5, "seed": 3}
+    assert Budget(**again["budget"]) == Budget()
 
 
 def test_each_client_alone_may_begin_with_a_row_of_its_own():

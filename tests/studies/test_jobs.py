@@ -55,7 +55,7 @@ def problem(seed=0):
 
 def slow():
     global PAUSE
-    PAUSE = 0.01
+    PAUSE = 0.005
     return problem()
 
 
@@ -70,7 +70,7 @@ def breaks():
 """
 WAIT = 300.0  # a test that works takes far less, on a machine that is not busy
 ALGORITHMS = ["sgd", "scaffold", "mime"]
-HOW = {"R": 12, "S": 4, "seeds": 2, "lost": 0.1, "slow": 0.3, "budget": 9000, "target": 0.97}
+HOW = {"R": 12, "S": 4, "seeds": 2, "lost": 0.1, "slow": 0.3, "budget": 3000, "target": 0.97}
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def asked(file, problem="problem", **words):
 
 def begun(file, out):
     """Start a comparison by the command line, slow enough to be stopped; return it when it runs."""
-    how = ["--S=4", "-R", "12", "--seeds=2", "--lost=0.1", "--slow=0.3", "--budget=9000"]
+    how = ["--S=4", "-R", "12", "--seeds=2", "--lost=0.1", "--slow=0.3", "--budget=3000"]
     how += ["--target=0.97", "--algorithms", ",".join(ALGORITHMS), "--out", str(out), "--jobs=2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "trimtab", "compare", f"{file}:slow", *how],
@@ -270,7 +270,7 @@ def test_the_folder_stays_locked_until_the_last_process_has_ended(tmp_path, file
 def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file, capfd):
     said = []
     for jobs in ("1", "2"):
-        words = [f"{file}:breaks", "--algorithms", "fedavg,scaffold", "--budget", "9000"]
+        words = [f"{file}:breaks", "--algorithms", "fedavg,scaffold", "--budget", "3000"]
         words += ["--out", str(tmp_path / jobs), "--jobs", jobs, "-R", "20"]
         with pytest.raises(SystemExit) as ended:
             main(["compare", *words])

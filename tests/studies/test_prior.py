@@ -10,7 +10,7 @@ from trimtab import Quadratic, compare, diagnose
 from trimtab.algorithms.registry import kind
 from trimtab.cli import cli
 from trimtab.studies.prior import Expected, Prior
-from trimtab.studies.space import space_of
+from trimtab.studies.space import Point, space_of
 
 PAIR = Quadratic(
     A=torch.tensor([[1.0, 0.1], [0.8, 0.05]]), b=torch.tensor([[2.0, 0.3], [-1.0, 0.1]])
@@ -27,17 +27,12 @@ def entry(name, rounds, **besides):
 @pytest.mark.parametrize("name", ["scaffold", "fedavg", "sgd", "mime"])
 @pytest.mark.parametrize("prior", [PRIOR, Prior("fedavg", 16, 1e-3), Prior()])
 def test_nothing_that_would_be_searched_is_left_out(name, prior):
-    without = space_of(kind(name), PAIR, None, {}).points
-    points = space_of(kind(name), PAIR, None, {}, prior).points
-    assert set(without) <= set(points)
-    assert len(set(points)) == len(points)
-
-
-def test_the_likely_settings_come_first():
-    first = space_of(kind("scaffold"), PAIR, None, {}, PRIOR).points[0]
-    assert (first.K, first.eta, first.eta_g) == (8, 1.0, 1.0)
-    first = space_of(kind("fedavg"), PAIR, None, {}, PRIOR).points[0]
-    assert (first.K, first.eta) == (4, pytest.approx(10**-0.5))
+    without, found = space_of(kind(name), None, {}), space_of(kind(name), None, {}, prior)
+    assert set(without.Ks) <= set(found.Ks)
+    assert without.variants == found.variants
+    best = Point(without.families[0], 0)
+    for family in without.families:
+        assert set(without.starts(best, family)) <= set(found.starts(best, family))
 
 
 def test_a_prior_travels_as_json():
@@ -45,9 +40,9 @@ def test_a_prior_travels_as_json():
 
 
 def test_what_is_given_is_not_searched_whatever_the_prior_says():
-    space = space_of(kind("scaffold"), PAIR, 3, {}, PRIOR)
-    assert {point.K for point in space.points} == {None}
-    assert space.build(space.points[0]).K == 3
+    space = space_of(kind("scaffold"), 3, {}, PRIOR)
+    assert space.Ks == (None,)
+    assert space.build(Point(space.families[0], 0)).K == 3
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""A lane on another machine: the folder it works in is removed, and no error leaves us waiting."""
+"""A worker on another machine: its folder is removed, and each error is one of the worker."""
 
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
 
-from trimtab.studies.remote import LaneActor, RemoteHelper
+from trimtab.studies.pool import WorkerError
+from trimtab.studies.remote import Actor, RayWorker
 
 
 class RayError(Exception):
@@ -28,7 +28,7 @@ class Handle:
 
 
 class FakeRay:
-    """As much of Ray as a helper asks for."""
+    """As much of Ray as a worker needs."""
 
     exceptions = SimpleNamespace(RayError=RayError)
 
@@ -49,46 +49,54 @@ class FakeRay:
         self.killed.append(handle)
 
 
-def helper(tmp_path):
-    ray, inbox = FakeRay(), SimpleQueue()
-    return RemoteHelper(ray, {}, inbox, tmp_path), ray, inbox
+def worker(tmp_path):
+    ray = FakeRay()
+    return RayWorker(ray, {}, tmp_path), ray
 
 
-def test_the_folder_of_a_lane_is_removed_at_the_end(tmp_path):
-    made, ray, _ = helper(tmp_path)
+def test_the_folder_of_an_entry_is_removed_at_the_end(tmp_path):
+    made, ray = worker(tmp_path)
     folder = made.actor.actor.folder
-    assert isinstance(made.actor.actor, LaneActor)
+    assert isinstance(made.actor.actor, Actor)
     assert folder.is_dir()
-    made.ask_to_end()
-    made.wait()
-    made.end()
+    made.request_stop()
+    made.stop()
     assert not folder.exists()
     assert len(ray.waited) == len(ray.killed) == 1
 
 
-def test_a_helper_that_was_lost_is_not_waited_for(tmp_path):
-    made, ray, _ = helper(tmp_path)
-    made.wait()
+def test_a_worker_that_was_not_asked_to_stop_is_not_waited_for(tmp_path):
+    made, ray = worker(tmp_path)
+    made.stop()
     assert not ray.waited
     made.actor.actor.close()
 
 
-@pytest.mark.parametrize("error", [RayError("gone"), OSError("the disk is full")])
-def test_whatever_fails_while_it_is_listened_to_is_told(tmp_path, error):
-    made, _, inbox = helper(tmp_path)
+def answers(made, messages):
+    """Let the actor of a worker answer a job with messages."""
+    run = SimpleNamespace(remote=lambda job, files: messages)
+    made.actor.actor.close()
+    made.actor = SimpleNamespace(run=SimpleNamespace(options=lambda **words: run))
+    return made.run({"label": "scaffold"})
 
-    def told():
+
+def test_a_machine_that_is_lost_is_an_error_of_the_worker(tmp_path):
+    def messages():
         yield {"note": "first"}
-        raise error
+        raise RayError("gone")
 
-    made._listen(told(), "scaffold")
-    assert [inbox.get_nowait()[1] for _ in range(2)] == [{"note": "first"}, None]
-    made.actor.actor.close()
+    found = answers(worker(tmp_path)[0], messages())
+    assert next(found) == {"note": "first"}
+    with pytest.raises(WorkerError, match="a machine of the cluster was lost"):
+        next(found)
 
 
-def test_files_of_a_lane_are_written_before_its_message(tmp_path):
-    made, _, inbox = helper(tmp_path)
-    made._listen(iter([{"done": [], "files": {"step=1/run.json": b"{}"}}]), "scaffold")
-    assert inbox.get_nowait()[1] == {"done": []}
+def test_a_stage_that_failed_is_an_error_of_the_worker(tmp_path):
+    with pytest.raises(WorkerError, match="KeyError"):
+        list(answers(worker(tmp_path)[0], [{"failed": "KeyError: 'column'"}]))
+
+
+def test_files_of_an_entry_are_written_before_its_message(tmp_path):
+    found = answers(worker(tmp_path)[0], [{"done": True, "files": {"step=1/run.json": b"{}"}}])
+    assert list(found) == []
     assert (Path(tmp_path) / "scaffold" / "step=1" / "run.json").read_bytes() == b"{}"
-    made.actor.actor.close()

@@ -15,6 +15,7 @@ from tests.helpers.command import trimtab
 from trimtab import Epochs, FedAvg, Sgd, Supervised, simulate
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.loading import load_problem
+from trimtab.studies.comparison import Comparison
 from trimtab.studies.goal import goal_of
 from trimtab.studies.holdout import read_model, with_weights
 from trimtab.studies.record import RoundLine
@@ -169,7 +170,8 @@ def test_what_is_held_out_decides_and_the_test_data_score(how):
 def test_without_a_choice_or_a_split_the_rounds_are_measured_as_they_were(how):
     done = ran(STEP, Holding([5, 3, 1, 2], [5, 2, 3, 4]), R=4, **how)
     assert [line.metrics["loss"] for line in done.entries[0].curve] == [5, 3, 1, 2]
-    assert (done.chosen.split, done.chosen.test) == ("none", None)
+    assert done.chosen.split == "none"
+    assert done.chosen.validation is None
     assert about()["split"] == "none"
     assert "split" not in about()["settings"]
 
@@ -254,6 +256,92 @@ def test_a_resumed_run_keeps_its_split(refused):
             ran(STEP, problem, R=4, resume=True, **other)
     done = ran(STEP, problem, R=4, resume=True, split=0.1)
     assert (done.chosen.round, done.chosen.test) == (2, {"loss": 3})
+
+
+# -- the cost of a run, and the data that selected its model
+
+
+def test_without_a_target_the_cost_is_that_of_the_selected_model():
+    done = ran(FedAvg(eta_l=0.5, K=3), load_problem("digits", N=5), R=6)
+    entry, lines = done.entries[0], done.entries[0].curve[: done.chosen.round]
+    assert 1 <= done.chosen.round == entry.rounds <= 6
+    assert entry.bytes == sum(line.bytes_down + line.bytes_up for line in lines) > 0
+    assert entry.seconds == sum(line.seconds for line in lines) > 0
+    assert entry.work == sum(line.work for line in lines) > 0
+    assert entry.exchanges == entry.rounds
+    assert entry.test == done.chosen.test["accuracy"] == lines[-1].metrics["accuracy"]
+    row = dict(zip(*(line.split(",") for line in done.to_csv().splitlines()), strict=True))
+    assert int(row["rounds"]) == entry.rounds
+    assert int(row["bytes"]) == entry.bytes
+
+
+def test_the_cost_of_the_last_model_is_that_of_all_rounds():
+    done = ran(STEP, Scripted(5, 3, 4, 4), R=4, save="last")
+    assert (done.chosen.round, done.entries[0].rounds) == (4, 4)
+
+
+def test_with_a_target_the_cost_is_that_of_the_round_that_holds_it():
+    lucky = ran(STEP, Scripted(5, 1, 5, 5, 2, 2, 2, 2, 1, 1), "lucky", R=10, target=2)
+    assert lucky.chosen.stopped == "target"
+    assert lucky.entries[0].rounds == 5
+    assert "reached loss 2 in 5 rounds" in lucky.advice
+    missed = ran(STEP, Scripted(5, 1, 5, 5), "missed", R=4, target=2)
+    assert (missed.chosen.stopped, missed.entries[0].rounds) == ("rounds", None)
+    assert "met loss 2 in round 2, but did not hold it in 4 rounds" in missed.advice
+
+
+def with_test():
+    problem = supervised()
+    return problem.replace(test=problem.clients[0])
+
+
+@pytest.mark.parametrize(
+    ("build", "how", "selected_on", "words"),
+    [
+        (with_test, {}, "test", "chosen on the test data, so that its test metrics flatter it"),
+        (supervised, {}, "training", "chosen on the training data, since there are no others"),
+        (with_test, {"split": 0.2}, "validation", "chosen on validation data"),
+        (with_test, {"save": "best"}, "validation", "chosen on validation data"),
+        (lambda: Scripted(5, 4), {}, "evaluate", "chosen by what evaluate returns"),
+        (with_test, {"save": "last"}, None, ""),
+    ],
+)
+def test_a_run_says_on_which_data_its_best_model_was_chosen(build, how, selected_on, words):
+    found = ran(STEP, build(), R=2, **how).chosen
+    assert found.selected_on == selected_on
+    assert words in found.selection
+    assert bool(words) == bool(found.selection)
+    assert about()["selected_on"] == selected_on
+    assert Comparison.load(Path("here")).chosen == found
+
+
+def test_the_line_of_the_best_model_says_on_which_data_it_was_chosen(capsys):
+    words = ("run", "sgd", "digits", "--eta", 1, "-R", 2)
+    (line,) = [each for each in trimtab(capsys, *words)[1].splitlines() if "best.safe" in each]
+    assert line.endswith(
+        "(chosen on the test data, so that its test metrics flatter it; a split avoids that)"
+    )
+    found = json.loads(trimtab(capsys, *words, "--split", 0.2, "--json")[1])
+    assert found["selected_on"] == "validation"
+
+
+def test_training_data_are_not_reported_as_test_data():
+    done = ran(STEP, supervised(), R=2)
+    assert (done.about.tested_on, done.chosen.test, done.entries[0].test) == (
+        "training",
+        None,
+        None,
+    )
+
+
+def test_validation_data_of_a_problem_that_cannot_be_split():
+    class Validated(Scripted):
+        def validate(self, x):
+            return {"loss": -float(x)}
+
+    assert ran(STEP, Validated(5, 4, 3), R=3).chosen.selected_on == "validation"
+    done = ran(STEP, Validated(5, 4, 3), "whole", R=3, split="none")
+    assert [line.metrics["loss"] for line in done.entries[0].curve] == [5, 4, 3]
 
 
 # -- the start
@@ -507,8 +595,8 @@ BAD = {
     "sgd --eta 1 --patience 0": "--patience 0; pass a number of rounds that is at least 1.",
     "sgd --eta 1 --split 2": "--split 2.0; pass a share of the rows between 0 and 1, or none.",
     "sgd --eta 1 --split some": "'some' is neither a share such as 0.1 nor none; `trimtab run ",
-    "sgd --eta 1 --lost 1": "lost=1.0; pass a share of replies",
-    "sgd --eta 1 --slow 2": "slow=2.0; pass a share of clients",
+    "sgd --eta 1 --lost 1": "--lost 1.0; pass a share of replies",
+    "sgd --eta 1 --slow 2": "--slow 2.0; pass a share of clients",
     "sgd --eta 1 --available nosuch": "nosuch: there is no such file; pass another --available.",
     "sgd --eta 1 --init nosuch": "nosuch: there is no such file; pass a saved model.",
     "sgd --eta 1 --save none": "'none' is not one of 'best', 'last', 'both'; `trimtab run ",

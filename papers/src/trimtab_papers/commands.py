@@ -115,12 +115,12 @@ def _show(names: Sequence[str], home: Path) -> None:
 
 
 def _page_so_far(name: str, folder: Path) -> str:
-    from trimtab.report.page import nothing_yet
+    from trimtab.report.page import empty_page
     from trimtab_papers.items import REPRODUCTIONS, read
     from trimtab_papers.page import reproduction_page
 
     records = read(folder)
-    return reproduction_page(REPRODUCTIONS[name], records) if records else nothing_yet(name)
+    return reproduction_page(REPRODUCTIONS[name], records) if records else empty_page(name)
 
 
 def _reproduction_table(reproductions: list[dict[str, Any]]) -> Table:

@@ -6,11 +6,10 @@ matplotlib is imported when a figure is drawn.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from trimtab.report.style import behind, html_table
+from trimtab.core.sections import Section, Table
 from trimtab_papers.verdicts import Records
 
 if TYPE_CHECKING:
@@ -94,11 +93,10 @@ def svg(figure: "Figure") -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def tables_behind(figure: "Figure") -> str:
-    """Return a table of the numbers of each panel, closed until a reader opens it."""
-    return "".join(
-        behind(panel.table(), panel.title) for axes in figure.axes if (panel := _panel(axes)).lines
-    )
+def tables_behind(figure: "Figure") -> list[Section]:
+    """Return a table of the numbers of each panel, folded until a reader opens it."""
+    panels = (_panel(axes) for axes in figure.axes)
+    return [Section(table=panel.table()) for panel in panels if panel.lines]
 
 
 @dataclass
@@ -114,16 +112,16 @@ class Panel:
     levels: dict[str, list[float]] = field(default_factory=dict)  # lines from side to side
     words: dict[float, str] = field(default_factory=dict)  # where the axis has no numbers
 
-    def table(self) -> str:
+    def table(self) -> Table:
         places = sorted({x for line in self.lines.values() for x in thinned(sorted(line))})
         names = list(dict.fromkeys((*self.lines, *self.levels)))
         rows = [
-            [escape(self._word(x)), *(_joined(self.lines.get(n, {}).get(x, [])) for n in names)]
+            [self._word(x), *(_joined(self.lines.get(n, {}).get(x, [])) for n in names)]
             for x in places
         ]
         if self.levels:
             rows.append([EVERYWHERE, *(_joined(self.levels.get(name, [])) for name in names)])
-        return html_table([self.x_name, *names], rows, self.title)
+        return Table([self.x_name, *names], rows, folded=self.title)
 
     def _word(self, x: float) -> str:
         if not self.words:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from trimtab._files import write_file
 from trimtab.core.display import format_seconds
-from trimtab.report.style import document, html_table, section
+from trimtab.core.sections import Section, Table
+from trimtab.report.page import document
 from trimtab_papers.engine import TITLES, Reproduction
 from trimtab_papers.items import REPRODUCTIONS
 from trimtab_papers.raced import read_raced
@@ -154,10 +155,10 @@ def _page_of_records(folder: Path) -> str:
 
 
 def reproduction_page(found: Reproduction, records: Records) -> str:
-    return document(f"{found.name}: {found.shows}", _body(found, records))
+    return document(f"{found.name}: {found.shows}", _sections(found, records))
 
 
-def _body(reproduction: Reproduction, records: Records) -> str:
+def _sections(reproduction: Reproduction, records: Records) -> list[Section]:
     claims = reproduction.claims(records)
     papers, ours = _apart(claims)
     summary = f"Of the paper's sentences {weighed(papers) or 'none'}"
@@ -165,19 +166,18 @@ def _body(reproduction: Reproduction, records: Records) -> str:
         summary = f"A small version, not the paper's size. {summary}"
     if ours:
         summary += f"; of our own checks {weighed(ours)}"
-    parts = [
-        f'<div class="advice"><p class="question">{escape(reproduction.source)}: '
-        f"{escape(reproduction.shows)}.</p><p><b>{escape(summary)}.</b></p></div>",
-        section("Sentences of the paper", _judged(papers)),
-        section("Checks of our own", _judged(ours)),
+    question = f"{reproduction.source}: {reproduction.shows}."
+    return [
+        Section(question, [f"{summary}."], kind="answer"),
+        Section("Sentences of the paper", table=_judged(papers)),
+        Section("Checks of our own", table=_judged(ours)),
         *_figure_and_table(reproduction, records),
-        section("Discussion", markdown(reproduction.discussion)),
-        section("Settings", _settings(reproduction, records)),
+        Section("Discussion", figure=markdown(reproduction.discussion)),
+        _settings(reproduction, records),
     ]
-    return "\n".join(part for part in parts if part)
 
 
-def _figure_and_table(reproduction: Reproduction, records: Records) -> list[str]:
+def _figure_and_table(reproduction: Reproduction, records: Records) -> list[Section]:
     """Return the figure and the table, once there is a record."""
     from trimtab_papers.figures import svg, tables_behind  # They import matplotlib, which is slow.
 
@@ -186,12 +186,15 @@ def _figure_and_table(reproduction: Reproduction, records: Records) -> list[str]
     drawn = reproduction.figure(records)
     named = f'<svg role="img" aria-label="{escape(reproduction.shows)}" '
     drawing = svg(drawn).replace("<svg ", named, 1)
-    figure = f'<figure class="paper" tabindex="0">{drawing}</figure>{tables_behind(drawn)}'
+    figure = f'<figure class="paper" tabindex="0">{drawing}</figure>'
     table = markdown(reproduction.table(records))
-    return [section("Figure", figure), section("Table", table)]
+    return [
+        Section("Figure", figure=figure, parts=tables_behind(drawn)),
+        Section("Table", figure=table),
+    ]
 
 
-def _settings(reproduction: Reproduction, records: Records) -> str:
+def _settings(reproduction: Reproduction, records: Records) -> Section:
     """Return the time of the records, the versions that wrote them, and the command."""
     versions = dict.fromkeys(r.get("versions", {}).get("trimtab", "?") for r in records.values())
     took = format_seconds(sum(record.get("seconds", 0.0) for record in records.values()))
@@ -199,19 +202,16 @@ def _settings(reproduction: Reproduction, records: Records) -> str:
     if not records:
         made = "No record yet."
     command = f"trimtab reproduce {reproduction.name}{' --quick' if _quick(records) else ''}"
-    return f"<p>{escape(made)}</p><pre>{escape(command)}</pre>"
+    return Section("Settings", [made], figure=f"<pre>{escape(command)}</pre>")
 
 
 def _quick(records: Records) -> bool:
     return any(record.get("quick") for record in records.values())
 
 
-def _judged(claims: list[Claim]) -> str:
-    rows = [
-        [escape(claim.verdict), escape(claim.sentence), escape(claim.numbers)] for claim in claims
-    ]
-    heads = ["verdict", "sentence", "numbers"]
-    return html_table(heads, rows, "Sentences", "facts stacked") if rows else ""
+def _judged(claims: list[Claim]) -> Table:
+    rows = [[claim.verdict, claim.sentence, claim.numbers] for claim in claims]
+    return Table(["verdict", "sentence", "numbers"], rows, kind="facts stacked")
 
 
 def markdown(text: str) -> str:

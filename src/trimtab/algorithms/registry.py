@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from trimtab._importing import load
-from trimtab.errors import BadArgument
+from trimtab.errors import BadArgument, did_you_mean
 
 _TITLES = {  # class, title and colour by name
     "sgd": ("Sgd", "SGD", "#444444"),
@@ -102,6 +102,8 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
     title: its name in charts and sentences; by default the name of the class.
     colour: its colour in charts, as "#00798c"; by default one that depends on the name.
     """
+    if not isinstance(cls, type):
+        raise ValueError(f"register: {cls!r} is not a class; pass the class of an algorithm.")
     _check_class(cls, cls.__name__)
     name = cls.__name__.lower()
     if name in _TITLES or name in _parts():
@@ -161,8 +163,9 @@ def _named(name: str) -> Kind:
             return _kind_of_class(cls, source=point.value)
     raise BadArgument(
         "algorithm",
-        "{_name!r} is not an algorithm; pass one of {_known}, or file.py:Class.",
+        "{_name!r} is not an algorithm{_near}; pass one of {_known}, or file.py:Class.",
         _name=name,
+        _near=did_you_mean(name, known()),
         _known=", ".join(known()),
     )
 
@@ -218,6 +221,42 @@ def _kind_of_class(
     return Kind(name, cls, title or cls.__name__, chosen, cls.__name__, source=where)
 
 
+def algorithm_list(given: Any) -> list[Any]:
+    """Return the names, classes and instances of a list; raise BadArgument if it is not one.
+
+    >>> algorithm_list(["fedavg", "scaffold"])
+    ['fedavg', 'scaffold']
+    """
+    if isinstance(given, str | type) or hasattr(given, "init_server"):
+        shown = repr(given.split(",")) if isinstance(given, str) else f"[{_written(given)}]"
+        sentence = "{algorithms:{_given}} is not a list; pass {algorithms:{_list}}."
+        raise BadArgument("algorithms", sentence, _given=_written(given), _list=shown)
+    if not isinstance(given, Iterable):
+        sentence = "{algorithms:{_given}}; pass a list of names, classes or instances."
+        raise BadArgument("algorithms", sentence, _given=repr(given))
+    listed = list(given)
+    if not listed:
+        raise BadArgument("algorithms", "{algorithms} is empty; pass one algorithm or more.")
+    seen: list[Any] = []
+    for each in listed:
+        which: Any = each
+        if isinstance(each, str | type):
+            which = kind(each).name
+            _check_class(kind(each).cls, _written(each))
+        elif not hasattr(each, "init_server"):
+            sentence = "{_given} is not an algorithm; pass a name, a class or an instance."
+            raise BadArgument("algorithms", sentence, _given=repr(each))
+        if which in seen:
+            sentence = "{algorithms} has {_name} twice; pass it once."
+            raise BadArgument("algorithms", sentence, _name=_written(each))
+        seen.append(which)
+    return listed
+
+
+def _written(algorithm: Any) -> str:
+    return algorithm.__name__ if isinstance(algorithm, type) else repr(algorithm)
+
+
 # -- built from names and values
 
 
@@ -247,12 +286,16 @@ def build(what: Any, **words: Any) -> Any:
         if word not in names:
             raise BadArgument(
                 word,
-                "{_kind} takes no {" + word + "}; it has {_names}.",
+                "{_kind} takes no {" + word + "}; it has " + braced(names) + ".",
                 _kind=chosen.name,
-                _names=", ".join(names),
             )
     _check_complete(chosen, words)
     return _assembled(chosen.cls, words)
+
+
+def braced(names: Iterable[str]) -> str:
+    """Return names as a part of the sentence of a BadArgument, which spells them as arguments."""
+    return ", ".join("{" + name + "}" for name in names)
 
 
 def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:

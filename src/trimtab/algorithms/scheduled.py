@@ -4,6 +4,7 @@
 so tuning the field tunes the schedule.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import cos, pi
 from typing import Any, Protocol
@@ -67,7 +68,10 @@ class Piecewise:
     steps: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        rounds = [r for r, _ in self.steps]
+        pairs = isinstance(self.steps, Sequence) and all(
+            isinstance(step, Sequence) and len(step) == 2 for step in self.steps
+        )
+        rounds = [r for r, _ in self.steps] if pairs else []
         if not rounds or rounds != sorted(set(rounds)) or not all(f > 0 for _, f in self.steps):
             raise ValueError(
                 f"Piecewise: steps={self.steps!r}; pass rounds that grow, each with a positive "

@@ -16,7 +16,8 @@ from trimtab.cli.group import LazyGroup
 # The titles of `trimtab --help` and the commands below each; others come under More commands.
 SECTIONS = {
     "Find out": ("compare", "diagnose", "run"),
-    "Show": ("report", "export"),
+    "Use the model": ("predict", "export"),
+    "Show": ("report",),
     "Train over real sites": ("federate",),
     "The papers": ("reproduce", "bench"),
     "Set up": ("check", "doctor", "completion"),
@@ -26,6 +27,7 @@ EXAMPLES = {
     "trimtab compare mine.py:problem --algorithms fedavg,scaffold --seeds 5": "on your own data",
     "trimtab diagnose mine.py:problem": "how your clients differ, and what to use",
     "trimtab run scaffold digits --eta-l 0.1 --K 5 -R 100": "one run, and its model",
+    "trimtab predict runs/run-1 patients.csv --out predictions.csv": "use a trained model",
     "trimtab report runs/compare-digits-1 runs/compare-digits-2": "two results on one page",
     "trimtab reproduce figure3 --quick": "a figure of the SCAFFOLD paper",
 }
@@ -37,7 +39,8 @@ COMMANDS = {
     "check": "Check an ALGORITHM, such as mine.py:Mine, against the contract, rule by rule.",
     "report": "Write the page of finished results again, or of several side by side.",
     "federate": "Train over real sites: an operator's server, and sites with data, keys and disks.",
-    "export": "Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.",
+    "predict": "Predict the rows of DATA, a CSV file, with the model of RUN.",
+    "export": "Write a model as ONNX, or rounds for a spreadsheet, TensorBoard or MLflow.",
     "doctor": "Show versions, cores, kernel, devices and data, and what is missing.",
     "completion": "Print the shell's completion script for commands, names and options.",
 }

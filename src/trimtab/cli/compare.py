@@ -37,10 +37,16 @@ UNITS = ("rounds", "exchanges", "bytes", "work")
 @click.option("--K", "K", type=Numbers(), help="Local steps, one number or several: 1,5,20.")
 @click.option("--eta-g", type=float, help="The server's step size; searched by default.")
 @click.option("--base", type=click.Choice(BASE_NAMES), help="Optimiser in mime, fedopt, ….")
-@click.option("--seeds", type=int, help="Seeds to report; 5 by default, 3 if the budget is small.")
+@click.option("--seeds", type=int, default=5, show_default=True, help="Report seeds.")
 @click.option("--prefer", type=click.Choice(UNITS), default="rounds", help="The cost to minimise.")
-@click.option("--minutes", type=float, default=5.0, show_default=True, help="Limit of the search.")
-@click.option("--budget", type=float, help="Sample gradients per algorithm, instead of minutes.")
+@click.option("--minutes", type=float, help="Limit of everything [default: 5, none with --budget].")
+@click.option("--budget", type=float, help="Sample gradients per algorithm, on any machine.")
+@click.option(
+    "--round-cost",
+    type=float,
+    default=0.0,
+    help="Sample gradients that a round costs besides its own; belongs to --budget.",
+)
 @click.option(
     "--diagnosed",
     type=click.Path(path_type=Path),

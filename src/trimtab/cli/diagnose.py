@@ -20,16 +20,18 @@ from trimtab.errors import BadArgument
 if TYPE_CHECKING:
     from trimtab.diagnosis.first_facts import FirstFacts
 
+POSITIVE = click.FloatRange(min=0, min_open=True)
+
 
 @click.command()
 @click.argument("problem", default="digits", shell_complete=completion.problem)
 @click.option("--S", "S", type=CountOrFraction(), help="Clients per round: 20, or 0.2 of all.")
 @click.option("--batch", type=CountOrFraction(), help="Mini-batch: 32, or 0.2 of all.")
 @click.option(
-    "--eps", type=float, help="Accuracy f(x) - f(x*) to reach [a hundredth of the start's]."
+    "--eps", type=POSITIVE, help="Accuracy f(x) - f(x*) to reach [a hundredth of the start's]."
 )
 @click.option("--cross-device", is_flag=True, help="Clients take part once and keep no state.")
-@click.option("--minutes", type=float, default=5, show_default=True, help="Time limit.")
+@click.option("--minutes", type=POSITIVE, default=5, show_default=True, help="Time limit.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
@@ -114,10 +116,10 @@ class _FirstPage:
 
     def _so_far(self) -> str:
         from trimtab.report.diagnosis import first_facts_page
-        from trimtab.report.page import nothing_yet
+        from trimtab.report.page import empty_page
 
         facts = self.facts
-        return nothing_yet(self.name) if facts is None else first_facts_page(facts, self.name)
+        return empty_page(self.name) if facts is None else first_facts_page(facts, self.name)
 
     def __enter__(self) -> "_FirstPage":
         return self

@@ -6,39 +6,30 @@ from pathlib import Path
 import click
 
 from trimtab.cli.group import requires
+from trimtab.cli.output import users_output
+from trimtab.errors import BadArgument
 
-KINDS = ("csv", "tensorboard", "mlflow")
+KINDS = ("csv", "tensorboard", "mlflow", "onnx")
 
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR…")
 @click.option("--to", "kind", type=click.Choice(KINDS), required=True, help="Format to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to [the first DIR].")
+@click.option("--algorithm", help="Of a comparison, for onnx [the recommended one].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @requires("report.sources")
-def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool) -> None:
-    """Write the rounds of finished results for a spreadsheet, TensorBoard or MLflow.
+def export(
+    folders: tuple[Path, ...], kind: str, out: Path | None, algorithm: str | None, as_json: bool
+) -> None:
+    """Write a model as ONNX, or rounds for a spreadsheet, TensorBoard or MLflow.
 
-    DIR is the folder of a comparison, a run or a federation. All seeds are written, one run each.
+    DIR is the folder of a comparison, a run or a federation. Of rounds, all seeds are written, one
+    run each. Of a model, model.onnx has the scaling of numbers and of the target in its graph, and
+    onnx.json the order of its inputs and classes.
     """
-    from trimtab.report.page import told_apart
-    from trimtab.report.sources import read_any
-
-    sources = told_apart([read_any(folder) for folder in folders])
     home = out or folders[0]
-    # Each format has its own extra, so that only the one that is written is imported.
-    if kind == "csv":
-        from trimtab.report.tools.spreadsheet import write_csv
-
-        paths = write_csv(sources, home)
-    elif kind == "tensorboard":
-        from trimtab.report.tools.tensorboard import write_tensorboard
-
-        paths = write_tensorboard(sources, home / "tensorboard")
-    else:
-        from trimtab.report.tools.mlflow import write_mlflow
-
-        paths = write_mlflow(sources, home / "mlflow")
+    paths = _model(folders, home, algorithm) if kind == "onnx" else _rounds(folders, home, kind)
     if as_json:
         click.echo(json.dumps({"to": kind, "paths": [str(path) for path in paths]}, indent=2))
         return
@@ -50,3 +41,32 @@ def export(folders: tuple[Path, ...], kind: str, out: Path | None, as_json: bool
     }
     if kind in how:
         click.echo(f"Show it with: {how[kind]}")
+
+
+def _model(folders: tuple[Path, ...], home: Path, algorithm: str | None) -> list[Path]:
+    """Write the model of one folder as ONNX; return the files."""
+    from trimtab.problems.trained import load
+
+    if len(folders) > 1:
+        raise BadArgument("to", "{to:onnx} takes one DIR, not {_count}.", _count=len(folders))
+    with users_output():
+        return load(folders[0], algorithm=algorithm).to_onnx(home)
+
+
+def _rounds(folders: tuple[Path, ...], home: Path, kind: str) -> list[Path]:
+    """Write the rounds of all folders; return the files."""
+    from trimtab.report.sources import distinct_sources, read_any
+
+    sources = distinct_sources([read_any(folder) for folder in folders])
+    # Each format has its own extra, so that only the one that is written is imported.
+    if kind == "csv":
+        from trimtab.report.export import write_csv
+
+        return write_csv(sources, home)
+    if kind == "tensorboard":
+        from trimtab.report.export import write_tensorboard
+
+        return write_tensorboard(sources, home / "tensorboard")
+    from trimtab.report.export import write_mlflow
+
+    return write_mlflow(sources, home / "mlflow")

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from trimtab.errors import did_you_mean
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -30,6 +32,16 @@ class HelpfulGroup(click.Group):
             click.echo(ctx.get_help(), err=True)
             sys.exit(2)
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; the error about an unknown one proposes a similar one."""
+        name = args[0]
+        if not (ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name)):
+            near = did_you_mean(name, self.list_commands(ctx))
+            raise click.UsageError(f"No such command '{name}'{near}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 class LazyGroup(HelpfulGroup):

@@ -232,10 +232,9 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
         if name not in parameters:
             raise BadArgument(
                 "algorithm",
-                "{_kind} takes no {_option}; it has {_names}.",
+                "{_kind} takes no {_option}; it has " + registry.braced(parameters) + ".",
                 _kind=kind.name,
                 _option=option,
-                _names=", ".join(parameters),
             )
         # Other types, such as Literal, are checked by the algorithm itself.
         declared = parameters[name].type

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from trimtab.problems.problem import Problem
     from trimtab.studies.comparison import Comparison
     from trimtab.studies.record import RoundDone
+
+
+PIPE_WIDTH = 116  # of a log: the widest table that fits the usual code review
 
 
 @contextmanager
@@ -45,15 +49,14 @@ def users_output() -> Iterator[None]:
 
 
 def show(result: "Comparison") -> None:
-    """Print a comparison or a run: its table, the advice, the path of its page."""
-    from trimtab.report import terminal_table
+    """Print a comparison or a run: its table, how it was made, the advice, the path of its page."""
+    from trimtab.report import print_sections
+    from trimtab.studies.sections import sections
 
-    # Rich assumes 80 columns where there is no terminal, which would wrap the table.
-    console = Console(width=None if sys.stdout.isatty() else 116, emoji=False)
-    console.print(terminal_table(result))
-    for note in result.about.notes:
-        console.print(f"{note[:1].upper()}{note[1:]}", highlight=False, markup=False)
-    console.print(result.advice, highlight=False, markup=False, soft_wrap=True)
+    # Rich assumes 80 columns where there is no terminal, and would drop columns from logs.
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(width=None if known else PIPE_WIDTH, emoji=False)
+    print_sections(sections(result), console, "a wider terminal or --json shows them.")
     if result.page is not None:
         click.echo(f"Page: {result.page}")
 
@@ -64,8 +67,9 @@ def write_report(result: "Comparison", folder: Path) -> Path:
     from trimtab.report import write_page
 
     path = folder / ("run.json" if (folder / "run.json").exists() else "compare.json")
-    record, command = read_json(path), command_again()
-    # A resumed run keeps the command that began it.
+    record = read_json(path)
+    command = command_again(result.about.budget, result.about.round_cost)
+    # A resumed run keeps the command that started it.
     if command and "command" not in record:
         write_json(path, record | {"command": command})
     return write_page(result, folder / "report.html")
@@ -131,7 +135,7 @@ class LivePage:
 
     def _write(self, note: str, reloads: bool) -> None:
         from trimtab._files import write_file
-        from trimtab.report.style import asset
+        from trimtab.report.page import asset
 
         script = f"<script>{asset('live.js')}</script>" if reloads else ""
         # Other processes write the folder meanwhile, so that a file may be incomplete. The command
@@ -141,17 +145,27 @@ class LivePage:
             write_file(self.path, self.make().replace("</h1>", line, 1))
 
 
-def command_again() -> str:
-    """Return the command that repeats the result; empty if Python called it without one."""
+def command_again(budget: float | None = None, round_cost: float = 0.0) -> str:
+    """Return the command that repeats the result; empty if Python called it without one.
+
+    budget, round_cost: what `--minutes` was converted to on this machine, which replaces it.
+    """
     words: list[str] | None = click.get_current_context().find_root().obj
     kept, left = ["trimtab"], list(words or ())
     while left:
         word = left.pop(0)
-        # These options change the output only, not the result; --log has a value.
-        if word == "--log":
-            left[:1] = []
-        elif word not in ("--resume", "--json", "--debug", "--live"):
-            kept.append(word)
+        name, _, value = word.partition("=")
+        # These options change the output only, not the result.
+        if name in ("--resume", "--json", "--debug", "--live"):
+            continue
+        if name == "--log" or (name in ("--minutes", "--budget", "--round-cost") and budget):
+            if not value:
+                left[:1] = []
+            continue
+        kept.append(word)
+    if budget and len(kept) > 1:
+        kept += ["--budget", f"{budget:.15g}"]
+        kept += ["--round-cost", f"{round_cost:.15g}"] if round_cost else []
     return shlex.join(kept) if words else ""
 
 
@@ -209,7 +223,7 @@ def follow_study(
     with ExitStack() as at_end:
         log = None
         if options.log is not None:
-            from trimtab.report.tools.tensorboard import RoundLog
+            from trimtab.report.export import RoundLog
 
             log = at_end.enter_context(RoundLog(folder / "tensorboard")).add
         make = page_so_far(folder, name, problem) if options.live else str
@@ -228,15 +242,14 @@ def follow_study(
 def page_so_far(folder: Path, name: str, problem: "Problem") -> Callable[[], str]:
     """Return a function that returns the current page of a comparison or a run."""
     from trimtab.problems.clients import summarise_clients
-    from trimtab.report.page import nothing_yet, page_of
-    from trimtab.report.sources import source_of
-    from trimtab.studies.underway import Underway
+    from trimtab.report.page import empty_page, page_of
+    from trimtab.report.sources import result_so_far, source_of
 
-    there = Underway(folder, summarise_clients(problem))
+    population = summarise_clients(problem)
 
     def make() -> str:
-        result = there.look()
-        return nothing_yet(name) if result is None else page_of([source_of(result, underway=True)])
+        result = result_so_far(folder, population)
+        return empty_page(name) if result is None else page_of([source_of(result)])
 
     return make
 
@@ -253,7 +266,11 @@ def usage_sentence(error: click.UsageError) -> str:
     # Errors are one sentence, so that click's second sentence becomes a part of the first.
     said, close = error.format_message().replace(". Choose from:", ", one of"), ""
     if isinstance(error, click.NoSuchOption):
-        said, near = error.message, ", ".join(error.possibilities or ())
+        said = error.message
+        known = error.possibilities or ()
+        if error.ctx is not None:  # Click proposes long options alone, and distant ones too.
+            known = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts]
+        near = ", ".join(get_close_matches(error.option_name, known, cutoff=0.7))
         close = f"similar are {near}; " if near else ""
     command = "trimtab" if error.ctx is None else error.ctx.command_path
     said = " ".join(said.split()).removesuffix(".")

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -29,16 +29,24 @@ HEADS = ("algorithm", "step size", "round", "now", "best", "drift", "bytes")
 # The time left is extrapolated from the rounds so far, which jumps while they are few; it is shown
 # after 5 seconds.
 SURE = 5.0
+EVERY = 1.0  # seconds between two looks for the goal; the record of a comparison may be large
 
 
 @dataclass
 class EntryProgress:
-    """One algorithm: its last round, the best value so far, and the bytes of all its rounds."""
+    """One algorithm: its last round, the range of its metric, and the bytes of all its rounds."""
 
     last: "RoundDone"
-    best: float | None = None
+    low: float = inf
+    high: float = -inf
     bytes: int = 0
     rounds: int = 0
+
+    def best(self, goal: "Goal | None") -> float | None:
+        """Return the best value so far; None before the goal or a value is known."""
+        if goal is None or self.low > self.high:
+            return None
+        return self.high if goal.metric.higher else self.low
 
 
 class StudyProgress:
@@ -52,8 +60,9 @@ class StudyProgress:
         self.folder, self.clock = folder, clock
         self.started = clock()
         self.entries: dict[str, EntryProgress] = {}
-        self.goal: Goal | None = None
+        self.goal: Goal | None = None  # of a comparison: after its first stage, which sets it
         self._about: dict[str, Any] = {}
+        self._next_read = self.started
         self._work = 0.0  # sample gradients of this process
         # Sample gradients, or rounds, of the process that this one resumes; they took none of the
         # time of this process.
@@ -71,12 +80,15 @@ class StudyProgress:
         one.bytes += line.bytes_down + line.bytes_up
         one.rounds += 1
         self._work += line.work
-        assert self.goal is not None
-        value = line.metrics.get(self.goal.name)
-        if value is not None and (
-            one.best is None or (value > one.best if self.goal.metric.higher else value < one.best)
-        ):
-            one.best = value
+        value = line.metrics.get(self.metric)
+        if value is not None:
+            one.low, one.high = min(one.low, value), max(one.high, value)
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that decides; "metric" before it is known."""
+        name = self._about.get("settings", {}).get("metric", "metric")
+        return str(name) if self.goal is None else self.goal.name
 
     @property
     def elapsed(self) -> float:
@@ -111,22 +123,24 @@ class StudyProgress:
         """Return the work of an earlier process, given the first round of this one."""
         if self._about.get("R"):
             return first.line.r - 1.0
-        from trimtab.studies.underway import Underway
+        from trimtab._files import read_lines
 
-        there = Underway(self.folder)
-        there.look()
-        return max(0.0, there.work - first.line.work)
+        lines = (line for path in self.folder.rglob("rounds.jsonl") for line in read_lines(path))
+        return float(max(0, sum(line.get("work", 0) for line in lines) - first.line.work))
 
     def _read(self) -> None:
-        # The record exists once the first round is done, and its goal does not change.
-        if self.goal is not None:
+        # The record exists once the first round is done; it has the goal later, which then stays.
+        now = self.clock()
+        if self.goal is not None or now < self._next_read:
             return
         from trimtab._files import read_json
         from trimtab.studies.goal import Goal
 
+        self._next_read = now + EVERY
         alone = (self.folder / "run.json").exists()
         self._about = read_json(self.folder / ("run.json" if alone else "compare.json"))
-        self.goal = Goal.from_json(self._about["goal"])
+        goal = self._about.get("goal") or self._about.pop("outcome", None)
+        self.goal = None if goal is None else Goal.from_json(goal)
 
 
 class Board:
@@ -156,19 +170,20 @@ class Board:
             self.console.print(sentence, highlight=False, markup=False)
 
     def table(self) -> Table:
-        """Return the table as it is now."""
-        goal = self.progress.goal
-        metric = "metric" if goal is None else goal.name
-        table = Table(box=None, pad_edge=False, caption_justify="left")
-        for head in HEADS:
-            title = {"now": metric, "best": f"best {metric}"}.get(head, head)
-            table.add_column(escape(title), justify="left" if head == "algorithm" else "right")
+        """Return the table as it is now, without the columns that the terminal has no room for."""
+        from trimtab.core.sections import Table as Cells
+        from trimtab.report.terminal import fitted
+
+        goal, metric = self.progress.goal, self.progress.metric
+        heads = [{"now": metric, "best": f"best {metric}"}.get(head, head) for head in HEADS]
+        rows = []
         # A copy, because rich draws the table in its own thread while entries are added.
         for label, one in list(self.progress.entries.items()):
             line = one.last.line
-            now = None if goal is None else line.metrics.get(goal.name)
-            shown = (_step(one.last), str(line.r), _number(now), _number(one.best))
-            table.add_row(escape(label), *shown, _number(line.drift), format_bytes(one.bytes))
+            shown = map(_number, (line.metrics.get(metric), one.best(goal), line.drift))
+            rows.append([label, _step(one.last), str(line.r), *shown, format_bytes(one.bytes)])
+        table, _ = fitted(Cells(heads, rows), self.console.width)
+        table.box, table.pad_edge, table.caption_justify = None, False, "left"
         table.caption = self.progress.sentence if self.progress.entries else "starting"
         return table
 

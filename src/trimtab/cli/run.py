@@ -114,9 +114,11 @@ def run(
         click.echo(json.dumps(_as_json(result, options.target, models), indent=2))
         return
     show(result)
+    assert result.chosen is not None
     for which, path in models.items():
         if path is not None:
-            click.echo(f"Model after the {which} round: {path}")
+            how = f" ({result.chosen.selection})" if which == "best" else ""
+            click.echo(f"Model after the {which} round: {path}{how}")
 
 
 def _as_json(

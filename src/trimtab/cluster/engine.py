@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from socket import create_connection
 from typing import Any
 
 from trimtab.errors import BadArgument
@@ -38,6 +39,8 @@ def connect(address: str | None) -> Any:
     ray = import_ray()
     if not ray.is_initialized():
         address = address or os.environ.get("RAY_ADDRESS")
+        if address is not None:
+            _check_reachable(address)
         alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
             ray.init(
@@ -47,15 +50,29 @@ def connect(address: str | None) -> Any:
                 configure_logging=False,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise BadArgument(
-                "cluster",
-                "there is no cluster at {_address} ({_why}); start one with `ray start`, or pass "
-                "its address as {cluster}.",
-                _address=address,
-                _why=(str(error).strip().splitlines() or [""])[0].rstrip("."),
-            ) from None
+            raise _no_cluster(address, error) from None
     _pickle_user_modules_by_value(ray)
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Raise BadArgument if no process listens at HOST:PORT; Ray would try for five minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address and port.isdigit():
+        try:
+            create_connection((host, int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str | None, error: Exception) -> BadArgument:
+    return BadArgument(
+        "cluster",
+        "there is no cluster at {_address} ({_why}); start one with `ray start`, or pass its "
+        "address as {cluster}.",
+        _address=address,
+        _why=(str(error).strip().splitlines() or [""])[0].rstrip("."),
+    )
 
 
 def _pickle_user_modules_by_value(ray: Any) -> None:

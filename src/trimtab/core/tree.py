@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trimtab.core.protocols import State
@@ -83,3 +84,11 @@ def with_control(state: State, c_i: Tensor) -> State:
 def nbytes(tree: State) -> int:
     """Return the bytes of all tensors of a message or state."""
     return sum([leaf.nbytes for leaf in leaves(tree)])
+
+
+def number_tensor(name: str, value: Any) -> Tensor:
+    """Return numbers as a tensor; raise ValueError if they are not numbers."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):  # of text, None, or rows of several lengths
+        raise ValueError(f"{name} holds no array of numbers; pass one.") from None

@@ -29,12 +29,25 @@ def as_problem(given: Any) -> Problem:
     True
     """
     if isinstance(given, type) or not all(hasattr(given, name) for name in _REQUIRED):
-        shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
-        raise ValueError(
-            f"{shown} is not a problem; pass one that has N, d, weights, x0 and oracle, such as "
-            "trimtab.Supervised(…)."
-        )
+        raise ValueError(f"{_shown(given)} is not a problem; {_instead(given)}.")
     return given if isinstance(given, Problem) else _class_named(type(given).__name__)(given)
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return repr(given) if given is None or isinstance(given, str) else f"a {type(given).__name__}"
+
+
+def _instead(given: Any) -> str:
+    """Return what to pass, which depends on what a user may have meant."""
+    if isinstance(given, type):
+        return "pass an instance of it"
+    if hasattr(given, "columns") and hasattr(given, "iloc"):
+        return "pass trimtab.Supervised.from_frame(…) of the table"
+    if isinstance(given, nn.Module):
+        return "pass trimtab.Supervised(module, loss, clients)"
+    return "pass one that has N, d, weights, x0 and oracle, such as trimtab.Supervised(…)"
 
 
 class _Adapted(Problem, ABC):

@@ -16,6 +16,7 @@ from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.tables import Columns
 
 # -- the metric of each client
 
@@ -202,6 +203,11 @@ def problem_notes(problem: Problem, metric: Metric) -> list[str]:
     classes = problem.class_shares() if metric.name == ACCURACY.name else None
     found = [] if classes is None else _unbalanced(*classes)
     columns = [] if problem.columns is None else [f"columns: {problem.columns}."]
+    if isinstance(problem.columns, Columns) and problem.columns.target_scale:
+        columns.append(
+            "the loss is in units of the scaled target; metrics such as mse, mae and r2, and "
+            f"predictions, are in those of {', '.join(problem.columns.targets)} itself."
+        )
     return [*found, *columns, _weights(problem.weights, problem.weighing)]
 
 

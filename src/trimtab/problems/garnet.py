@@ -213,6 +213,9 @@ def _check(
     N: int, states: int, features: int, gamma: float, heterogeneity: float, sampling: str
 ) -> None:
     """Raise ValueError if the arguments make no MDP, or no unique x*."""
+    for name, count in (("N", N), ("states", states), ("features", features)):
+        if not isinstance(count, int):
+            raise ValueError(f"GarnetTD: {name}={count!r}; pass a whole number.")
     if N < 1 or states < 2:
         raise ValueError(f"GarnetTD: N={N}, states={states}; pass N >= 1 and states >= 2.")
     if not 1 <= features <= states:

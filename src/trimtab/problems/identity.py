@@ -44,12 +44,13 @@ _WORDS = {
     "tests": "the test parts of the clients differ",
     "validation": "the validation data differ",
     "weights": "the weights of the clients differ",
+    "target_scale": "the mean or the deviation of the target differs",
     "A": "the matrices A differ",
     "b": "the vectors b differ",
     "noise": "the covariances of the noise differ",
 }
 # A line without these says that there are none.
-_OFTEN_ABSENT = ("tests", "validation", "collate")
+_OFTEN_ABSENT = ("tests", "validation", "collate", "target_scale")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
+from trimtab.core.tree import number_tensor
 from trimtab.problems.identity import hashed_tensors, line
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised
@@ -43,7 +44,7 @@ class LinearSystem(Problem):
         noise: Tensor | Sequence[Any] | float | None = None,
         weights: Sequence[float] | Tensor | None = None,
     ) -> None:
-        A, b = torch.as_tensor(A), torch.as_tensor(b)
+        A, b = number_tensor("LinearSystem: A", A), number_tensor("LinearSystem: b", b)
         dtype = torch.promote_types(A.dtype, b.dtype)
         dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
         self.A, self.b = A.to(dtype), b.to(dtype)
@@ -206,7 +207,7 @@ def _covariance(
     noise: Tensor | Sequence[Any] | float | None, N: int, d: int, like: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Return the covariances (N, d, d) and their symmetric roots; None where there is no noise."""
-    C = torch.as_tensor(0.0 if noise is None else noise).to(like)
+    C = number_tensor("LinearSystem: noise", 0.0 if noise is None else noise).to(like)
     C = C * torch.eye(d).to(like) if C.dim() == 0 else C
     if C.shape not in ((d, d), (N, d, d)):
         raise ValueError(

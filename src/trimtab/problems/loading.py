@@ -4,16 +4,17 @@ A loaded problem has an origin (origin.py), so that other machines can load it t
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from trimtab._importing import describe_error, load, sibling_imports, source_location
 from trimtab.core.streams import PROBLEM, mix, seeded
-from trimtab.errors import BadArgument
+from trimtab.errors import BadArgument, did_you_mean
 from trimtab.problems import catalogue
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.names import PROBLEMS
@@ -40,8 +41,8 @@ def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> 
     5
     >>> load_problem("digit")
     Traceback (most recent call last):
-    ValueError: 'digit' is not a problem; pass one of digits, quadratic, emnist, cifar10, a9a,\
- heart, concrete, shakespeare, garnet, or file.py:function.
+    ValueError: 'digit' is not a problem (did you mean digits?); pass one of digits, quadratic,\
+ emnist, cifar10, a9a, heart, concrete, shakespeare, garnet, or file.py:function.
     """
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
@@ -76,6 +77,24 @@ def reload_problem(origin: Origin) -> Problem:
     return problem  # type: ignore[no-any-return]
 
 
+def load_module(spec: str, options: Mapping[str, Any]) -> nn.Module:
+    """Return the module of a problem, or of a federation's problem file.
+
+    spec: as for `load_problem`, or `file.py:model` with a function that returns (module, loss).
+    options: those of the problem's origin.
+    """
+    make = _function(spec)
+    made = _called(spec, make, _taken(make, options), options.get("seed", 0))
+    if isinstance(made, Supervised):
+        return made.model.module
+    module = made[0] if isinstance(made, tuple | list) and made else made
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"{spec} returned a {type(made).__name__}; return what it returned before."
+        )
+    return module
+
+
 def absolute_spec(spec: str) -> str:
     """Return a name unchanged, and `file.py:function` with its absolute path."""
     file, found, function = spec.partition(".py:")
@@ -87,11 +106,14 @@ def _lasting(value: Any) -> Any:
 
 
 def _function(spec: str) -> Callable[..., Any]:
+    if not isinstance(spec, str):
+        raise ValueError(f"{spec!r} names no problem; pass a name, or 'file.py:function'.")
     if spec in PROBLEMS:
         return getattr(catalogue, PROBLEMS[spec].make)  # type: ignore[no-any-return]
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
-            f"{spec!r} is not a problem; pass one of {', '.join(PROBLEMS)}, or file.py:function."
+            f"{spec!r} is not a problem{did_you_mean(spec, PROBLEMS)}; pass one of "
+            f"{', '.join(PROBLEMS)}, or file.py:function."
         )
     return _users_function(spec)
 
@@ -120,23 +142,33 @@ def _beside(spec: str) -> AbstractContextManager[None]:
     return sibling_imports(Path(f"{file}.py")) if found else nullcontext()
 
 
-def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
-    """Call a function with the options it takes, and return the problem that it makes."""
+def _taken(make: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a function has parameters for."""
     parameters = inspect.signature(make).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    taken = {name: value for name, value in options.items() if takes_all or name in parameters}
-    if "partition" in options and "partition" not in taken:
-        raise BadArgument(
-            "partition", "{spec} is already divided into clients; drop {partition}.", spec=spec
-        )
+    return {name: value for name, value in options.items() if takes_all or name in parameters}
+
+
+def _called(spec: str, make: Callable[..., Any], taken: dict[str, Any], seed: int) -> Any:
+    """Call a user's function; raise ValueError with the place of an error in it."""
     try:
         # A module that the function builds must be the same when a run is resumed.
-        with seeded(mix(options.get("seed", 0), PROBLEM), torch.device("cpu")), _beside(spec):
-            problem = make(**taken)
+        with seeded(mix(seed, PROBLEM), torch.device("cpu")), _beside(spec):
+            return make(**taken)
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and source_location(error) is None:
             raise
         raise ValueError(f"{spec} failed ({describe_error(error)}); fix it.") from error
+
+
+def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Problem:
+    """Call a function with the options it takes, and return the problem that it makes."""
+    taken = _taken(make, options)
+    if "partition" in options and "partition" not in taken:
+        raise BadArgument(
+            "partition", "{spec} is already divided into clients; drop {partition}.", spec=spec
+        )
+    problem = _called(spec, make, taken, options.get("seed", 0))
     if not all(
         hasattr(problem, name) for name in ("N", "d", "weights", "x0", "oracle", "evaluate")
     ):

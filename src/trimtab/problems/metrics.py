@@ -37,6 +37,16 @@ class Metric:
     low: float = -inf
     high: float = inf
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"Metric: name={self.name!r}; pass the key in the result of evaluate.")
+        if self.name == "loss" and self.higher:
+            raise ValueError("Metric: a smaller loss is better; pass higher=False.")
+        if not self.low < self.high:
+            raise ValueError(
+                f"Metric: low={self.low} and high={self.high}; pass a low that is below high."
+            )
+
     def allows(self, target: float) -> bool:
         """Return whether a value makes sense as a target; the worse end of the range does not.
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Gradient, Vector
+from trimtab.core.tree import number_tensor
 from trimtab.errors import BadArgument
 from trimtab.problems.metrics import (
     ACCURACY,
@@ -218,6 +220,8 @@ class Problem(ABC):
 
     # -- metrics and held-out data
 
+    least_loss: float = -inf
+    """A lower bound of the loss, which no target for it may be below."""
     metric: Metric | None = None
     """The metric that models are compared by; None: accuracy where there is one, else loss."""
     metrics: Mapping[str, Any] = MappingProxyType({})
@@ -274,6 +278,9 @@ class Problem(ABC):
         return f"{type(self).__name__} N={self.N} d={self.d}"
 
     # -- inside
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.N:,} client{'s'[: self.N > 1]}, d = {self.d:,})"
 
     def _overrides(self, name: str) -> bool:
         """Return whether a subclass, or the object that is adapted, has a member of its own."""
@@ -340,6 +347,8 @@ def with_target_metric(problem: Problem, metric: str | Metric) -> Problem:
     >>> with_target_metric(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
     False
     """
+    if not isinstance(metric, str | Metric):
+        raise BadArgument("metric", "{metric:{_given}}; pass its name.", _given=repr(metric))
     given, asked, own = metric, problem, own_metric(problem)
     if own is not None and given in (own, own.name):
         return problem
@@ -397,7 +406,7 @@ def normalised(weights: Sequence[float] | Tensor | None, N: int) -> Tensor:
     if weights is None:
         # These are N numbers, of which one is in memory.
         return torch.full((1,), 1 / N, dtype=torch.float64).expand(N)
-    p = torch.as_tensor(weights, dtype=torch.float64).cpu()
+    p = number_tensor("weights", weights).to(torch.float64).cpu()
     if p.shape != (N,) or not bool(((p > 0) & torch.isfinite(p)).all()):
         raise ValueError(f"weights must be N={N} positive numbers, one a client; got {_short(p)}.")
     return p / p.sum()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import NOISE, stream
+from trimtab.core.tree import number_tensor
 from trimtab.problems.identity import hashed_tensors, line
 from trimtab.problems.problem import Problem, normalised
 
@@ -33,7 +34,7 @@ class Quadratic(Problem):
         sigma: float = 0.0,
         weights: Sequence[float] | Tensor | None = None,
     ) -> None:
-        A, b = torch.as_tensor(A), torch.as_tensor(b)
+        A, b = number_tensor("Quadratic: A", A), number_tensor("Quadratic: b", b)
         dtype = torch.promote_types(A.dtype, b.dtype)
         dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
         A, b = A.to(dtype), b.to(dtype)
@@ -53,8 +54,8 @@ class Quadratic(Problem):
             raise ValueError("Quadratic: A or b holds NaN or infinity; pass finite numbers.")
         if not torch.allclose(A, A.mT):
             raise ValueError("Quadratic: some A_i is not symmetric; pass (A_i + A_i')/2.")
-        if not sigma >= 0:
-            raise ValueError(f"Quadratic: sigma={sigma}; pass a number that is zero or positive.")
+        if not (isinstance(sigma, int | float) and sigma >= 0):
+            raise ValueError(f"Quadratic: sigma={sigma!r}; pass a number that is zero or positive.")
         self.A, self.b, self.sigma = A, b, float(sigma)
         self.N, self.d = b.shape
         self.weights = normalised(weights, self.N)

@@ -1,7 +1,7 @@
-"""Records made readable: tables, charts, one self-contained HTML page.
+"""Results as tables, charts and self-contained HTML pages.
 
-May import studies, diagnosis and federation. Names are found on first use; charts are SVG of our
-own.
+May import studies, diagnosis and federation. Names are found on first use; the charts are SVG
+written here.
 """
 
 from importlib import import_module
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from trimtab.report.diagnosis import write_diagnosis
     from trimtab.report.page import write_page, write_pages
     from trimtab.report.sources import read_source
-    from trimtab.report.table import terminal_table
+    from trimtab.report.terminal import print_sections
 
 _HOMES = {
-    "terminal_table": "table",
+    "print_sections": "terminal",
     "read_source": "sources",
     "write_diagnosis": "diagnosis",
     "write_page": "page",
@@ -22,8 +22,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "print_sections",
     "read_source",
-    "terminal_table",
     "write_diagnosis",
     "write_page",
     "write_pages",

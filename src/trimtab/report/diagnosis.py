@@ -1,4 +1,4 @@
-"""The page of a diagnosis: the advice and why, how the clients differ, and what is expected."""
+"""The page of a diagnosis: its advice, how the clients differ, and what is expected."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,144 +8,90 @@ from pathlib import Path
 from trimtab._files import write_file
 from trimtab.algorithms.registry import kind
 from trimtab.core.display import format_seconds
+from trimtab.core.sections import Section, Table
 from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
-from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.differences import Difference, Differences
 from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.first_facts import FirstFacts
 from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.theory import dominating
-from trimtab.report.charts.bars import Bar, bar_chart
-from trimtab.report.charts.colours import DASHES
+from trimtab.report.charts.bars import Bar, bar_chart, spectrum_chart
 from trimtab.report.charts.lines import Line, line_chart
-from trimtab.report.charts.spectrum import spectrum_chart
-from trimtab.report.charts.svg import legend
-from trimtab.report.differences import picture, table
-from trimtab.report.style import behind, document, html_table, section
+from trimtab.report.charts.strips import Cell, CellRow, cell_chart
+from trimtab.report.charts.svg import DASHES, legend
+from trimtab.report.page import document
 
-SHOWN = 30  # <= 30 clients have bars
-STRIPS = 6  # <= 6 clients have a spectrum
+BARS = 30  # More clients leave no room for bars.
+SPECTRA = 6  # clients with a spectrum, those that differ most
+CELLS, LABELS = 40, 30  # clients and labels with cells; more leave no room
 GRADIENTS, HESSIANS = "#00798c", "#8a5a00"
+SHARES, FOUND, CHANCE = "#00798c", "#d1495b", "#777777"
 
 
 def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str = "") -> Path:
-    """Write the page, and return where it is; command: what makes it again."""
+    """Write the page, and return its path; command: the one that repeats it."""
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
-    parts = (
+    sections = (
         _advice(diagnosis),
-        section("Why", _why(diagnosis)),
-        section("How the clients differ", _how(diagnosis.differences)),
-        section("Who differs", _who(diagnosis)),
-        section("Rounds that are expected", _expected(diagnosis)),
-        section("Where runs would stop", _bias(diagnosis)),
-        section("What was measured", _measured(diagnosis)),
-        section("What theory says", _theory(diagnosis)),
-        section("Settings", _settings(diagnosis, command)),
+        _why(diagnosis),
+        _how(diagnosis.differences),
+        _clients(diagnosis),
+        _expected(diagnosis),
+        _bias(diagnosis),
+        _measured(diagnosis),
+        _theory(diagnosis),
+        _settings(diagnosis, command),
     )
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    write_file(path, document(title, "\n".join(part for part in parts if part)))
+    write_file(path, document(title, sections))
     return path
 
 
-GOES_ON = "The diagnosis goes on, and this page is replaced when it ends."
+CONTINUES = "The diagnosis continues, and this page is replaced when it ends."
 STOPPED = (
     "The diagnosis ended before it had advice to give. What it measured after these facts is lost, "
-    "and a new one begins anew."
+    "and a new one starts from the beginning."
 )
 
 
-def write_first_facts(facts: FirstFacts, name: str, path: Path, then: str = GOES_ON) -> Path:
-    """Write the first page, which the whole one replaces, and return where it is."""
+def write_first_facts(facts: FirstFacts, name: str, path: Path, then: str = CONTINUES) -> Path:
+    """Write the first page, which the whole one replaces, and return its path."""
     write_file(path, first_facts_page(facts, name, then))
     return path
 
 
-def first_facts_page(facts: FirstFacts, name: str, then: str = GOES_ON) -> str:
-    """Return the first page; then: what became of the diagnosis after these facts."""
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in facts.sentences)
-    body = f"""<div class="advice"><p><b>So far ({facts.seconds:.0f} seconds).</b>
-{escape(then)}</p></div>
-<ul>{said}</ul>
-{section("How the clients differ", _how(facts.differences))}"""
-    return document(f"{name}: first facts about its clients", body)
-
-
-def _advice(diagnosis: Diagnosis) -> str:
-    """Return the question, the answer in one sentence, what it saves, and how sure it is."""
-    saved = ""
-    if diagnosis.gain is not None and diagnosis.algorithm is not None:
-        saved = f"<p>{escape(diagnosis.gain.sentence(diagnosis.algorithm))}</p>"
-    question = f"Which algorithm, K and step size suit {diagnosis.name}?"
-    return f"""<div class="advice"><p class="question">{escape(question)}</p>
-<p><b>{escape(diagnosis.advice)}</b></p>{saved}<p>How sure: {escape(diagnosis.sure)}</p></div>"""
-
-
-def _why(diagnosis: Diagnosis) -> str:
-    said = [*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K]
-    reasons = "".join(f"<li>{escape(sentence)}</li>" for sentence in said if sentence)
-    doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in (*diagnosis.doubts, *diagnosis.cut))
-    against = f"<h3>What speaks against it</h3><ul>{doubts}</ul>" if doubts else ""
-    return f"<ul>{reasons}</ul>{against}" if reasons or against else ""
-
-
-def _how(differences: Differences) -> str:
-    """Return how the clients' data differ, with a picture and its numbers."""
-    drawn = picture(differences)
-    shown = f'<figure class="wide" tabindex="0">{drawn}</figure>' if drawn else ""
-    numbers = behind(table(differences)) if drawn else ""
-    return f"<p>{escape(differences.sentence)}</p>{shown}{numbers}"
-
-
-def _who(diagnosis: Diagnosis) -> str:
-    """Return how far each client is apart, and the spectra of those that differ most."""
-    rows = diagnosis.clients[:SHOWN]
-    if not rows:
-        return ""
-    gradients = [Bar(str(row.client), row.gradient) for row in rows]
-    known = [row for row in rows if isfinite(row.hessian)]
-    hessians = [Bar(str(row.client), row.hessian, row.measured) for row in known]
-    charts = [bar_chart(gradients, "|grad f_i - grad f|", "client", GRADIENTS, "Gradients")]
-    if hessians:
-        charts.append(bar_chart(hessians, "|Hess_i - Hess|", "client", HESSIANS, "Hessians"))
-    spectra = [
-        (f"client {row.client}", *diagnosis.spectra[row.client])
-        for row in diagnosis.clients
-        if row.client in diagnosis.spectra
-    ][:STRIPS]
-    if spectra:
-        edge = diagnosis.delta if isfinite(diagnosis.delta) else None
-        charts.append(spectrum_chart(spectra, edge, "eigenvalues of Hess_i - Hess"))
-    figures = "".join(f"<figure>{chart}</figure>" for chart in charts)
-    note = "Those that differ most come first; a hollow bar is an estimate from random vectors."
-    if spectra:
-        note += (
-            " Dashed lines are plus and minus delta; a longer stroke stands for more directions."
-        )
-    body = html_table(
-        ["client", "weight", "gradient apart", "Hessian apart", "Hessian is", "stands out"],
-        [
-            [
-                *(str(row.client), f"{row.weight:.3g}", f"{row.gradient:.3g}", _cell(row.hessian)),
-                "measured" if row.measured else "estimated",
-                escape(row.outlier) or "-",
-            ]
-            for row in rows
-        ],
-        "How far clients are apart",
+def first_facts_page(facts: FirstFacts, name: str, then: str = CONTINUES) -> str:
+    """Return the first page; then: what follows these facts."""
+    sections = (
+        Section(sentences=[f"So far ({facts.seconds:.0f} seconds).", then], kind="answer"),
+        Section(sentences=facts.sentences, kind="list"),
+        _how(facts.differences),
     )
-    values = [
-        [escape(name), ", ".join(f"{value:.3g}" for value in own)] for name, own, _ in spectra
-    ]
-    if values:
-        body += html_table(["client", "eigenvalues"], values, "Eigenvalues", "facts")
-    return f'<div class="pair">{figures}</div><p class="small">{note}</p>{behind(body)}'
+    return document(f"{name}: first facts about its clients", sections)
 
 
-def _expected(diagnosis: Diagnosis) -> str:
+def _advice(diagnosis: Diagnosis) -> Section:
+    """Return the question, the advice in one sentence, its gain, and how sure it is."""
+    question = f"Which algorithm, K and step size suit {diagnosis.name}?"
+    said = [diagnosis.advice]
+    if diagnosis.gain is not None and diagnosis.algorithm is not None:
+        said.append(diagnosis.gain.sentence(diagnosis.algorithm))
+    return Section(question, [*said, f"How sure: {diagnosis.sure}"], kind="answer")
+
+
+def _why(diagnosis: Diagnosis) -> Section:
+    reasons = [s for s in (*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K) if s]
+    doubts = [*diagnosis.doubts, *diagnosis.cut]
+    against = Section("What speaks against it" if doubts else "", doubts, kind="list")
+    return Section("Why", reasons, parts=[against], kind="list")
+
+
+def _expected(diagnosis: Diagnosis) -> Section:
     """Return the rounds on the quadratic model against K, the step size tuned for each."""
     names = list(dict.fromkeys(one.algorithm for one in diagnosis.predicted))
     if not names:
-        return ""
+        return Section()
     lines = []
     for j, name in enumerate(names):
         mine = sorted((o for o in diagnosis.predicted if o.algorithm == name), key=lambda o: o.K)
@@ -156,28 +102,28 @@ def _expected(diagnosis: Diagnosis) -> str:
     chart = line_chart(lines, "local steps K", aim, x_log=True, y_log=True)
     rows = [
         [
-            escape(named(one.algorithm)) + (" (advised)" if _is_advised(diagnosis, one) else ""),
+            named(one.algorithm) + (" (advised)" if _is_advised(diagnosis, one) else ""),
             str(one.K),
             f"{one.ran}+" if one.rounds is None else str(one.rounds),
             "-" if one.eta is None else f"{one.eta:.3g}",
         ]
         for one in diagnosis.predicted
     ]
-    numbers = html_table(["algorithm", "K", "rounds", "step size"], rows, aim)
-    note = "On the quadratic model, the step size tuned for each K; 'n+': not there in n rounds."
-    drawn = legend([(o.key, o.label, o.colour, o.dash) for o in lines]) + _figure(aim, chart)
-    return f'{drawn}<p class="small">{escape(note)}</p>{behind(numbers)}'
+    table = Table(["algorithm", "K", "rounds", "step size"], rows, folded="The numbers")
+    note = "On the quadratic model, the step size tuned for each K; n+: not there in n rounds."
+    figure = _legend(lines) + _figure(aim, chart)
+    return Section("Expected rounds", table=table, notes=[note], figure=figure)
 
 
 def _is_advised(diagnosis: Diagnosis, one: Predicted) -> bool:
     return (one.algorithm, one.K) == (diagnosis.algorithm, diagnosis.K)
 
 
-def _bias(diagnosis: Diagnosis) -> str:
-    """Return how far from the optimum FedAvg stops at the step size that is advised."""
+def _bias(diagnosis: Diagnosis) -> Section:
+    """Return the distance from the optimum at which FedAvg stops with the advised step size."""
     rows = [row for row in diagnosis.bias_by_K if row.K != 1 and row.heterogeneity > 0]
     if not rows or diagnosis.eta_l is None:
-        return ""
+        return Section()
     K = [float(row.K) for row in rows]
     colour = kind(FEDAVG).colour
     limits = [row.limit if row.limit is not None and row.limit > 0 else None for row in rows]
@@ -191,66 +137,198 @@ def _bias(diagnosis: Diagnosis) -> str:
         lines.append(Line("b2", "Scaffold (noise)", *looks, K, [noise] * len(K)))
     chart = line_chart(lines, "local steps K", "|x - x*|", x_log=True, y_log=True)
     cells = [[str(row.K), _cell(row.limit), _cell(row.heterogeneity)] for row in rows]
-    numbers = html_table(["K", "FedAvg stops at", "to first order"], cells, "Bias by K")
-    said = f"|x - x*| at eta_l = {diagnosis.eta_l:.3g}, by the number of local steps."
-    return _figure(said, chart) + behind(numbers)
+    table = Table(["K", "FedAvg stops at", "to first order"], cells, folded="The numbers")
+    caption = f"|x - x*| at eta_l = {diagnosis.eta_l:.3g}, by the number of local steps."
+    figure = _legend(lines) + _figure(caption, chart)
+    return Section("Where runs would stop", table=table, figure=figure)
 
 
-def _figure(said: str, chart: str) -> str:
-    """Return a chart below a sentence, in a box that scrolls where it is too small."""
-    caption = f"<figcaption>{escape(said)}</figcaption>"
-    return f'<figure class="wide" tabindex="0">{caption}{chart}</figure>'
+def _legend(lines: Sequence[Line]) -> str:
+    return legend([(o.key, o.label, o.colour, o.dash) for o in lines]) if len(lines) > 1 else ""
 
 
-def _measured(diagnosis: Diagnosis) -> str:
-    rows = [[escape(cell) for cell in row] for row in text.scalars(diagnosis)]
+def _figure(caption: str, chart: str) -> str:
+    """Return a chart below a caption, in a box that scrolls where it is too small."""
+    head = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure class="wide" tabindex="0">{head}{chart}</figure>'
+
+
+def _measured(diagnosis: Diagnosis) -> Section:
     where = f"At the {diagnosis.where}; {LEVEL:.0%} intervals in brackets."
-    found = html_table(["number", "value", "what it is"], rows, "Measured numbers", "facts stacked")
-    return f"<p>{escape(where)}</p>{found}{_points(diagnosis)}"
-
-
-def _points(diagnosis: Diagnosis) -> str:
+    found = Table(["number", "value", "what it is"], text.scalars(diagnosis), kind="facts stacked")
     heads = ["point", "f", "zeta", "|grad f|", "B", "L", "delta"]
     names = ("loss", "zeta", "gradient", "B", "L", "delta")
     rows = [
-        [
-            escape(row.where),
-            *(escape(str(row.intervals.get(n, _cell(getattr(row, n))))) for n in names),
-        ]
+        [row.where, *(str(row.intervals.get(n, _cell(getattr(row, n)))) for n in names)]
         for row in diagnosis.points
     ]
-    return f"<h3>Points</h3>{html_table(heads, rows, 'Points')}" if rows else ""
+    points = Section("Points", table=Table(heads, rows)) if rows else Section()
+    return Section("What was measured", [where], found, parts=[points])
 
 
-def _theory(diagnosis: Diagnosis) -> str:
+def _theory(diagnosis: Diagnosis) -> Section:
     rows = [
-        [escape(named(name)), escape(str(diagnosis.intervals[f"rounds {name}"])), dominating(rate)]
+        [named(name), str(diagnosis.intervals[f"rounds {name}"]), dominating(rate)]
         for name, rate in diagnosis.rates.items()
     ]
     aim = f"with K = {diagnosis.K or 1} to f - f* = {diagnosis.eps:.3g}"
-    said = f"Rounds {aim}, up to constants ({diagnosis.convexity})."
-    rates = html_table(["algorithm", "rounds, relative", "most for"], rows, "Rates") if rows else ""
-    lines: Sequence[str] = text.stationary(diagnosis)
-    more = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return (f"<p>{escape(said)}</p>{rates}" if rates else "") + (f"<ul>{more}</ul>" if more else "")
+    sentence = f"Rounds {aim}, up to constants ({diagnosis.convexity})."
+    rates = Table(["algorithm", "rounds, relative", "most for"], rows) if rows else None
+    more = Section(sentences=text.stationary(diagnosis), kind="list")
+    return Section("What theory says", [sentence] if rows else [], rates, parts=[more])
 
 
-def _settings(diagnosis: Diagnosis, command: str) -> str:
+def _settings(diagnosis: Diagnosis, command: str) -> Section:
     facts = {
         "clients N": str(diagnosis.N),
         "parameters d": f"{diagnosis.d:,}",
-        "clients a round S": str(diagnosis.S),
-        "f - f* that is wanted": f"{diagnosis.eps:.3g}",
+        "clients per round S": str(diagnosis.S),
+        "target f - f*": f"{diagnosis.eps:.3g}",
         "clients come once and keep nothing": "yes" if diagnosis.cross_device else "no",
         "Hessians one by one": f"of {diagnosis.measured_on} of {diagnosis.N} clients",
         "time": format_seconds(diagnosis.seconds),
     }
-    rows = [[escape(name), escape(value)] for name, value in facts.items()]
-    made = html_table(["setting", "value"], rows, "Settings", "facts")
-    again = f"<p>To make it again:</p><pre>{escape(command)}</pre>" if command else ""
+    table = Table(["setting", "value"], list(facts.items()), kind="facts")
+    again = f"<p>To repeat it:</p><pre>{escape(command)}</pre>" if command else ""
     link = '<p>All numbers: <a href="diagnosis.json">diagnosis.json</a>.</p>' if command else ""
-    return made + again + link
+    return Section("Settings", table=table, parts=[Section(figure=again + link)])
 
 
 def _cell(value: float | None) -> str:
     return "-" if value is None or not isfinite(value) else f"{value:.3g}"
+
+
+# -- how clients differ
+
+
+def _clients(diagnosis: Diagnosis) -> Section:
+    """Return the distance of each client, and the spectra of those that differ most."""
+    rows = diagnosis.clients[:BARS]
+    if not rows:
+        return Section()
+    gradients = [Bar(str(row.client), row.gradient) for row in rows]
+    known = [row for row in rows if isfinite(row.hessian)]
+    hessians = [Bar(str(row.client), row.hessian, row.measured) for row in known]
+    charts = [bar_chart(gradients, "|grad f_i - grad f|", "client", GRADIENTS, "Gradients")]
+    if hessians:
+        charts.append(bar_chart(hessians, "|Hess_i - Hess|", "client", HESSIANS, "Hessians"))
+    spectra = [
+        (f"client {row.client}", *diagnosis.spectra[row.client])
+        for row in diagnosis.clients
+        if row.client in diagnosis.spectra
+    ][:SPECTRA]
+    note = "Those that differ most come first; a hollow bar is an estimate from random vectors."
+    if spectra:
+        edge = diagnosis.delta if isfinite(diagnosis.delta) else None
+        charts.append(spectrum_chart(spectra, edge, "eigenvalues of Hess_i - Hess"))
+        note += (
+            " Dashed lines are plus and minus delta; a longer stroke stands for more directions."
+        )
+    distances = Table(
+        ["client", "weight", "gradient apart", "Hessian apart", "Hessian is", "stands out"],
+        [
+            [
+                *(str(row.client), f"{row.weight:.3g}", f"{row.gradient:.3g}", _cell(row.hessian)),
+                "measured" if row.measured else "estimated",
+                row.outlier or "-",
+            ]
+            for row in rows
+        ],
+        folded="How far clients are apart",
+    )
+    values = [[name, ", ".join(f"{value:.3g}" for value in own)] for name, own, _ in spectra]
+    eigenvalues = Table(["client", "eigenvalues"], values, folded="Eigenvalues", kind="facts")
+    figures = "".join(f"<figure>{chart}</figure>" for chart in charts)
+    return Section(
+        "Which clients differ",
+        table=distances,
+        notes=[note],
+        figure=f'<div class="pair">{figures}</div>',
+        parts=[Section(table=eigenvalues)],
+    )
+
+
+def _how(differences: Differences) -> Section:
+    """Return how the clients' data differ, as cells and as numbers."""
+    drawn = difference_chart(differences)
+    table = _difference_table(differences) if drawn else None
+    figure = _figure("", drawn) if drawn else ""
+    return Section("How the clients differ", [differences.sentence], table, figure=figure)
+
+
+def difference_chart(differences: Differences) -> str:
+    """Return an <svg> with a column for each client: shares of labels, then a row for each kind.
+
+    A star marks clients that stand out; a row says whether its differences exceed chance.
+    """
+    clients = _columns(differences)
+    if not clients:
+        return ""
+    shares, labels = differences.shares or {}, _labels(differences, clients)
+    rows = [
+        CellRow(
+            str(label),
+            SHARES,
+            [
+                Cell(column, shares[i][label], f"client {i}, label {label}")
+                for column, i in enumerate(clients)
+                if i in shares
+            ],
+            heading="shares of the labels" if j == 0 else "",
+        )
+        for j, label in enumerate(labels)
+    ]
+    kinds = [_row(kind, clients) for kind in differences.kinds]
+    return cell_chart([*rows, *kinds], clients)
+
+
+def _row(difference: Difference, clients: list[int]) -> CellRow:
+    most = max(difference.values.values(), default=0.0) or 1.0
+    cells = []
+    for column, i in enumerate(clients):
+        value = difference.values.get(i)
+        if value is not None:
+            stands_out = i in difference.outliers
+            about = f"client {i}: {value:.2g} {difference.unit}"
+            about += ", stands out" if stands_out else ""
+            cells.append(Cell(column, value / most, about, stands_out))
+    verdict = "differ" if difference.found else "by chance"
+    return CellRow(f"{difference.what}: {verdict}", FOUND if difference.found else CHANCE, cells)
+
+
+def _difference_table(differences: Differences) -> Table:
+    clients = _columns(differences)
+    shares, labels = differences.shares or {}, _labels(differences, clients)
+    heads = ["client", *(f"{kind.what} ({kind.unit})" for kind in differences.kinds)]
+    heads += [f"label {label}" for label in labels]
+    rows = [
+        [
+            str(i),
+            *(_value(kind, i) for kind in differences.kinds),
+            *(f"{shares[i][label]:.2g}" if i in shares else "-" for label in labels),
+        ]
+        for i in clients
+    ]
+    return Table(heads, rows, folded="How clients differ, in numbers")
+
+
+def _labels(differences: Differences, clients: list[int]) -> range:
+    """Return the labels that are shown: all, or none if they are too many."""
+    shares = differences.shares or {}
+    classes = max((len(shares[i]) for i in clients if i in shares), default=0)
+    return range(classes if classes <= LABELS else 0)
+
+
+def _value(difference: Difference, client: int) -> str:
+    value = difference.values.get(client)
+    mark = " *" if client in difference.outliers else ""
+    return "-" if value is None else f"{value:.3g}{mark}"
+
+
+def _columns(differences: Differences) -> list[int]:
+    """Return the clients that are shown: if there are many, those that stand out first."""
+    all_clients = list(differences.kinds[0].values) if differences.kinds else []
+    if len(all_clients) <= CELLS:
+        return all_clients
+    first = [i for kind in differences.kinds for i in kind.outliers]
+    return sorted(list(dict.fromkeys([*first, *all_clients]))[:CELLS])

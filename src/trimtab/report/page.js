@@ -1,9 +1,10 @@
-// What a report page can do besides being read: hover, zoom, switch lines and axes, download.
+// What a reader can do with a report page: hover, zoom, switch lines and axes, download.
 // The charts are in the page already, drawn by charts/lines.py; this draws them again by the same
 // rules, from the whole data that the page holds compressed. Without it the page stays readable.
 "use strict";
 (async () => {
   const MOST = 400, TOP = 12, BOTTOM = 44, LEFT = 58, HEIGHT = 316, LABELLED = 8, APART = 15;
+  const FAR = 10, FAR_LOG = 2, OUTSIDE = 1000; // as in charts/lines.py
   const holder = document.getElementById("data");
   if (!holder || typeof DecompressionStream === "undefined") return;
   const data = await opened(holder.textContent);
@@ -71,7 +72,7 @@
     return String(Number(value.toPrecision(4)));
   }
 
-  function extent(values, log) {
+  function axisEnds(values, log) {
     let low = Infinity, high = -Infinity;
     for (const v of values) {
       if (v !== null && v !== undefined && (v > 0 || !log)) {
@@ -86,6 +87,23 @@
     }
     const room = (high - low) * 0.05 || Math.abs(high) * 0.1 || 1;
     return [low - room, high + room];
+  }
+
+  function drawable(v, log) {
+    return v !== null && v !== undefined && (v > 0 || !log);
+  }
+
+  // The values that the vertical axis follows: followed_values in charts/lines.py.
+  function followed(rows, log, better) {
+    const calm = rows.filter((row) => !row.diverged), counted = calm.length ? calm : rows;
+    const known = counted.map((row) => row.values.filter((v) => drawable(v, log))).filter((own) => own.length);
+    const values = known.flat(), sign = better === "low" ? 1 : -1;
+    if (!better || !values.length) return values;
+    const badness = (v) => sign * (log ? Math.log10(v) : v), most = (own) => own.reduce((a, v) => Math.max(a, badness(v)), -Infinity);
+    const best = values.reduce((a, v) => Math.min(a, badness(v)), Infinity);
+    const usual = known.map(most).sort((a, b) => a - b)[(known.length - 1) >> 1];
+    const room = log ? FAR_LOG * Math.max(usual - best, 1) : FAR * Math.max(usual - best, Math.abs(usual) / 2);
+    return values.filter((v) => badness(v) <= usual + room);
   }
 
   function thinned(points, most) {
@@ -103,7 +121,7 @@
     return points.filter((_, j) => kept.has(j));
   }
 
-  function apart(places) {
+  function spreadLabels(places) {
     const moved = [];
     for (const place of places) moved.push(moved.length ? Math.max(place, moved[moved.length - 1] + APART) : place);
     let lowest = HEIGHT - BOTTOM - 4;
@@ -181,20 +199,19 @@
       width = wanted || Math.max(280, Math.round(svg.getBoundingClientRect().width));
       const lines = shown(), labelled = width >= 560 && lines.length <= LABELLED;
       right = labelled ? 132 : 14;
-      const [low, high] = range || ends(), values = target === null || range ? [] : [target];
-      for (const one of lines) {
-        const [a, b] = inside(one);
-        for (const row of [one.y[y], one.low[y] || [], one.high[y] || []]) {
-          for (let j = a; j <= b && j < row.length; j++) values.push(row[j]);
-        }
-      }
+      const [low, high] = range || ends(), goal = target === null || range ? [] : [target];
+      const rows = lines.map((one) => {
+        const [a, b] = inside(one), bands = [one.y[y], one.low[y] || [], one.high[y] || []];
+        return { diverged: one.diverged, values: bands.flatMap((row) => row.slice(a, b + 1)) };
+      });
+      const values = [...goal, ...followed(rows, yLog, figure.dataset.better)];
       X = scale(low, high, LEFT, width - right, view.log);
-      Y = scale(...extent(values, yLog), HEIGHT - BOTTOM, TOP, yLog);
+      Y = scale(...axisEnds(values, yLog), HEIGHT - BOTTOM, TOP, yLog);
       svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       const clip = `clip-${figure.id}`, inner = width - right - LEFT;
       const bounds = `<clipPath id="${clip}"><rect x="${LEFT - 4}" y="${TOP - 8}" width="${inner + 8}" height="${HEIGHT - TOP - BOTTOM + 8}"/></clipPath>`;
-      const goal = target === null ? "" : `<path class="target" d="M${LEFT} ${Y(target).toFixed(1)}H${width - right}"/>`;
-      svg.innerHTML = `${bounds}${axes()}<g clip-path="url(#${clip})">${goal}${lines.map(line).join("")}</g>` +
+      const aim = target === null ? "" : `<path class="target" d="M${LEFT} ${Y(target).toFixed(1)}H${width - right}"/>`;
+      svg.innerHTML = `${bounds}${axes()}<g clip-path="url(#${clip})">${aim}</g>${lines.map((one) => line(one, clip)).join("")}` +
         (labelled ? labels(lines) : "") + '<g class="pointer"></g>';
       point(null);
     }
@@ -216,22 +233,39 @@
       return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" class="${kind || ""}">${escaped(words)}</text>`;
     }
 
-    function line(one) {
+    function pixel(v) {
+      return Math.min(HEIGHT - BOTTOM + OUTSIDE, Math.max(TOP - OUTSIDE, Y(v)));
+    }
+
+    function line(one, clip) {
       const [a, b] = inside(one), xs = one.x[view.x], points = [], upper = [], lower = [];
       const low = one.low[y] || [], high = one.high[y] || [];
-      const fits = (v) => v !== null && v !== undefined && (v > 0 || !yLog);
       for (let j = a; j <= b; j++) {
         if (view.log && !(xs[j] > 0)) continue;
-        if (fits(one.y[y][j])) points.push([X(xs[j]), Y(one.y[y][j])]);
-        if (fits(low[j]) && fits(high[j])) {
-          upper.push([X(xs[j]), Y(high[j])]);
-          lower.push([X(xs[j]), Y(low[j])]);
-        }
+        if (drawable(one.y[y][j], yLog)) points.push([X(xs[j]), pixel(one.y[y][j])]);
+        if (drawable(high[j], yLog)) upper.push([X(xs[j]), pixel(high[j])]);
+        if (drawable(low[j], yLog)) lower.push([X(xs[j]), pixel(low[j])]);
       }
-      const band = upper.length > 1 ? [...thinned(upper, MOST / 2), ...thinned(lower, MOST / 2).reverse()] : [];
+      const edge = [...thinned(upper, MOST / 2), ...thinned(lower, MOST / 2).reverse()];
+      const band = upper.length > 1 && lower.length > 1 ? `<path class="band" d="${path(edge)}Z"/>` : "";
       const alone = points.length === 1 ? `<circle class="dot" cx="${points[0][0]}" cy="${points[0][1]}" r="3"/>` : "";
-      return `<g ${look(one)}>` + (band.length ? `<path class="band" d="${path(band)}Z"/>` : "") +
-        `<path class="line"${dashed(one)} d="${path(thinned(points, MOST))}"/>${alone}</g>`;
+      return `<g ${look(one)}><g clip-path="url(#${clip})">${band}` +
+        `<path class="line"${dashed(one)} d="${path(thinned(points, MOST))}"/>${alone}</g>${end(one, points)}</g>`;
+    }
+
+    // An arrow where a line first leaves the axis, a cross where one diverged inside.
+    function end(one, points) {
+      let before = null;
+      for (let [px, py] of points) {
+        const edge = Math.min(HEIGHT - BOTTOM, Math.max(TOP, py));
+        if (edge !== py) {
+          if (before) px = before[0] + ((px - before[0]) * (edge - before[1])) / (py - before[1]);
+          if (px >= LEFT - 1 && px <= width - right + 1) return `<path class="dot leaves" d="M${(px - 5).toFixed(1)} ${edge.toFixed(1)}h10l-5 ${edge === TOP ? -7 : 7}z"/>`;
+        }
+        before = [px, py];
+      }
+      if (!one.diverged || !before || before[0] > width - right + 1) return "";
+      return `<path class="gone" d="M${(before[0] - 4).toFixed(1)} ${(before[1] - 4).toFixed(1)}l8 8m0 -8l-8 8"/>`;
     }
 
     function labels(lines) {
@@ -247,7 +281,7 @@
         }
       }
       ended.sort((a, b) => a[0] - b[0]);
-      const places = apart(ended.map(([at]) => at));
+      const places = spreadLabels(ended.map(([at]) => at));
       return ended.map(([, one], j) => {
         const name = one.label.length <= 17 ? one.label : one.label.slice(0, 16) + "…";
         const left = width - right + 6;
@@ -286,7 +320,7 @@
       const rows = found.map(([one, j]) => [one, j, one.y[y][j]]).filter(([, , v]) => v !== null);
       const px = X(value);
       pointer.innerHTML = `<path class="hair" d="M${px.toFixed(1)} ${TOP}V${HEIGHT - BOTTOM}"/>` +
-        rows.map(([one, j, v]) => `<circle ${look(one)} cx="${X(one.x[view.x][j]).toFixed(1)}" cy="${Y(v).toFixed(1)}" r="4"/>`).join("");
+        rows.map(([one, j, v]) => `<circle ${look(one)} cx="${X(one.x[view.x][j]).toFixed(1)}" cy="${Math.min(HEIGHT - BOTTOM, Math.max(TOP, Y(v))).toFixed(1)}" r="4"/>`).join("");
       rows.sort((a, b) => b[2] - a[2]);
       tip.innerHTML = `<b>${escaped(data.axes[view.x])} ${short(value)}</b>` +
         rows.map(([one, , v]) => `<span ${look(one)}><i></i>${escaped(one.label)} <b>${short(v)}</b></span>`).join("");
@@ -362,8 +396,13 @@
   function controls(bar) {
     bar.hidden = false;
     const axis = bar.querySelector("select"), log = bar.querySelector("input");
-    axis.value = view.x;
-    log.checked = view.log;
+    const show = () => {
+      axis.value = view.x;
+      log.checked = view.log;
+    };
+    show();
+    // A browser that returns to a page restores the form after this script has run.
+    addEventListener("pageshow", show);
     bar.addEventListener("change", () => {
       view.x = axis.value;
       view.log = log.checked;

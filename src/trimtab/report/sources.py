@@ -1,58 +1,36 @@
-"""What a page is made of: results, and what their folders say of them besides."""
+"""What a page shows: results, and the files of their folders."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from os.path import relpath
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trimtab._files import read_json, read_lines
-from trimtab.report.curves import Curve, curves_of
-from trimtab.studies.comparison import Comparison
-from trimtab.studies.entry import Entry
+from trimtab.algorithms.registry import NAMES, kind
+from trimtab.problems.clients import ClientSummary
+from trimtab.report.clients import SiteFacts
+from trimtab.studies.comparison import About, Comparison
+from trimtab.studies.entry import Entry, describe, rounds_in_words, settings_of_text
+from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundLine
-from trimtab.studies.underway import Underway
 
-FEDERATION = "federation.json"  # what the folder of a federation's operator has
-_FILES = {  # what may lie in a folder, or in one of an algorithm
-    "model.safetensors": "model after the last round",
-    "best.safetensors": "model after the best round",
-    "rounds.jsonl": "rounds",
-    "run.json": "record",
-    "compare.json": "record",
-    "diagnosis.json": "diagnosis",
-}
-
-
-@dataclass(frozen=True)
-class SiteFacts:
-    """What is known of a site at the end: its weight, and what it did."""
-
-    name: str
-    weight: float
-    rounds: int  # in which it took part
-    bytes_up: int
-    seconds: float  # of its own work
-    last: dict[str, float | None]  # its metrics when it was last asked
-    absent: int  # rounds that it sat out
-    why: str  # why it sat out the last of them
+FEDERATION = "federation.json"  # the file that only the folder of a federation's operator has
 
 
 @dataclass(frozen=True)
 class Source:
-    """A result, what it is called on the page, and the JSON file of its folder without the outcome.
+    """A result with its name on the page.
 
-    diagnosis: what `diagnosis.json` holds, if it lies in the folder. underway: it goes on, and the
-    result is what there is so far.
+    record: the JSON file of its folder, without the outcome.
+    diagnosis: the contents of `diagnosis.json`, if it is in the folder.
+    sites: those of a federation.
     """
 
     name: str
     result: Comparison
     record: dict[str, Any] = field(default_factory=dict)
     diagnosis: dict[str, Any] | None = None
-    underway: bool = False
-    sites: tuple[SiteFacts, ...] = ()  # of a federation
+    sites: tuple[SiteFacts, ...] = ()
 
     def seeds(self, entry: Entry) -> dict[int, list[RoundLine]]:
         """Return the rounds of an entry by seed, of those that the folder has."""
@@ -61,32 +39,29 @@ class Source:
             return {}
         own = folder / entry.label
         paths = {r.seed: own / (r.folder or f"seed={r.seed}") / "rounds.jsonl" for r in entry.runs}
-        return {
-            seed: [RoundLine.from_json(line) for line in read_lines(path)]
-            for seed, path in paths.items()
-            if path.exists()
-        }
+        return {seed: _rounds(path) for seed, path in paths.items() if path.exists()}
 
 
-def source_of(result: Comparison, underway: bool = False) -> Source:
-    """Return a result with what its folder says."""
+def source_of(result: Comparison) -> Source:
+    """Return a result with the files of its folder."""
     folder = result.folder
     if folder is None:
-        return Source(result.problem, result, underway=underway)
+        return Source(result.problem, result)
     name = "run.json" if (folder / "run.json").exists() else "compare.json"
     record = {k: v for k, v in (_json(folder / name) or {}).items() if k != "outcome"}
-    return Source(folder.name, result, record, read_diagnosis(folder), underway)
+    return Source(folder.name, result, record, read_diagnosis(folder))
 
 
 def read_source(folder: Path) -> Source:
-    """Return what the folder of a finished comparison or run holds; of a run that diverged, too."""
+    """Return the comparison or the run that a folder holds; also a run that diverged."""
     record = _json(folder / "run.json") or {}
     if "diverged" not in record or "outcome" in record:
-        return source_of(Comparison.load(folder, unfinished=False))
-    result, where = Underway(folder).look(), record["diverged"]
+        return source_of(Comparison.load(folder))
+    result, diverged = run_so_far(folder), record["diverged"]
     assert result is not None
-    who = record["settings"]["algorithm"]
-    result.advice = f"{who} diverged at round {where['r']}; {where['why']}."
+    result.about = replace(result.about, finished=True)
+    algorithm = record["settings"]["algorithm"]
+    result.advice = f"{algorithm} diverged at round {diverged['r']}; {diverged['why']}."
     return source_of(result)
 
 
@@ -94,7 +69,7 @@ def read_any(folder: Path) -> Source:
     """Return the result that a folder holds: of a comparison, a run, or a federation."""
     if not (folder / FEDERATION).exists():
         return read_source(folder)
-    from trimtab.report.federation import read_federation  # It needs what Flower brings along.
+    from trimtab.report.federation import read_federation  # It needs the federation's packages.
 
     return read_federation(folder)
 
@@ -104,44 +79,76 @@ def read_diagnosis(folder: Path) -> dict[str, Any] | None:
     return _json(folder / "diagnosis.json")
 
 
+def result_so_far(folder: Path, population: ClientSummary) -> Comparison | None:
+    """Return the current result of a comparison or a run that goes on; None before the first.
+
+    population: its clients, which a record has at the end only.
+    """
+    if (folder / "run.json").exists():
+        result = run_so_far(folder)
+    else:
+        saved = "outcome" in (_json(folder / "compare.json") or {})
+        result = Comparison.load(folder) if saved else None
+    if result is not None and result.population is None:
+        result.population = population
+    return result
+
+
+def run_so_far(folder: Path) -> Comparison | None:
+    """Return a run as far as its rounds are written; None before the first."""
+    record = read_json(folder / "run.json")
+    lines = _rounds(folder / "rounds.jsonl") if (folder / "rounds.jsonl").exists() else []
+    if "goal" not in record or not lines:
+        return None
+    goal, settings = Goal.from_json(record["goal"]), record["settings"]
+    entry = entry_of_rounds(settings["algorithm"], lines, goal)
+    if "diverged" in record:
+        entry.diverged_at = record["diverged"]["r"]
+    best = "not known yet" if entry.best is None else f"{goal.name} {entry.best:.4g}"
+    advice = f"{describe(entry)} has run {rounds_in_words(len(lines))}; the best so far is {best}."
+    split = settings.get("split", "none")
+    about = About(split=split, seeds=(settings["seed"],), finished=False)
+    return Comparison(settings["problem"], goal, [entry], advice, folder, about=about)
+
+
+def entry_of_rounds(algorithm: str, lines: list[RoundLine], goal: Goal) -> Entry:
+    """Return an entry for the rounds of a single run.
+
+    algorithm: as Python prints it, such as FedAvg(eta_l=0.1, K=5, eta_g=1.0).
+    """
+    title = algorithm.partition("(")[0]
+    name = title.lower()
+    known = kind(name) if name in NAMES else None
+    cost = None if goal.target is None else goal.cost_to_target(lines)
+    return Entry(
+        name=name,
+        label=name,
+        settings=settings_of_text(algorithm),
+        rounds=cost.rounds if cost else None,
+        bytes=cost.bytes if cost else None,
+        seconds=cost.seconds if cost else None,
+        exchanges=cost.exchanges if cost else None,
+        work=cost.work if cost else None,
+        best=goal.best(lines),
+        shown=known.shown if known else title,
+        colour=known.colour if known else "",
+        step=known.step if known else "",
+        curve=lines,
+    )
+
+
+def distinct_sources(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources; those whose folders have one name are named by their paths."""
+    names = [source.name for source in sources]
+    return [
+        replace(source, name=str(source.result.folder)) if names.count(source.name) > 1 else source
+        for source in sources
+    ]
+
+
+def _rounds(path: Path) -> list[RoundLine]:
+    return [RoundLine.from_json(line) for line in read_lines(path)]
+
+
 def _json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.exists() else None
-
-
-@dataclass(frozen=True)
-class Page:
-    """All that the panels of one page show, and where the page will lie.
-
-    path is None for a page that is served, from where no file can be reached.
-    """
-
-    sources: Sequence[Source]
-    path: Path | None
-    diagnoses: dict[str, dict[str, Any]] = field(default_factory=dict)  # by folder
-
-    @cached_property
-    def curves(self) -> list[Curve]:
-        """The curves of all sources, in their order."""
-        several = len(self.sources) > 1
-        return [
-            curve
-            for number, source in enumerate(self.sources)
-            for curve in curves_of(
-                source.result, source.seeds, number, source.name if several else ""
-            )
-        ]
-
-    def files(self, source: Source) -> list[tuple[str, str]]:
-        """Return the files beside a result: what each is, and where it lies from the page."""
-        folder = source.result.folder
-        if folder is None or self.path is None:
-            return []
-        home = self.path.parent
-        places = [(folder, "")]
-        places += [(folder / entry.label, f"{entry.shown}: ") for entry in source.result.entries]
-        return [
-            (whose + what, Path(relpath(place / name, home)).as_posix())
-            for place, whose in places
-            for name, what in _FILES.items()
-            if (place / name).exists()
-        ]

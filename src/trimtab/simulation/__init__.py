@@ -4,7 +4,7 @@ from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged
 from trimtab.simulation.executors import Executor
 from trimtab.simulation.sampling import cohort_size
-from trimtab.simulation.simulate import Round, Rounds, Simulation, simulate
+from trimtab.simulation.simulate import Round, Rounds, Simulation, check_seed, simulate
 
 __all__ = [
     "Diverged",
@@ -12,6 +12,7 @@ __all__ = [
     "Round",
     "Rounds",
     "Simulation",
+    "check_seed",
     "cohort_size",
     "simulate",
     "step_size",

@@ -33,18 +33,23 @@ def cohort_size(S: int | float | None, N: int) -> int:
     # 1.0 is a fraction, all clients; 1 is one client.
     if isinstance(S, float):
         if not 0 < S <= 1:
-            raise ValueError(f"S={S}: as a fraction of the clients, pass 0 < S <= 1.")
+            sentence = "{S:{_given}}: as a fraction of the clients, pass 0 < S <= 1."
+            raise BadArgument("S", sentence, _given=S)
         return max(1, round(S * N))
     if isinstance(S, bool) or not hasattr(S, "__index__") or index(S) < 1:
-        raise ValueError(f"S={S!r}: pass a whole number S >= 1, or a fraction of the clients.")
+        sentence = "{S:{_given}}: pass a whole number S >= 1, or a fraction of the clients."
+        raise BadArgument("S", sentence, _given=repr(S))
     S = index(S)
     if S > N:
-        raise ValueError(f"S={S} clients asked for, but the problem has N={N}; pass S <= {N}.")
+        sentence = "{S:{_given}} clients asked for, but the problem has N={N}; pass S <= {N}."
+        raise BadArgument("S", sentence, _given=S, N=N)
     return S
 
 
 def checked_cohort(cohort: Sequence[int], N: int) -> list[int]:
     """Return an explicit cohort, sorted. Raise ValueError unless its clients are distinct."""
+    if isinstance(cohort, str) or not hasattr(cohort, "__iter__"):
+        raise ValueError(f"cohort {cohort!r}: pass a list of clients for each round.")
     whole = all(hasattr(i, "__index__") and not isinstance(i, bool) for i in cohort)
     # Sorted, because executors add up replies in the order of the numbers.
     clients = sorted(index(i) for i in cohort) if whole else []

@@ -19,7 +19,7 @@ from trimtab.studies.entry import (
     two_ends,
 )
 from trimtab.studies.goal import UNIT_TITLES, Goal
-from trimtab.studies.statistics import LEAST_SEEDS, Interval, ratio, rounding_error
+from trimtab.studies.statistics import LEAST_SEEDS, ratio, rounding_error
 
 # A difference must be larger than what the search itself leaves unknown: the settings that it
 # chooses need up to 1.2 times the rounds of the best ones in 90 % of the problems measured. Seeds
@@ -69,7 +69,7 @@ def verdict(entries: Sequence[Entry], goal: Goal) -> Verdict:
         return verdict([relaxed(entry, goal) for entry in entries], goal.easier())
     worse = [e for e in entries if any(_is_worse(e, other, goal) for other in reached)]
     # The one with the least mean cost is never worse, so that at least one is left.
-    left = [e for e in reached if not _among(e, worse)]
+    left = [e for e in reached if e not in worse]
     first = min(left, key=lambda entry: _cost(entry, goal))
     equals = [
         e
@@ -77,17 +77,12 @@ def verdict(entries: Sequence[Entry], goal: Goal) -> Verdict:
         if e is first or not obstacle(e, first) or _cost(e, goal) <= MATERIAL * _cost(first, goal)
     ]
     chosen, reasons = _preferred(equals, goal)
-    others = [e for e in entries if e is not chosen and not _among(e, worse)]
+    others = [e for e in entries if e is not chosen and e not in worse]
     unsure = [e for e in others if _differs(e, chosen, goal) or _differs(chosen, e, goal)]
-    others = [e for e in others if not _among(e, unsure)]
-    alike = [e for e in others if _among(e, equals) or not obstacle(e, chosen)]
-    unknown = [e for e in others if not _among(e, alike)]
+    others = [e for e in others if e not in unsure]
+    alike = [e for e in others if e in equals or not obstacle(e, chosen)]
+    unknown = [e for e in others if e not in alike]
     return Verdict(goal, chosen, tuple(alike), tuple(unsure), tuple(worse), tuple(unknown), reasons)
-
-
-def _among(entry: Entry, entries: Sequence[Entry]) -> bool:
-    """Return whether an entry is one of these; two of them may be equal in all numbers."""
-    return any(entry is other for other in entries)
 
 
 # -- differences
@@ -111,7 +106,11 @@ def _differs(entry: Entry, other: Entry, goal: Goal) -> bool:
         return False
     if entry.reached == 0:
         return True
-    found = difference(other, entry, goal)
+    ours, theirs = ([r.cost for r in e.runs if r.cost is not None] for e in (other, entry))
+    # The rounding of the two is independent, so that their errors add up as deviations do.
+    error = hypot(*(rounding_error([cost.rounds for cost in costs]) for costs in (ours, theirs)))
+    a, b = ([getattr(cost, goal.unit) for cost in costs] for costs in (ours, theirs))
+    found = ratio(a, b, error)
     return found is not None and found.low > MATERIAL
 
 
@@ -120,29 +119,17 @@ def obstacle(entry: Entry, other: Entry) -> str:
 
     An algorithm that reaches the target with no seed is comparable, since its search is complete.
     """
-    seeds = len({run.seed for run in entry.runs} & {run.seed for run in other.runs})
+    seeds = min(len(entry.runs), len(other.runs))
     if seeds < LEAST_SEEDS:
         return f"{'one seed is' if seeds == 1 else f'{seeds} seeds are'} too few"
+    if [run.seed for run in entry.runs] != [run.seed for run in other.runs]:
+        return "their seeds differ"
     for each in (other, entry):
         if _is_open(each):
             return f"the search of {each.shown} {_unfinished(each)}"
     if any(each.failed and each.reached for each in (entry, other)):
         return "not every seed gets there"
     return ""
-
-
-def difference(a: Entry, b: Entry, goal: Goal) -> Interval | None:
-    """Return the interval of b's cost over a's, in pairs by seed; None if it cannot be known."""
-    by_seed = {run.seed: run.cost for run in b.runs if run.cost is not None}
-    runs = [run for run in a.runs if run.cost is not None and run.seed in by_seed]
-    ours = [run.cost for run in runs if run.cost is not None]
-    theirs = [by_seed[run.seed] for run in runs]
-    if not runs:
-        return None
-    # The rounding of the two is independent, so that their errors add up as deviations do.
-    error = hypot(*(rounding_error([cost.rounds for cost in costs]) for costs in (ours, theirs)))
-    a_costs, b_costs = ([getattr(c, goal.unit) for c in costs] for costs in (ours, theirs))
-    return ratio(a_costs, b_costs, error)
 
 
 def _cost(entry: Entry, goal: Goal) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil, inf, isfinite
+from operator import index
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
 from trimtab.problems.problem import Problem
+from trimtab.problems.saved import Card, recommend, save_model
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
@@ -112,13 +114,14 @@ def compare(
     """
     R = round_count(R)
     check_budget(minutes, budget, round_cost)
-    _check_count("seeds", seeds, "seeds")
-    _check_count("jobs", jobs, "processes")
+    seeds = _count("seeds", seeds, "seeds")
+    jobs = _count("jobs", jobs, "processes")
     if isinstance(problem, str):
         problem = ProblemSpec(problem, seed=seed)
     if isinstance(problem, ProblemSpec):
         name = name or problem.spec
         target = problem.problem_and_target[1] if target is None and metric is None else target
+    target = None if target is None else float(target)
     settings = StudySettings(
         problem=problem,
         algorithms=algorithms or DEFAULT,
@@ -145,7 +148,7 @@ def compare(
         study.open()
         limit = MINUTES if minutes is None and budget is None else minutes or inf
         deadline = Deadline(limit)
-        given = None if budget is None else Budget(budget, round_cost)
+        given = None if budget is None else Budget(float(budget), float(round_cost))
         yield from study.set_budget(given, limit)
         pool = None
         if portable is not None and lock is not None:
@@ -200,7 +203,7 @@ class _Run:
         notes = [*study.measured.notes(goal, untold=error is None), *self._few_rows(goal)]
         result = self._save(goal, finished=True, notes=notes)
         if study.folder is not None:
-            self._write_models(goal)
+            self._write_models(goal, study.folder, result)
         return result
 
     # -- stages
@@ -264,8 +267,8 @@ class _Run:
         below = "below" if goal.metric.higher else "above"
         how = how if error else "1 % of the gain"
         self.target_from = (
-            f"The target, {goal.name} {target:g}, lies {how} {below} the best of all candidates "
-            f"after {r} rounds; pass {{target}} for another."
+            f"The target, {goal.name} {target:g}, lies {how} {below} the value that the best of "
+            f"all candidates has after {r} rounds."
         )
         return replace(goal, target=target)
 
@@ -342,17 +345,18 @@ class _Run:
             result.save()
         return result
 
-    def _write_models(self, goal: Goal) -> None:
+    def _write_models(self, goal: Goal, folder: Path, result: Comparison) -> None:
         """Write the models of the winners, and delete the checkpoints of all trials."""
-        folder = self.study.folder
-        assert folder is not None
-        executors, paths = {}, {}
+        executors, paths, scores = {}, {}, dict[str, float]()
         for tuner in self.tuners:
             label, trial = tuner.spec.label, tuner.winner.trial
             if trial.rounds:
                 trial.write_last(folder / label / "model.safetensors")
                 trial.write_best(folder / label / "best.safetensors", goal)
                 executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
+                scores |= self._save_model(tuner, goal, folder / label, result)
+        for label in [*result.advised, *sorted(scores, key=scores.__getitem__, reverse=True)][:1]:
+            recommend(folder, label)
         names = {label: executor.name for label, executor in executors.items()}
         how = {"executors": names, "paths": paths} | execution_facts(executors.values())
         path = folder / "compare.json"
@@ -361,9 +365,32 @@ class _Run:
             for file in folder.glob(f"*/*/{name}"):  # of the trials
                 file.unlink()
 
+    def _save_model(
+        self, tuner: Tuner, goal: Goal, folder: Path, result: Comparison
+    ) -> dict[str, float]:
+        """Write what `trimtab.load` needs beside the best model; return its score by its label."""
+        trial, entry = tuner.winner.trial, tuner.entry
+        best = None if entry.baseline else trial.best_x(goal)
+        if best is None:
+            return {}
+        card = Card(
+            data=result.problem,
+            algorithm=entry.name,
+            settings=entry.settings,
+            seed=trial.settings.seed,
+            round=best[0],
+            metrics=trial.problem.evaluate(best[1]),
+            measured_on=f"{result.about.tested_on} data",
+            notes=result.about.notes,
+        )
+        save_model(folder, trial.problem, best[1], card, weights="best.safetensors")
+        return {entry.label: goal.score({goal.name: entry.best})}
 
-def _check_count(name: str, count: int, what: str) -> None:
+
+def _count(name: str, count: int, what: str) -> int:
+    """Return a count as an int; raise BadArgument if it is not one."""
     whole = hasattr(count, "__index__") and not isinstance(count, bool)
     if not (whole and count >= 1):
         sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
         raise BadArgument(name, sentence, _given=count)
+    return index(count)

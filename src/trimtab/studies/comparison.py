@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab._files import plain, read_json, write_json
+from trimtab.core.sections import sections_html
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import ClientSummary
 from trimtab.studies import table
@@ -12,6 +13,7 @@ from trimtab.studies.advice import verdict
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import SelectedModel
+from trimtab.studies.sections import sections
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ class Comparison:
         return f"<Comparison of {len(self.entries)} algorithms on {self.problem}: {self.advice}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the advice, and the table."""
-        return table.to_html(self)
+        return f"<div>{sections_html(sections(self), figures=False)}</div>"
 
     # -- on disk
 
@@ -145,6 +146,7 @@ class Comparison:
             advice=outcome["advice"],
             folder=folder,
             about=about,
+            chosen=SelectedModel.from_json(content) if "chosen_round" in content else None,
             population=None if clients is None else ClientSummary.from_json(clients),
         )
 

@@ -60,7 +60,7 @@ class SeedRun:
         return cls(**record | read)
 
 
-@dataclass
+@dataclass(eq=False)  # Two algorithms may have the same numbers, and are still two.
 class Entry:
     """One algorithm in a comparison: the best settings found for it, and their report seeds.
 
@@ -284,8 +284,7 @@ def stated_settings(entry: Entry) -> dict[str, Any]:
     whose defaults a record does not have, nothing is left out.
     """
     name = "fedavg" if entry.baseline else entry.name.partition("#")[0]
-    known = kind(name).parameters if name in NAMES else ()
-    defaults = {p.name: p.default for p in known if not p.required}
+    defaults = {f.name: f.default for f in fields(kind(name).cls)} if name in NAMES else {}
     tried = ("K", "eta_g", "beta")
     searched = {n for c in entry.searched for n in tried if getattr(c, n) is not None}
     always = ("K", entry.step)

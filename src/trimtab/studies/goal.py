@@ -7,9 +7,9 @@ from operator import index
 from typing import Any, Literal
 
 from trimtab._files import plain
-from trimtab.core import Vector
+from trimtab.core import Vector, plain_number
 from trimtab.errors import BadArgument
-from trimtab.problems.metrics import ACCURACY, Metric
+from trimtab.problems.metrics import ACCURACY, LOSS, Metric
 from trimtab.problems.problem import Problem, metric_of
 from trimtab.studies.record import RoundLine
 
@@ -253,11 +253,25 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
             f"{type(problem).__name__}.evaluate returns {taken[0]!r}, which is a field of every "
             "round's record; give the metric another name."
         )
-    if target is not None and not metric.allows(target):
-        raise BadArgument(
-            "target", "{target:{_given}}; pass {_wanted}.", _given=target, _wanted=_wanted(metric)
-        )
+    check_target(target, metric, problem.least_loss)
     return Goal(metric, target)
+
+
+def check_target(target: float | None, metric: Metric, least_loss: float = -inf) -> None:
+    """Raise BadArgument if a target is not a number, or no model can reach it or all do."""
+    if metric.name == LOSS.name:
+        metric = replace(metric, low=max(metric.low, least_loss))
+    if target is None:
+        return
+    number = plain_number(target)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not metric.allows(number):
+        raise BadArgument(
+            "target",
+            "{target:{_given}}; pass {_wanted}.",
+            _given=repr(number),
+            _wanted=_wanted(metric),
+        )
 
 
 def _check_number(problem: Problem, name: str, value: Any) -> None:

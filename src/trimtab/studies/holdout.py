@@ -1,6 +1,6 @@
 """The problem of a study: how it is named, what it validates on, which model and weights it has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -20,7 +20,7 @@ from trimtab.problems.loading import load_problem_and_target
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.problems.supervised.problem import Supervised
-from trimtab.simulation import Rounds, Simulation, cohort_size
+from trimtab.simulation import Rounds, Simulation, check_seed, cohort_size
 from trimtab.simulation.sampling import FUNCTION, Available, availability
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import Split
@@ -44,6 +44,9 @@ class ProblemSpec:
     data: Path | None = None
     partition: str | None = None
     weights: str | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     @cached_property
     def problem_and_target(self) -> tuple[Problem, float | None]:
@@ -130,15 +133,59 @@ def held_out(
     problem: Problem, split: float | None, seed: int, metric: str | None
 ) -> HeldOutProblem:
     """Return the problem with a share of each client's rows held out, drawn from the seed."""
+    check_seed(seed)
+    if split is not None and not (isinstance(split, float) and 0 < split < 1):
+        sentence = "{split:{_given}}; pass a share of the rows between 0 and 1, or none."
+        raise BadArgument("split", sentence, _given=repr(split))
     problem = problem if metric is None else with_target_metric(problem, metric)
-    evaluate = problem.evaluate
-    if problem.split is None:
+    evaluate, given = problem.evaluate, problem.has_validation
+    if problem.split is None and not given:
         return HeldOutProblem(problem, evaluate, "none", evaluate)
-    given = problem.has_validation
-    kept = problem if split is None or given else problem.split(split, seed)
+    kept = problem
+    if split is not None and not given and problem.split is not None:
+        kept = problem.split(split, seed)
     if split is None or not kept.has_validation:  # The clients may be too small to spare a row.
         return HeldOutProblem(problem, evaluate, "none", evaluate, judged_on_test=True)
     return HeldOutProblem(kept, kept.validate, "given" if given else split, kept.evaluate)
+
+
+# -- arguments of compare
+
+
+def check_compare(
+    *,
+    K: object = None,
+    eta_g: object = None,
+    name: object = None,
+    out: object = None,
+    resume: bool = False,
+    prior: object = None,
+    cluster: object = False,
+) -> None:
+    """Raise BadArgument for arguments that are checked nowhere else, before the problem is loaded.
+
+    The algorithms check the values of K and eta_g themselves.
+    """
+    if isinstance(K, Sequence):
+        if isinstance(K, str) or not K:
+            sentence = "{K:{_given}}; pass a number of local steps, a list of them, or Epochs."
+            raise BadArgument("K", sentence, _given=repr(K))
+        if len(set(K)) < len(K):
+            raise BadArgument("K", "{K:{_given}} has a number twice; pass it once.", _given=K)
+    if eta_g == 0:
+        raise BadArgument("eta_g", "{eta_g:0} never moves the model; pass a positive number.")
+    if name is not None and not isinstance(name, str):
+        raise BadArgument("name", "{name:{_given}}; pass a text.", _given=repr(name))
+    if out is not None and not isinstance(out, str | Path):
+        raise BadArgument("out", "{out:{_given}}; pass the path of a folder.", _given=repr(out))
+    if resume and out is None:
+        raise BadArgument("resume", "{resume:True} continues what is in {out}; pass {out} too.")
+    if prior is not None and not hasattr(prior, "local_steps"):
+        sentence = "{prior:{_given}}; pass the Prior of a diagnosis."
+        raise BadArgument("prior", sentence, _given=repr(prior))
+    if not isinstance(cluster, str | bool):
+        sentence = "{cluster:{_given}}; pass an address, or True for this machine."
+        raise BadArgument("cluster", sentence, _given=repr(cluster))
 
 
 # -- settings and the initial model of a run

@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from types import FrameType
 from typing import IO, Any, Protocol
 
 import torch
 
-from trimtab._files import Lock, plain
+from trimtab._files import Lock as FolderLock
+from trimtab._files import plain
 from trimtab._processes import Child, json_lines
 from trimtab.algorithms.registry import decode, encode
 from trimtab.compute.kernel.library import CORES_VARIABLE, cores
@@ -80,6 +81,7 @@ class Pool:
         self._workers: list[Worker] = []
         self._threads: list[Thread] = []
         self._closed = False
+        self._starting = Lock()
 
     def __enter__(self) -> "Pool":
         return self
@@ -95,7 +97,7 @@ class Pool:
         job = {"label": label, "stages": [asdict(each) for each in stages]}
         before.append(stage)
         future = Future[None]()
-        self._jobs.put((future, plain(job)))
+        self._jobs.put((future, job))
         while len(self._threads) < min(self.size, len(self._specs)):
             self._threads.append(Thread(target=self._serve, daemon=True))
             self._threads[-1].start()
@@ -116,7 +118,8 @@ class Pool:
 
     def close(self) -> None:
         """End the workers after the round that they are in; at once if this is interrupted."""
-        self._closed = True
+        with self._starting:
+            self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
         for worker in self._workers:
@@ -128,19 +131,21 @@ class Pool:
         """Run jobs on one worker, which is replaced if it ends."""
         worker: Worker | None = None
         for future, job in iter(self._jobs.get, None):
-            if self._closed or not future.set_running_or_notify_cancel():
-                continue
-            try:
+            with self._starting:
+                if self._closed or not future.set_running_or_notify_cancel():
+                    continue
                 if worker is None:
                     worker = self._start()
                     self._workers.append(worker)
+            try:
                 for message in worker.run(job):
                     self._events.put(message)
             except Exception as error:
                 # Whatever it is, the comparison runs the stage itself, and meets the error too.
+                worker.request_stop()
+                worker = None
                 known = isinstance(error, WorkerError)
                 future.set_exception(error if known else WorkerError(f"{error}"))
-                worker = None
             else:
                 future.set_result(None)
 
@@ -160,7 +165,7 @@ class Pool:
         return RoundDone(spec.label, made(**words), line, message["run"])
 
 
-def process_pool(size: int, study: Study, settings: Message, lock: Lock) -> Pool:
+def process_pool(size: int, study: Study, settings: Message, lock: FolderLock) -> Pool:
     """Return a pool of processes on this machine, which share its cores."""
     size = min(size, len(study.specs))
     share, setup = max(1, cores() // size), worker_setup(study, settings)
@@ -170,7 +175,7 @@ def process_pool(size: int, study: Study, settings: Message, lock: Lock) -> Pool
 def worker_setup(study: Study, settings: Message) -> Message:
     """Return what a worker needs to know before its first job."""
     return {
-        "settings": settings,
+        "settings": plain(settings),
         "folder": str(study.folder),
         "budget": asdict(study.budget),
         "threads": torch.get_num_threads(),
@@ -180,7 +185,7 @@ def worker_setup(study: Study, settings: Message) -> Message:
 class ProcessWorker:
     """One process; it ends when this process ends, in whatever way."""
 
-    def __init__(self, setup: Message, share: int, lock: Lock) -> None:
+    def __init__(self, setup: Message, share: int, lock: FolderLock) -> None:
         self.child = Child(
             "a worker of the comparison",
             "trimtab.studies.pool:main",

@@ -48,6 +48,14 @@ Stopped = Literal["target", "patience", "rounds"]
 Split = float | Literal["none", "given"]
 """The held-out rows: a share of each client's, none, or validation data of the problem's own."""
 
+SelectedOn = Literal["validation", "test", "training", "evaluate"]
+SELECTION: dict[SelectedOn, str] = {
+    "validation": "chosen on validation data",
+    "test": "chosen on the test data, so that its test metrics flatter it; a split avoids that",
+    "training": "chosen on the training data, since there are no others; a split avoids that",
+    "evaluate": "chosen by what evaluate returns",
+}
+
 
 def execution_facts(executors: Iterable[Executor]) -> dict[str, Any]:
     """Return what results depend on besides the settings, and the facts of each executor."""
@@ -119,14 +127,24 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class SelectedModel:
-    """The model that a run leaves, and the data that selected it."""
+    """The model that a run leaves, and the data that selected it.
+
+    selected_on: the data on which its round was the best; "evaluate" for a problem that does not
+        say which data `evaluate` uses, and None if the last round is kept.
+    """
 
     metric: str
     stopped: Stopped
     round: int | None = None  # the best round, or the last one if that is kept
     split: Split = "none"
+    selected_on: SelectedOn | None = None
     validation: dict[str, float | None] | None = None  # its metrics on the held-out rows
-    test: dict[str, float] | None = None  # None without test data
+    test: dict[str, float | None] | None = None  # None without test data
+
+    @property
+    def selection(self) -> str:
+        """The data that selected it, in words; "" if the last round is kept."""
+        return "" if self.selected_on is None else SELECTION[self.selected_on]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that run.json holds and `--json` prints."""
@@ -135,9 +153,16 @@ class SelectedModel:
             "stopped": self.stopped,
             "chosen_round": self.round,
             "split": self.split,
+            "selected_on": self.selected_on,
             "validation": plain(self.validation),
             "test": plain(self.test),
         }
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "SelectedModel":
+        """Read the fields that `to_json` wrote among those of run.json."""
+        names = ("metric", "stopped", "split", "selected_on", "validation", "test")
+        return cls(round=record["chosen_round"], **{name: record[name] for name in names})
 
 
 class Record:
@@ -227,6 +252,9 @@ def open_folder(
     """
     folder, plainly = path.parent, plain(settings)
     if not path.exists():
+        if resume and any((folder / name).exists() for name in ("run.json", "compare.json")):
+            sentence = "{folder} holds no {what}; drop {resume:True}, or pass another {out}."
+            raise BadArgument("resume", sentence, folder=folder, what=kind)
         marked = {} if problem is None else {"fingerprint": problem.fingerprint}
         _start_folder(path, kind, plainly | marked)
         return False

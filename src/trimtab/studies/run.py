@@ -1,9 +1,10 @@
-"""One algorithm on one problem, recorded: what `trimtab run` does."""
+"""`trimtab run`: one algorithm on one problem, recorded."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trimtab._files import Lock
 from trimtab.algorithms.registry import kind
@@ -12,26 +13,33 @@ from trimtab.core.task import task
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.clients import per_client, problem_notes, summarise_clients
-from trimtab.problems.problem import Problem, with_target_metric
+from trimtab.problems.problem import Problem
+from trimtab.problems.saved import Card, save_model
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
-from trimtab.studies.goal import Goal, goal_of, round_count
-from trimtab.studies.holdout import model_digest, read_model, recorded_settings
+from trimtab.studies.goal import Goal, cost_of, goal_of, round_count
+from trimtab.studies.holdout import (
+    HeldOutProblem,
+    held_out,
+    model_digest,
+    read_model,
+    recorded_settings,
+)
 from trimtab.studies.record import (
     Record,
     RoundDone,
     SelectedModel,
-    Split,
+    SelectedOn,
     Stopped,
     execution_facts,
     move_aside,
 )
 from trimtab.studies.trial import Trial
 
-SPLIT = 0.1  # the share of each client's rows that stopping and choosing look at
-SAVE = ("best", "last", "both")
+SPLIT = 0.1  # of each client's rows: the share that `compare` holds out by default, too
+Save = Literal["best", "last", "both"]
 
 
 @task
@@ -49,7 +57,7 @@ def run(
     force: bool = False,
     metric: str | None = None,
     init: Path | None = None,
-    save: Literal["best", "last", "both"] = "both",
+    save: Save = "both",
     patience: int | None = None,
     split: float | str | None = None,
     slow: float = 0.0,
@@ -57,23 +65,29 @@ def run(
     available: Available = None,
     executor: Executor | None = None,
 ) -> Generator[RoundDone, None, Comparison]:
-    """Run until the target or R rounds; leave record, models and checkpoint in `out`.
+    """Run an algorithm until it holds the target, at most R rounds, and save its models.
 
-    force: move what is at `out` aside. init: the model to start from. patience: stop after so many
-    rounds without a better value of the metric. split: the share of each client's rows by which to
-    stop and to choose the best model, or 'none'; by default 0.1 with patience or save='best', else
-    none, and the problem's own validation data where it has some. The metrics of the rounds are
-    then those of the rows held out, and the result has the test metrics of the model that was
-    chosen. executor: what runs the cohorts, such as Ray(…) for a cluster; by default chosen.
+    S, seed, slow, lost, available: as for `simulate`. R: the largest number of rounds, default 200.
+    target: a value of the metric; without one, all R rounds are run.
+    name: the name of the problem in the record. out: the folder of record, models and checkpoint.
+    resume: continue the run in `out`. force: move what is at `out` aside.
+    metric: the metric that decides; by default the problem's own, else accuracy, else the loss.
+    init: the file of the model to start from; by default the problem's x0.
+    save: the models to save, after the best round, the last one, or both.
+    patience: stop after so many rounds without a better value of the metric; by default never.
+    split: the share of each client's rows that decide when to stop and which round is the best, or
+        "none"; by default the problem's own validation data, else 0.1 with `patience` or
+        save="best", else none. The metrics of the rounds are those of the held-out rows, and the
+        result has the test metrics of the selected model.
+    executor: what runs the clients, such as Ray(…) for a cluster; by default the fastest.
     """
     R, patience = round_count(R), _checked_patience(patience)
-    if save not in SAVE:
+    if save not in get_args(Save):
         raise BadArgument("save", "{save:{_given}}; pass best, last or both.", _given=repr(save))
-    given = problem = as_problem(problem)
-    if metric is not None:
-        problem = with_target_metric(problem, metric)
-    problem, held_out = _split(problem, split, patience is not None or save == "best", seed)
-    validate = None if held_out == "none" else problem.validate
+    given = as_problem(problem)
+    selects = patience is not None or save == "best"
+    measured = _held_out(given, split, selects=selects, seed=seed, metric=metric)
+    problem = measured.problem
     goal = goal_of(problem, target)
     rounds = Rounds(
         S=S,
@@ -84,23 +98,24 @@ def run(
         executor="auto" if executor is None else executor,
         available=available,
     )
-    besides = {  # settings of which most runs have none
+    optional = {
         "metric": metric,
         "init": None if init is None else model_digest(init),
-        "split": None if held_out == "none" else held_out,
+        "split": None if measured.split == "none" else measured.split,
         "shards": None if executor is None else executor.facts().get("shards"),
     }
     settings = {
         **{"problem": name, "algorithm": repr(algorithm)},
         **recorded_settings(rounds, problem.N),
-        **{what: value for what, value in besides.items() if value is not None},
+        **{what: value for what, value in optional.items() if value is not None},
     }
-    Simulation(algorithm, problem, rounds)  # refuses what cannot run before anything is written
+    # Raises an error about what cannot run before anything is written or moved.
+    Simulation(algorithm, problem, rounds)
     if force:
         move_aside(out, resume)
     with Lock(out):
         record = Record(out, settings, problem=given, resume=resume)
-        record.note(goal=goal.to_json(), R=R)  # for whoever watches the folder
+        record.note(goal=goal.to_json(), R=R)  # for a live page
         trial = Trial(
             algorithm,
             problem,
@@ -108,75 +123,121 @@ def run(
             rounds,
             label=kind(algorithm).name,
             keep_best=save != "last",
-            measure=validate,
+            measure=measured.validate,
         )
         yield from trial.advance(R, goal, patience)
         trial.save()
         if trial.diverged:
             raise trial.diverged
-        _write_models(trial, goal, save, out)
-        chosen = _chosen(trial, goal, patience, save, held_out)
-        told = About(
-            split=held_out, seeds=(seed,), notes=tuple(problem_notes(problem, goal.metric))
+        if save != "best":
+            trial.write_last(out / "model.safetensors")
+        if save != "last":
+            trial.write_best(record.best, goal)
+        result = _outcome(name, trial, goal, _selected(trial, goal, patience, save, measured))
+        assert result.chosen is not None
+        result.about = About(
+            split=measured.split,
+            tested_on=measured.tested_on,
+            seeds=(seed,),
+            notes=tuple(problem_notes(problem, goal.metric)),
         )
-        result = _outcome(name, trial, goal, chosen, told)
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
-        record.note(**how, **chosen.to_json())
+        record.note(**how, **result.chosen.to_json())
         result.save()
         used.close()
+        _save(trial, given, result, save, seed, out)
         return result
 
 
-def _write_models(trial: Trial, goal: Goal, save: str, out: Path) -> None:
-    if save != "best":
-        trial.write_last(out / "model.safetensors")
-    if save != "last":
-        trial.write_best(trial.record.best, goal)
+def _save(
+    trial: Trial, given: Problem, result: Comparison, save: str, seed: int, out: Path
+) -> None:
+    """Write what `trimtab.load` needs beside the model that was chosen."""
+    chosen, entry = result.chosen, result.entries[0]
+    if chosen is None or chosen.round is None:
+        return
+    seen = chosen.validation or trial.rounds[chosen.round - 1].metrics
+    held_out = chosen.split != "none" and chosen.test is None
+    measured_on = "validation data" if held_out else f"{result.about.tested_on} data"
+    card = Card(
+        data=result.problem,
+        algorithm=entry.name,
+        settings=entry.settings,
+        seed=seed,
+        round=chosen.round,
+        metrics=seen if chosen.test is None else chosen.test,
+        measured_on=measured_on,
+        notes=result.about.notes,
+    )
+    weights = "model.safetensors" if save == "last" else "best.safetensors"
+    save_model(out, given, _model(trial, chosen.round), card, weights=weights)
 
 
-def _outcome(
-    name: str, trial: Trial, goal: Goal, chosen: SelectedModel, about: About
-) -> Comparison:
-    """Return a run as a comparison of one algorithm, which a page shows alike."""
+def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Comparison:
+    """Return a run as a comparison of one algorithm, with the cost to the target.
+
+    Without a target, the cost is that of the selected model.
+    """
     entry = entry_of(trial.label, trial.label, [trial], goal)
-    entry.per_client = _served(trial, goal, chosen)
+    if goal.target is None and selected.round is not None:
+        entry = replace(entry, **cost_of(trial.rounds[: selected.round]).to_json())
+    entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}
+    entry.test = entry.tests.get(goal.name)
+    entry.per_client = _client_metrics(trial, goal, selected)
     return Comparison(
         problem=name,
         goal=goal,
         entries=[entry],
-        advice=_sentence(entry, goal, chosen),
+        advice=_sentence(entry, goal, selected, trial),
         folder=trial.record.folder,
-        about=about,
-        chosen=chosen,
+        chosen=selected,
         population=summarise_clients(trial.problem),
     )
 
 
-def _chosen(
-    trial: Trial, goal: Goal, patience: int | None, save: str, split: Split
+def _selected(
+    trial: Trial, goal: Goal, patience: int | None, save: Save, measured: HeldOutProblem
 ) -> SelectedModel:
-    """Return which model a run leaves, and how good it is; no model is trained once more."""
+    """Return the model that a run leaves, with its metrics."""
     rounds = trial.rounds
     stopped: Stopped = "rounds"
-    if goal.first(rounds) is not None:
+    if goal.held(rounds) is not None:
         stopped = "target"
     elif patience is not None and goal.rounds_without_gain(rounds) >= patience:
         stopped = "patience"
     line = rounds[-1] if save == "last" else goal.best_round(rounds)
-    if line is None or split == "none":
-        return SelectedModel(goal.name, stopped, None if line is None else line.r)
-    test = None
+    if line is None:
+        return SelectedModel(goal.name, stopped)
+    metrics = dict(line.metrics)
+    selected = SelectedModel(
+        metric=goal.name,
+        stopped=stopped,
+        round=line.r,
+        split=measured.split,
+        selected_on=None if save == "last" else _selected_on(measured),
+    )
+    if measured.split == "none":
+        tested = measured.tested_on == "test"
+        return replace(selected, test=metrics if tested else None)
+    test: dict[str, float | None] | None = None
     if trial.problem.has_test:
-        test = trial.problem.evaluate(_model(trial, line.r))
-    return SelectedModel(goal.name, stopped, line.r, split, dict(line.metrics), test)
+        test = {**trial.problem.evaluate(_model(trial, line.r))}
+    return replace(selected, validation=metrics, test=test)
 
 
-def _served(trial: Trial, goal: Goal, chosen: SelectedModel) -> dict[str, Any] | None:
-    """Return how the model that was chosen serves the clients, if they have samples."""
-    if chosen.round is None or trial.problem.samples is None:
+def _selected_on(measured: HeldOutProblem) -> SelectedOn:
+    if measured.split != "none":
+        return "validation"
+    # Only a problem with rows says which of them `evaluate` uses.
+    return "evaluate" if measured.problem.samples is None else measured.tested_on
+
+
+def _client_metrics(trial: Trial, goal: Goal, selected: SelectedModel) -> dict[str, Any] | None:
+    """Return the metric of each client by the selected model, if the clients have samples."""
+    if selected.round is None or trial.problem.samples is None:
         return None
-    found = per_client(trial.problem, _model(trial, chosen.round), goal.metric)
+    found = per_client(trial.problem, _model(trial, selected.round), goal.metric)
     return None if found is None else found.to_json()
 
 
@@ -195,41 +256,40 @@ def _checked_patience(patience: int | None) -> int | None:
     return index(patience)
 
 
-def _split(
-    problem: Problem, split: float | str | None, chooses: bool, seed: int
-) -> tuple[Problem, Split]:
-    """Return the problem with rows held out, and which; without samples there are none."""
-    if split is not None and split != "none" and not (isinstance(split, float) and 0 < split < 1):
-        sentence = "{split:{_given}}; pass a share of the rows between 0 and 1, or none."
-        raise BadArgument("split", sentence, _given=repr(split))
-    if split == "none" or (split is None and not chooses and not problem.has_validation):
-        return problem, "none"
-    if problem.has_validation:
-        return problem, "given"
-    share = SPLIT if split is None else float(split)
-    parted = problem if problem.split is None else problem.split(share, seed)
-    return parted, share if parted.has_validation else "none"
+def _held_out(
+    problem: Problem, split: float | str | None, *, selects: bool, seed: int, metric: str | None
+) -> HeldOutProblem:
+    """Return the problem with held-out rows; selects: whether something is chosen by them."""
+    share: Any = None if split == "none" else split
+    if split is None and (selects or problem.has_validation):
+        share = SPLIT
+    return held_out(problem, share, seed, metric)
 
 
-def _sentence(entry: Entry, goal: Goal, chosen: SelectedModel) -> str:
-    """Say what came of a run."""
-    ran = rounds_in_words(len(entry.curve))
-    where = "validation " if chosen.split != "none" else ""
-    line = goal.best_round(entry.curve)
+def _sentence(entry: Entry, goal: Goal, selected: SelectedModel, trial: Trial) -> str:
+    """Return the result of a run in one sentence."""
+    rounds = trial.rounds
+    ran = rounds_in_words(len(rounds))
+    where = "validation " if selected.split != "none" else ""
+    line = goal.best_round(rounds)
     best = "unknown" if line is None else f"{line.metrics[goal.name]:.4g}, after round {line.r}"
     if goal.target is not None and entry.rounds is not None:
         said = f"reached {where}{goal.name} {goal.target:g} in {rounds_in_words(entry.rounds)}"
-    elif goal.target is not None and chosen.stopped != "patience":
+    elif goal.target is not None and selected.stopped != "patience":
+        met = goal.first(rounds)
+        short = f"did not reach {where}{goal.name} {goal.target:g}"
+        if met is not None:
+            short = f"met {where}{goal.name} {goal.target:g} in round {met.r}, but did not hold it"
         said = (
-            f"did not reach {where}{goal.name} {goal.target:g} in {ran} (best {best}); "
+            f"{short} in {ran} (best {best}); "
             "allow more rounds and resume it, or let `trimtab compare` tune it"
         )
     else:
         short = "" if goal.target is None else f" short of {where}{goal.name} {goal.target:g}"
-        ended = f"stopped{short} after" if chosen.stopped == "patience" else "ran"
+        ended = f"stopped{short} after" if selected.stopped == "patience" else "ran"
         said = f"{ended} {ran}; its best {where}{goal.name} is {best}"
-    if chosen.test is not None:
-        tested = chosen.test.get(goal.name)
+    if selected.split != "none" and selected.test is not None:
+        tested = selected.test.get(goal.name)
         score = "unknown" if tested is None else f"{tested:.4g}"
-        said += f"; on the test data the model after round {chosen.round} has {score}"
+        said += f"; on the test data the model after round {selected.round} has {score}"
     return f"{describe(entry)} {said}."

@@ -7,7 +7,6 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
@@ -229,20 +228,6 @@ def to_latex(result: "Comparison") -> str:
         ]
         lines.append(" & ".join(marked) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def to_html(result: "Comparison") -> str:
-    """Return advice and table for a notebook: the best of each column bold, every text escaped."""
-    shown, best = columns(result), bold(result)
-    head = "".join(f"<th>{escape(column.title)}</th>" for column in shown)
-    body = []
-    for j, entry in enumerate(result.entries):
-        texts = [escape(column.text(entry)) for column in shown]
-        cells = [f"<b>{t}</b>" if j in best.get(place, ()) else t for place, t in enumerate(texts)]
-        body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    notes = "".join(f"<p><small>{escape(note)}</small></p>" for note in legend(result))
-    return f"<div><p><b>{escape(result.advice)}</b></p>{table}{notes}</div>"
 
 
 def escaped(text: str) -> str:

@@ -34,12 +34,15 @@ def status(folder: Path, as_json: bool) -> None:
 @folder_argument
 @click.argument("out", type=path_type)
 def model(folder: Path, out: Path) -> None:
-    """Write the model of the last committed round to OUT, a state_dict as safetensors."""
+    """Write the model of the last committed round to OUT, for `trimtab.load`.
+
+    OUT is a new folder, or a file NAME.safetensors, which gets NAME.json beside it.
+    """
     from trimtab.federation.setup.model import save_model
     from trimtab.federation.setup.operator_folder import Federation
 
-    r = save_model(Federation.read(folder), out)
-    click.echo(f"Model of round {r}: {out}")
+    weights, r = save_model(Federation.read(folder), out)
+    click.echo(f"Model of round {r}: {weights}")
 
 
 @click.command()

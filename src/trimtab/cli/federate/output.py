@@ -136,12 +136,12 @@ def page_so_far(folder: Path, job: "Job") -> str:
     """Return the live page of the committed rounds."""
     from trimtab.federation.storage.summary import read_summary
     from trimtab.report.federation import read_federation
-    from trimtab.report.page import nothing_yet, page_of
+    from trimtab.report.page import empty_page, page_of
 
     begun = read_summary(folder / job.state)
     if begun is None or not begun.r:
-        return nothing_yet(folder.name)
-    return page_of([read_federation(folder, job.state, underway=True)])
+        return empty_page(folder.name)
+    return page_of([read_federation(folder, job.state, finished=False)])
 
 
 def write_demo_page(folder: Path) -> Path:

@@ -60,6 +60,11 @@ class ProblemFile:
         self.collate: Collate | None = getattr(module, "collate", None)
         self.columns: Columns | Fields | None = getattr(module, "columns", None)
 
+    @property
+    def model_spec(self) -> str | None:
+        """The function `model` as `file.py:model`; None if the file has a problem instead."""
+        return None if self._problem_of else f"{self.path.resolve()}:model"
+
     def server_problem(self) -> Problem:
         """Return the problem without data: what x starts from, and how it is unflattened."""
         if self._problem_of is not None:
@@ -144,7 +149,7 @@ class ProblemFile:
             metrics=self.metrics,
             collate=collate,
         )
-        problem.metric = self.metric
+        problem.metric, problem.columns = self.metric, self.columns
         return problem
 
     def _built(self) -> tuple[nn.Module, Any]:

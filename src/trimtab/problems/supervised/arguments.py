@@ -1,6 +1,8 @@
 """The arguments of Supervised, checked and converted: module, dtype, weights, groups, device."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -12,6 +14,7 @@ from trimtab.problems.supervised.batches import check_batch
 from trimtab.problems.supervised.clients import ClientData, no_samples, whole
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import check_module, first_line
+from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate, is_pair
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
@@ -34,13 +37,17 @@ def check_settings(batch: int | float | None, sampling: str, l2: float) -> None:
     check_batch(batch)
     if sampling not in ("reshuffle", "iid"):
         raise ValueError(f"sampling={sampling!r}; pass 'reshuffle' or 'iid'.")
-    if not l2 >= 0:
-        raise ValueError(f"l2={l2}; pass a number that is zero or positive.")
+    if isinstance(l2, bool) or not isinstance(l2, int | float) or not 0 <= l2 < inf:
+        raise ValueError(f"l2={l2!r}; pass a number that is zero or positive.")
 
 
 def check_groups(groups: Sequence[Any] | None, N: int) -> None:
     """Raise ValueError unless there is one group for each client."""
-    if groups is not None and (isinstance(groups, str) or len(groups) != N):
+    if groups is None:
+        return
+    if isinstance(groups, str) or not hasattr(groups, "__len__"):
+        raise ValueError(f"groups={groups!r}; pass a list with one label for each client.")
+    if len(groups) != N:
         raise ValueError(
             f"groups has {len(groups)} labels for {N} clients; pass one label for each client."
         )
@@ -87,6 +94,18 @@ def dtype_of(clients: Sequence[Any]) -> torch.dtype | None:
     dtypes = [str(getattr(part, "dtype", "")).removeprefix("torch.") for part in inside]
     floats = [dtype for dtype in dtypes if dtype.startswith(("float", "bfloat"))]
     return torch.float64 if floats and set(floats) == {"float64"} else None
+
+
+def described(name: str, module: nn.Module, loss: Loss, clients: ClientData) -> str:
+    """Return what a problem is, for its repr; the sizes of lazy clients are not read."""
+    known = loss_kind(loss)
+    given = loss.__name__ if isinstance(loss, FunctionType) else type(loss).__name__
+    facts = [type(module).__name__, given.strip("<>") if known is None else known.name]
+    facts.append(f"{len(clients):,} client{'s'[: len(clients) > 1]}")
+    if clients.in_memory:
+        facts.append(f"{sum(map(clients.size, range(len(clients)))):,} samples")
+    d = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return f"{name}({', '.join(facts)}, d = {d:,})"
 
 
 def device_of(device: str | torch.device | None) -> torch.device | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trimtab.compute import kernel
 from trimtab.core.streams import BATCH, stream
+from trimtab.errors import BadArgument
 from trimtab.problems.supervised.data import Data
 
 Sampling = Literal["reshuffle", "iid"]
@@ -34,9 +35,11 @@ def check_batch(batch: int | float | None) -> None:
         return
     whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1
     if not whole and not (isinstance(batch, float) and 0 < batch <= 1):
-        raise ValueError(
-            f"batch={batch!r}; pass a number of samples, a fraction of the local data such as "
-            "0.2, or None for all of it."
+        raise BadArgument(
+            "batch",
+            "{batch:{_given}}; pass a number of samples, or a fraction of the local data such as "
+            "0.2; without {batch}, a step uses all of it.",
+            _given=repr(batch),
         )
 
 

@@ -33,7 +33,6 @@ Measure = Callable[[Any, Any], Tensor | float]
 Measures = Mapping[str, Measure | str] | Sequence[str]
 """The argument `metrics=`: functions or names of built-in metrics by name, or names alone."""
 
-_NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 # Clients evaluated in one pass; it bounds the memory that clients of a lazy sequence take.
 _AT_ONCE = 64
 # Probabilities are clipped to [1e-12, 1 - 1e-12], so that the logit of 0 or 1 is finite.
@@ -48,10 +47,13 @@ class Evaluation:
 
     mean_loss: the loss of the problem.
     metrics: functions by name, as `functions` returns them.
+    in_target_units: puts outputs and targets into the units of metrics; None where those are the
+        units of the loss.
     """
 
     mean_loss: MeanLoss
     metrics: Mapping[str, Measure]
+    in_target_units: Callable[[Tensor], Tensor] | None = None
 
     @torch.no_grad()
     def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
@@ -175,6 +177,8 @@ class Evaluation:
     def _named(self, output: Tree, y: Tree, metrics: Mapping[str, Measure]) -> dict[str, float]:
         """Return metrics by name; built-in ones get logits, and ignored labels as -100."""
         measured = dict[str, float]()
+        if self.in_target_units and isinstance(output, Tensor) and isinstance(y, Tensor):
+            output, y = self.in_target_units(output), self.in_target_units(y)
         for name, metric in metrics.items():
             if is_builtin(metric):
                 found = _scores_for({name: metric}, output, y)
@@ -212,6 +216,11 @@ def functions(metrics: Measures | None, loss: Loss) -> dict[str, Measure]:
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):
+        if "loss" in metrics:
+            raise ValueError(
+                "metrics has a function named 'loss', which is the name of the mean of the loss "
+                "itself; give it another name."
+            )
         return {name: _function(given, loss) for name, given in metrics.items()}
     if not isinstance(metrics, Iterable):
         raise ValueError(f"metrics={metrics!r}; pass functions by name, or a list of names.")
@@ -240,7 +249,7 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
             "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
         )
     numbers = loss_kind(loss)
-    if needs_classifier(chosen) and numbers is not None and numbers.name in _NUMBERS:
+    if needs_classifier(chosen) and numbers is not None and numbers.is_regression:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
             "r2 or auc, or your own function."

@@ -13,6 +13,7 @@ from trimtab.problems.supervised.clients import ClientData, EvaluationData, Held
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule, Tree, parts
+from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
 from trimtab.problems.supervised.reading import (
     Collate,
@@ -22,6 +23,7 @@ from trimtab.problems.supervised.reading import (
     size,
     stacked,
 )
+from trimtab.problems.supervised.tables import Columns
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class FingerprintParts:
     weights: Tensor
     clients: ClientData
     unseen: EvaluationData
+    columns: Columns | Fields | None = None
 
     def fingerprint(self) -> str:
         """Return a line with a value for each part."""
@@ -66,6 +69,8 @@ class FingerprintParts:
             more["validation"] = f"{held.fraction}@{held.seed}"
         elif held is not None:
             more["validation"] = self._hashed([held])
+        if isinstance(self.columns, Columns) and self.columns.target_scale:
+            more["target_scale"] = hashed_tensors([self.columns.scale_of_targets])
         return more
 
     def _start(self) -> list[Tensor]:

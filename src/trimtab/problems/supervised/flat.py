@@ -1,8 +1,7 @@
 """An nn.Module seen as a function of one flat vector of its trainable parameters; trees of data.
 
 Batches and outputs are trees: a tensor, or tuples, lists and dicts of trees. Unlike the states of
-algorithms (`core.tree`) they may be dicts, and have leaves that are not tensors, such as the caches
-that a language model returns.
+algorithms (`core.tree`) they may be dicts, with other leaves than tensors, as a language model's.
 """
 
 import inspect
@@ -208,7 +207,7 @@ class FlatModule:
         names = X if isinstance(X, Mapping) else {}
         places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = _accepts(self.module.forward, places, names)
+            self._spread = accepts(self.module.forward, places, names)
         before = [version(leaf) for leaf in leaves(X)]
         output = self.module(*places, **names) if self._spread else self.module(X)
         if [version(leaf) for leaf in leaves(X)] != before:
@@ -364,7 +363,8 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def _accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+def accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
+    """Return whether a function takes these arguments by place and by name."""
     try:
         inspect.signature(forward).bind(*places, **names)
     except TypeError:

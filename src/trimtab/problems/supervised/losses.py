@@ -7,6 +7,7 @@ attributes that Python reads in a call.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from math import inf
 from types import FunctionType
 from typing import Any
 
@@ -149,6 +150,7 @@ _ELEMENTWISE = {
     "soft_margin_loss": nn.SoftMarginLoss,
     "hinge_embedding_loss": nn.HingeEmbeddingLoss,
 }
+_REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 # These may weigh samples by their labels.
 _LABELS = {"cross_entropy": nn.CrossEntropyLoss, "nll_loss": nn.NLLLoss}
 # These are means over samples, each of which counts once.
@@ -156,6 +158,10 @@ _ROWS = {
     "multi_margin_loss": nn.MultiMarginLoss,
     "multilabel_margin_loss": nn.MultiLabelMarginLoss,
     "multilabel_soft_margin_loss": nn.MultiLabelSoftMarginLoss,
+}
+_NOT_NEGATIVE = {
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
 }
 _CLASSES: dict[str, type[nn.Module]] = {**_ELEMENTWISE, **_LABELS, **_ROWS}
 _FUNCTIONS = {getattr(F, name): name for name in _CLASSES}
@@ -189,6 +195,11 @@ class TorchLoss:
     def elementwise(self) -> bool:
         """Whether outputs and targets must have one shape."""
         return self.name in _ELEMENTWISE
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are numbers on a scale, which may be shifted and divided."""
+        return self.name in _REGRESSION
 
     @property
     def takes_labels(self) -> bool:
@@ -249,6 +260,16 @@ class TorchLoss:
 
 
 _WITHOUT_ARGUMENTS = {function: TorchLoss(name, {}) for function, name in _FUNCTIONS.items()}
+
+
+def least_value(loss: object) -> float:
+    """Return a lower bound of a loss: 0 for some of PyTorch's own, -inf for any other.
+
+    >>> least_value(F.cross_entropy), least_value(nn.GaussianNLLLoss())
+    (0.0, -inf)
+    """
+    known = loss_kind(loss)
+    return 0.0 if known is not None and known.name in _NOT_NEGATIVE else -inf
 
 
 def loss_kind(loss: object) -> TorchLoss | None:

@@ -21,6 +21,7 @@ from trimtab.problems.supervised.arguments import (
     check_collate,
     check_groups,
     check_settings,
+    described,
     device_of,
     dtype_of,
     module_of,
@@ -49,13 +50,13 @@ from trimtab.problems.supervised.evaluation import (
 )
 from trimtab.problems.supervised.fingerprint import FingerprintParts, hashes_of_code
 from trimtab.problems.supervised.flat import FlatModule
+from trimtab.problems.supervised.from_tables import TableConstructors
 from trimtab.problems.supervised.graphs import Vectorised
-from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss
+from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss, least_value
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Objective, PooledObjective
 from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
-from trimtab.problems.supervised.tables import TableConstructors
 
 
 class Supervised(TableConstructors, Problem):
@@ -130,6 +131,7 @@ class Supervised(TableConstructors, Problem):
         self.N, self.d = len(clients), self.model.d
         self._first_batch = FirstBatch()
         self._mean_loss = MeanLoss(self.model, loss, autocast)
+        self.least_loss = least_value(loss)
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
@@ -392,6 +394,9 @@ class Supervised(TableConstructors, Problem):
         """Text that distinguishes this problem from others in a saved run, part by part."""
         return self._identity().fingerprint()
 
+    def __repr__(self) -> str:
+        return described(type(self).__name__, self.model.module, self.loss_function, self.clients)
+
     # -- inside
 
     # Built at each call, because users may assign batch, l2 and metrics.
@@ -407,14 +412,14 @@ class Supervised(TableConstructors, Problem):
 
     @property
     def _evaluation(self) -> Evaluation:
-        return Evaluation(self._mean_loss, self.metrics)
+        return Evaluation(self._mean_loss, self.metrics, self.in_target_units)
 
     def _identity(self) -> FingerprintParts:
         settings = {
             **{"batch": self.batch, "sampling": self.sampling},
             **{"l2": self.l2, "autocast": self.autocast},
         }
-        what = (self.model, self.weights, self.clients, self._evaluation_data)
+        what = (self.model, self.weights, self.clients, self._evaluation_data, self.columns)
         return FingerprintParts(settings, self._code, *what)
 
     def _check(self, owner: str, data: Data) -> None:

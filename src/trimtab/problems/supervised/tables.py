@@ -1,22 +1,21 @@
 """Encode tables of pandas: numbers are standardised, categories become columns of 0 and 1."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.problems.partition import by_column
-from trimtab.problems.supervised.hugging_face import Fields, from_datasets
+from trimtab._files import plain
 from trimtab.problems.supervised.losses import Loss, loss_kind
-from trimtab.problems.supervised.reading import Collate
 
 # Different texts in a column of categories; a column with more holds names or free text.
 _MOST = 256
+# Columns that a note lists one by one; of more it gives the number.
+_LISTED = 12
+_BY_NAME = ("numbers", "categories", "target_scale")  # the fields of Columns with names as keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,9 @@ class Columns:
     categories: columns by name, with the values that become a column of 0 and 1 each.
     target: the column to predict, or several.
     classes: the values of the target, numbered from 0; None if it is a number.
+    target_scale: target columns by name, with the number that is subtracted and the one that
+        divides; none by default. The loss is then in these units; metrics and predictions are in
+        those of the table.
 
     >>> columns = Columns(numbers={"age": (50.0, 10.0)}, categories={"sex": ("f", "m")}, target="y")
     >>> columns.width, str(columns)
@@ -40,6 +42,41 @@ class Columns:
     categories: Mapping[str, Sequence[Any]]
     target: str | Sequence[str]
     classes: Sequence[Any] | None = None
+    target_scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        odd = [name for name in self.target_scale if name not in self.targets]
+        if odd or (self.target_scale and self.classes is not None):
+            raise ValueError(
+                f"target_scale names {odd[0] if odd else self.target!r}, which is no target of "
+                "numbers; pass a mean and a deviation for targets without classes."
+            )
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of the target columns."""
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def taken(self) -> list[str]:
+        """The names of the columns that the module takes."""
+        return [*self.numbers, *self.categories]
+
+    def describe_inputs(self) -> list[dict[str, Any]]:
+        """Return the column, and for a category the value, that each input of the module is."""
+        numbers = [{"column": name} for name in self.numbers]
+        categories = [
+            {"column": name, "value": value}
+            for name, values in self.categories.items()
+            for value in values
+        ]
+        return [*numbers, *categories]
+
+    @property
+    def scale_of_targets(self) -> Tensor:
+        """A row with mean and deviation for each target column, in float64."""
+        pairs = [self.target_scale.get(name, (0.0, 1.0)) for name in self.targets]
+        return torch.tensor(pairs, dtype=torch.float64)
 
     @property
     def width(self) -> int:
@@ -54,6 +91,7 @@ class Columns:
         target: str | Sequence[str],
         without: Sequence[str] = (),
         standardise: bool = True,
+        scale_target: bool = False,
     ) -> "Columns":
         """Return the encoding of a table: numbers standardised, other columns as categories.
 
@@ -61,13 +99,14 @@ class Columns:
         target: the column to predict, or several columns of numbers.
         without: columns to leave out; none by default.
         standardise: whether numbers get mean 0 and deviation 1; default True.
+        scale_target: whether a target of numbers gets them too, for a regression; default False.
         """
         targets = [target] if isinstance(target, str) else list(target)
         numbers, categories = dict[str, tuple[float, float]](), dict[str, tuple[Any, ...]]()
         for name in frame.columns:
             if name in (*targets, *without):
                 continue
-            column = _column(frame, name, "the table")
+            column = column_of(frame, name, "the table")
             values = _categories(name, column)
             if values is not None:
                 categories[name] = values
@@ -80,14 +119,40 @@ class Columns:
             )
         classes = None
         for name in targets:
-            column = _column(frame, name, "the table")
+            column = column_of(frame, name, "the table")
             classes = (False, True) if _is_boolean(column) else _categories(name, column)
             if classes is not None and len(targets) > 1:
                 raise ValueError(
                     f"target column {name!r} holds no numbers; pass one target column, or several "
                     "of numbers."
                 )
-        return cls(numbers=numbers, categories=categories, target=target, classes=classes)
+        scaled = targets if scale_target and classes is None else []
+        scale = {name: _scale(column_of(frame, name, "the table")) for name in scaled}
+        return cls(
+            numbers=numbers,
+            categories=categories,
+            target=target,
+            classes=classes,
+            target_scale=scale,
+        )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Columns":
+        """Read what `to_json` wrote."""
+        scales = {
+            part: {name: (mean, deviation) for name, (mean, deviation) in content[part]}
+            for part in ("numbers", "target_scale")
+        }
+        categories = {name: tuple(values) for name, values in content["categories"]}
+        classes = None if content["classes"] is None else tuple(content["classes"])
+        return cls(**{**content, **scales, "categories": categories, "classes": classes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; values of categories that JSON lacks become text."""
+        # Pairs, since the names of columns may be numbers, which JSON has not as keys.
+        pairs = {name: list(getattr(self, name).items()) for name in _BY_NAME}
+        fields: dict[str, Any] = plain({**vars(self), **pairs})
+        return fields
 
     def read(self, frame: Any, loss: Loss, what: str = "the table") -> tuple[Tensor, Tensor]:
         """Return the inputs (n, width) and the targets of a table, in the default precision.
@@ -96,17 +161,9 @@ class Columns:
         number, targets are (n, 1), or (n, k) if there are k columns; else labels, or numbers, (n,).
         """
         real = torch.get_default_dtype()
-        parts = [
-            torch.tensor((_column(frame, name, what).to_numpy(dtype=float) - mean) / deviation)
-            for name, (mean, deviation) in self.numbers.items()
-        ]
-        for name, values in self.categories.items():
-            codes = _codes(_column(frame, name, what), name, values, what)
-            parts += [codes == place for place in range(len(values))]
-        X = torch.stack([part.to(real) for part in parts], 1)
+        X = self.inputs(frame, what)
         several = not isinstance(self.target, str)
-        names = list(self.target) if several else [self.target]
-        y = torch.stack([self._target(frame, str(name), what) for name in names], 1)
+        y = torch.stack([self._target(frame, str(name), what) for name in self.targets], 1)
         known = loss_kind(loss)
         if known is not None and known.elementwise:
             return X, y.to(real)
@@ -115,8 +172,34 @@ class Columns:
         y = y if several else y[:, 0]
         return X, y.long() if whole else y.to(real) if y.is_floating_point() else y
 
+    def inputs(
+        self, frame: Any, what: str = "the table", dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Return the inputs (n, width) of a table, which needs no target."""
+        lacks = [name for name in self.taken if name not in frame.columns]
+        if lacks:
+            raise ValueError(
+                f"{what} has no column {', '.join(map(repr, lacks))}, which the module takes; add "
+                "it under this name."
+            )
+        real = dtype or torch.get_default_dtype()
+        scaled = [
+            (_numbers(column_of(frame, name, what), name, what) - mean) / deviation
+            for name, (mean, deviation) in self.numbers.items()
+        ]
+        parts = [torch.tensor(column) for column in scaled]
+        for name, values in self.categories.items():
+            codes = _codes(column_of(frame, name, what), name, values, what)
+            parts += [codes == place for place in range(len(values))]
+        return torch.stack([part.to(real) for part in parts], 1)
+
+    def in_target_units(self, t: Tensor) -> Tensor:
+        """Return targets, or predictions of them, in the units of the table, in float64."""
+        scale = self.scale_of_targets.to(t.device)
+        return t.double() * scale[:, 1] + scale[:, 0]
+
     def _target(self, frame: Any, name: str, what: str) -> Tensor:
-        column = _column(frame, name, what)
+        column = column_of(frame, name, what)
         if self.classes is not None:
             return _codes(column, name, self.classes, what)
         if _categories(name, column) is not None:
@@ -124,71 +207,29 @@ class Columns:
                 f"target column {name!r} of {what} holds {column.dtype}; name its values in order, "
                 "classes=(…)."
             )
+        if name in self.target_scale:
+            mean, deviation = self.target_scale[name]
+            return torch.tensor((_numbers(column, name, what) - mean) / deviation)
         array = column.to_numpy()
         whole = array.dtype.kind in "iub" or str(column.dtype).lower().startswith(("int", "uint"))
         return torch.tensor(column.to_numpy(dtype=numpy.int64 if whole else float))
 
     def __str__(self) -> str:
         parts = [
-            f"{name} is ({name} - {mean:.4g}) / {deviation:.4g}"
-            if (mean, deviation) != (0.0, 1.0)
-            else f"{name} is as it is"
-            for name, (mean, deviation) in self.numbers.items()
+            f"{name} is {_scaled(name, *scale)}" if scale != (0.0, 1.0) else f"{name} is as it is"
+            for name, scale in self.numbers.items()
         ]
         parts += [f"{n} is {', '.join(map(str, values))}" for n, values in self.categories.items()]
-        target = self.target if isinstance(self.target, str) else ", ".join(self.target)
+        if len(parts) > _LISTED:
+            parts = [f"{len(self.numbers)} of numbers and {len(self.categories)} of categories"]
+        scales = [(name, self.target_scale.get(name)) for name in self.targets]
+        target = ", ".join(_scaled(n, *scale) if scale else n for n, scale in scales)
         named = enumerate(self.classes or ())
         classes = ", ".join(f"{value} = {place}" for place, value in named)
         return "; ".join([*parts, f"the target is {target}" + (f", {classes}" if classes else "")])
 
 
-def from_frame(
-    frame: Any,
-    *,
-    client: str,
-    target: str | Sequence[str],
-    module: nn.Module | Callable[..., nn.Module],
-    loss: Loss,
-    standardise: bool,
-    held_out: Mapping[str, Any],
-) -> tuple[dict[str, Any], Columns, list[Any]]:
-    """Return the arguments of Supervised for a table, its encoding, and the clients' names."""
-    if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
-        raise ValueError(
-            f"from_frame got a {type(frame).__name__}; pass a DataFrame of pandas, or clients as "
-            "pairs (X, y) to Supervised itself."
-        )
-    if not frame.columns.is_unique:
-        raise ValueError("the table has two columns of one name; rename one of them.")
-    owner = _column(frame, client, "the table")
-    columns = Columns.of(frame, target=target, without=[client], standardise=standardise)
-    X, y = columns.read(frame, loss)
-    rows = by_column(owner.tolist())
-    arguments: dict[str, Any] = {
-        "module": _sized(module, columns.width),
-        "loss": loss,
-        "clients": [(X[part], y[part]) for part in rows.values()],
-    }
-    for name, table in held_out.items():
-        if table is not None:
-            arguments[name] = columns.read(table, loss, f"the {name} table")
-    return arguments, columns, list(rows)
-
-
-def _sized(module: nn.Module | Callable[..., nn.Module], width: int) -> Any:
-    """Return a module, or a builder with the number of inputs filled in, if it takes that."""
-    if isinstance(module, nn.Module) or not callable(module):
-        return module
-    try:
-        parameters = inspect.signature(module).parameters.values()
-    except (TypeError, ValueError):
-        return module
-    # Only a parameter without a default can be the number of inputs.
-    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    return partial(module, width) if len(needed) == 1 else module
-
-
-def _column(frame: Any, name: str, what: str) -> Any:
+def column_of(frame: Any, name: str, what: str) -> Any:
     """Return a column without missing values."""
     if name not in frame.columns:
         raise ValueError(
@@ -202,6 +243,20 @@ def _column(frame: Any, name: str, what: str) -> Any:
             f"{int(missing.argmax())}); drop or fill in such rows."
         )
     return column
+
+
+def _numbers(column: Any, name: str, what: str) -> Any:
+    """Return a column as an array of floating-point numbers."""
+    try:
+        return column.to_numpy(dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"column {name!r} of {what} holds {column.dtype}, not numbers; make numbers of it."
+        ) from None
+
+
+def _scaled(name: str, mean: float, deviation: float) -> str:
+    return f"({name} - {mean:.4g}) / {deviation:.4g}"
 
 
 def _is_boolean(column: Any) -> bool:
@@ -250,91 +305,3 @@ def _codes(column: Any, name: str, values: Sequence[Any], what: str) -> Tensor:
             f"{', '.join(map(str, values))}; leave such rows out, or name all values."
         )
     return torch.tensor(found)
-
-
-class TableConstructors:
-    """Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
-
-    columns: Columns | Fields | None = None  # how the columns of the table are encoded
-    names: list[Any] | None = None  # of the clients, in the order of their numbers
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: Any,
-        *,
-        client: str,
-        target: str | Sequence[str],
-        module: nn.Module | Callable[..., nn.Module],
-        loss: Loss,
-        test: Any = None,
-        validation: Any = None,
-        standardise: bool = True,
-        **settings: Any,
-    ) -> Self:
-        """Return the problem of a pandas DataFrame.
-
-        Text and categories become a column of 0 and 1 for each value. The attribute `columns` has
-        the encoding, `names` the clients' names.
-
-        client: the column whose values are the clients.
-        target: the column to predict, or several columns of numbers.
-        module: a module, or a function that builds one, also of the number of inputs.
-        loss: as for Supervised.
-        test, validation: DataFrames with the same columns, default None.
-        standardise: whether numbers are standardised by mean and deviation over `frame`, default
-            True.
-        settings: further arguments of Supervised.
-        """
-        given, columns, names = from_frame(
-            frame,
-            client=client,
-            target=target,
-            module=module,
-            loss=loss,
-            standardise=standardise,
-            held_out={"test": test, "validation": validation},
-        )
-        return cls(**given, **settings)._of_table(columns, names)
-
-    @classmethod
-    def from_datasets(
-        cls,
-        dataset: Any,
-        *,
-        client: str,
-        target: str | None = None,
-        inputs: str | Sequence[str] | None = None,
-        module: nn.Module | Callable[[], nn.Module],
-        loss: Loss,
-        test: Any = None,
-        validation: Any = None,
-        collate: Collate | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Return the problem of a Hugging Face dataset.
-
-        client: the column whose values are the clients.
-        target: the column to predict; None for a loss of module and batch, OnBatch(f), whose
-            batch is a dict of columns.
-        inputs: one column, which becomes a tensor, or several, which become a dict by name; by
-            default all other columns.
-        module, loss: as for Supervised.
-        test, validation: datasets with the same columns, default None.
-        collate: makes a dict with these columns of a list of rows, which are dicts.
-        settings: further arguments of Supervised.
-        """
-        given, fields, names = from_datasets(
-            dataset,
-            client=client,
-            inputs=inputs,
-            target=target,
-            loss=loss,
-            collate=collate,
-            held_out={"test": test, "validation": validation},
-        )
-        return cls(**{"module": module} | given, **settings)._of_table(fields, names)
-
-    def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> Self:
-        self.columns, self.names = columns, names
-        return self

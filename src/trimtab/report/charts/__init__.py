@@ -1,4 +1,4 @@
-"""Charts as inline SVG, one function a chart, drawn by us: small, printable, readable aloud.
+"""Charts as inline SVG: a function per chart takes numbers and returns an <svg> element.
 
-Numbers go in, an <svg> element comes out. Nothing here knows a comparison or a run.
+No chart knows a comparison or a run.
 """

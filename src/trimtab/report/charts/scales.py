@@ -1,6 +1,6 @@
-"""Axes: from numbers to pixels, where the ticks are, and how numbers are written beside them.
+"""Axes: from numbers to pixels, their ticks, and the numbers beside these.
 
-page.js has the same rules, for charts that are drawn again when somebody zooms.
+page.js has the same rules, for charts that it draws again after a zoom.
 """
 
 from collections.abc import Iterable
@@ -59,10 +59,10 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     return [tick for tick in finer if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
 
 
-def extent(values: Iterable[float | None], log: bool = False) -> tuple[float, float]:
-    """Return the least and the greatest of the values that can be drawn, with some room.
+def axis_ends(values: Iterable[float | None], log: bool = False) -> tuple[float, float]:
+    """Return the ends of an axis for some values, with a little room.
 
-    >>> extent([None, 1.0, 3.0, float("nan")])
+    >>> axis_ends([None, 1.0, 3.0, float("nan")])
     (0.9, 3.1)
     """
     known = [v for v in values if v is not None and isfinite(v) and (v > 0 or not log)]
@@ -77,7 +77,7 @@ def extent(values: Iterable[float | None], log: bool = False) -> tuple[float, fl
 
 
 def short(value: float) -> str:
-    """Return a number as it stands beside a tick.
+    """Return the text of a number beside a tick.
 
     >>> [short(v) for v in (0.2, 1500, 2e6, 4e-5, 0, 3e18)]
     ['0.2', '1500', '2M', '4e-5', '0', '3e18']

@@ -1,83 +1,156 @@
-"""How models serve the clients one by one: where each client stands, and who gains by whom."""
+"""Clients side by side: their metrics, their samples and labels, how they differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trimtab.report.charts.scales import Scale, extent, short
-from trimtab.report.charts.svg import ink, svg, text
+from trimtab.report.charts.scales import Scale, axis_ends, short
+from trimtab.report.charts.svg import css_colours, svg, text
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 640.0, 128.0, 16.0, 34.0, 12.0
-GAIN_WIDTH, GAIN_HEIGHT = 330.0, 208.0
+# -- a metric of each client
 
 
 @dataclass(frozen=True)
-class Served:
-    """A metric of each client under one algorithm's model; None where it is not defined."""
+class ClientMetric:
+    """A metric of each client under one algorithm's model; None where it is undefined."""
 
     label: str
     colour: str
     values: Sequence[float | None]
 
 
-def strip_chart(served: Sequence[Served], metric: str) -> str:
-    """Return a row for each algorithm: a stroke for each client, a diamond at their mean."""
-    everything = [value for one in served for value in one.values]
-    base = TOP + ROW * len(served)
-    x = Scale(*extent(everything), LEFT, WIDTH - RIGHT)
+def strip_chart(models: Sequence[ClientMetric], metric: str) -> str:
+    """Return a row for each model: a stroke for each client, a diamond at their mean."""
+    width, left, right, top, row = 640.0, 128.0, 624.0, 12.0, 34.0
+    base = top + row * len(models)
+    x = Scale(*axis_ends(value for one in models for value in one.values), left, right)
     body = []
     for tick in x.ticks():
-        body.append(f'<path class="grid" d="M{x(tick):.1f} {TOP:g}V{base:g}"/>')
+        body.append(f'<path class="grid" d="M{x(tick):.1f} {top:g}V{base:g}"/>')
         body.append(text(x(tick), base + 17, short(tick), "middle"))
-    for j, one in enumerate(served):
-        y = TOP + ROW * (j + 0.5)
+    for j, one in enumerate(models):
+        y = top + row * (j + 0.5)
         known = [value for value in one.values if value is not None]
         strokes = "".join(f"M{x(v):.1f} {y - 10:.1f}v20" for v in known)
-        mean = x(sum(known) / len(known)) if known else 0.0
         marks = f'<path class="stroke" d="{strokes}"/>'
         if known:
+            mean = x(sum(known) / len(known))
             marks += f'<path class="mean" d="M{mean:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7Z"/>'
         name = one.label if len(one.label) <= 17 else one.label[:16] + "…"
-        body.append(text(LEFT - 8, y + 4, name, "end"))
-        body.append(f'<g class="series" style="{ink(one.colour)}">{marks}</g>')
-    body.append(
-        text((LEFT + WIDTH - RIGHT) / 2, base + 34, f"{metric} of a client", "middle", "name")
-    )
-    label = f"{metric} of each client, a row an algorithm; the numbers are in the table below."
-    return svg(WIDTH, base + 44, body, label, "strips")
+        body.append(text(left - 8, y + 4, name, "end"))
+        body.append(f'<g class="series" style="{css_colours(one.colour)}">{marks}</g>')
+    body.append(text((left + right) / 2, base + 34, f"{metric} of a client", "middle", "name"))
+    label = f"{metric} of each client, a row per algorithm; the numbers are in the table below."
+    return svg(width, base + 44, body, label, "strips")
 
 
-def gain_chart(
-    gains: Sequence[tuple[int, float]],
-    colour: str,
-    what: str,
-    title: str,
-    y_range: tuple[float, float],
-) -> str:
-    """Return a bar for each client, the greatest gain first: upwards it gains, downwards it loses.
+# -- the samples and labels of each client
 
-    gains: clients with how much better they are served than by the algorithm compared with.
+LABELS = 30  # More labels leave no room for their names.
+NUMBERED = 40  # More clients leave no room for their numbers.
+
+
+def label_chart(sizes: Sequence[int], labels: Sequence[Sequence[int]] | None) -> str:
+    """Return a bar for each client's samples, and below a row for each label.
+
+    The height of a bar in these rows is the client's count of the label, as a share of the largest
+    count of all.
     """
-    order = sorted(gains, key=lambda gain: -gain[1])
-    left, bottom, top = 52.0, GAIN_HEIGHT - 48, 22.0
-    x = Scale(0, max(1, len(order)), left, GAIN_WIDTH - 10)
-    y = Scale(*y_range, bottom, top)
-    body = []
-    for tick in y.ticks(4):
-        body.append(f'<path class="grid" d="M{left:g} {y(tick):.1f}H{GAIN_WIDTH - 10:g}"/>')
-        body.append(text(left - 6, y(tick) + 4, short(tick), "end"))
-    wide = (x(1) - x(0)) * 0.8
-    for j, (client, gain) in enumerate(order):
-        height = y(gain) - y(0)
-        at = f"M{x(j + 0.5) - wide / 2:.1f} {y(0):.1f}v{height:.1f}h{wide:.1f}v{-height:.1f}z"
-        title_of = escape(f"client {client}: {gain:+.3g}")
-        body.append(f'<path class="bar" d="{at}"><title>{title_of}</title></path>')
-        if len(order) <= 12:
-            body.append(text(x(j + 0.5), GAIN_HEIGHT - 28, str(client), "middle"))
-    body.append(f'<path class="axis" d="M{left:g} {y(0):.1f}H{GAIN_WIDTH - 10:g}"/>')
-    body.append(text(left, 12, what, "start", "name"))
-    middle = (left + GAIN_WIDTH - 10) / 2
-    body.append(text(middle, GAIN_HEIGHT - 10, "clients, by their gain", "middle", "name"))
-    label = f"{title}: {what} of {len(order)} clients, the greatest gain first."
-    group = f'<g class="series" style="{ink(colour)}">{"".join(body)}</g>'
-    return svg(GAIN_WIDTH, GAIN_HEIGHT, [group], label, "gains")
+    width, left, right, top, tall = 640.0, 62.0, 628.0, 24.0, 64.0
+    rows = list(zip(*(labels or ()), strict=True))  # the clients' counts, by label
+    row = 17.0 if len(rows) <= LABELS else max(5.0, 17.0 * LABELS / len(rows))
+    bottom = top + tall + (10 + row * len(rows) if rows else 0)
+    x = Scale(0, len(sizes), left, right)
+    most = max(sizes, default=0) or 1
+    body = [
+        text(left, top - 8, "samples of each client", "start", "name"),
+        text(left - 6, top + 8, short(most), "end"),
+        text(left - 6, top + tall, "0", "end"),
+        _bars(sizes, most, x, top + tall, tall),
+    ]
+    largest = max((count for counts in rows for count in counts), default=0) or 1
+    for j, counts in enumerate(rows):
+        base = top + tall + 10 + row * (j + 1)
+        body.append(f'<path class="grid" d="M{left:g} {base:.1f}H{right:g}"/>')
+        body.append(_bars(counts, largest, x, base, row - 3))
+        if row >= 12 or j % 5 == 0:
+            name = f"label {j}" if j == 0 or row >= 12 else str(j)
+            body.append(text(left - 6, base - 2, name, "end"))
+    every = 1 if len(sizes) <= NUMBERED else 10 ** (len(str(len(sizes))) - 1) // 2
+    for i in range(0, len(sizes), max(1, every)):
+        body.append(text(x(i + 0.5), bottom + 15, str(i), "middle"))
+    body.append(text((left + right) / 2, bottom + 32, "client", "middle", "name"))
+    what = f" and how many of {len(rows)} labels" if rows else ""
+    label = f"Samples of each of {len(sizes)} clients{what}; the numbers are in the table below."
+    group = f'<g class="series" style="{css_colours("#00798c")}">{"".join(body)}</g>'
+    return svg(width, bottom + 42, [group], label, "labels")
+
+
+def _bars(counts: Sequence[int], most: int, x: Scale, base: float, height: float) -> str:
+    """Return one path with a bar for each count that is not zero."""
+    wide = (x(1) - x(0)) * (0.82 if len(counts) <= 100 else 1.0)
+    bars = []
+    for i, count in enumerate(counts):
+        if count:
+            high = max(0.8, height * count / most)
+            left = x(i + 0.5) - wide / 2
+            bars.append(f"M{left:.1f} {base:.1f}v{-high:.1f}h{wide:.1f}v{high:.1f}z")
+    return f'<path class="bar" d="{"".join(bars)}"/>'
+
+
+# -- shares in cells
+
+CELL, MARGIN = 17, 130  # pixels: a cell, and the names on the left
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The cell of one client: a share from 0 to 1, and whether it is marked with a star."""
+
+    column: int
+    share: float
+    description: str
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """A row of cells, darker for larger shares."""
+
+    name: str
+    colour: str
+    cells: Sequence[Cell]
+    heading: str = ""  # above the row, for the rows that follow
+
+
+def cell_chart(rows: Sequence[CellRow], clients: Sequence[int]) -> str:
+    """Return rows of cells with a column for each client."""
+    parts: list[str] = []
+    y = 0
+    for row in rows:
+        if row.heading:
+            y += 18
+            parts.append(text(0, y - 5, row.heading, kind="name"))
+        parts.append(text(MARGIN - 8, y + 12, row.name, "end"))
+        cells = "".join(_cell(cell, y) for cell in row.cells)
+        parts.append(f'<g class="series" style="{css_colours(row.colour)}">{cells}</g>')
+        for cell in row.cells:
+            if cell.marked:
+                centre = MARGIN + cell.column * CELL + CELL / 2 - 1
+                parts.append(text(centre, y + 15, "*", "middle", "over"))
+        y += CELL + 2
+    for column, i in enumerate(clients):
+        parts.append(text(MARGIN + column * CELL + CELL / 2, y + 14, str(i), "middle"))
+    parts.append(text(0, y + 14, "client", kind="name"))
+    width = MARGIN + len(clients) * CELL + 10
+    label = f"How {len(clients)} clients differ; the numbers are in the table below."
+    drawn = svg(width, y + 24, parts, label, "cells")
+    return drawn.replace("<svg ", f'<svg style="width: {width}px; min-width: 0" ', 1)
+
+
+def _cell(cell: Cell, y: int) -> str:
+    return (
+        f'<rect class="cell" x="{MARGIN + cell.column * CELL}" y="{y}" width="{CELL - 2}" '
+        f'height="{CELL - 2}" fill-opacity="{min(1.0, max(0.0, cell.share)):.3f}">'
+        f"<title>{escape(cell.description)}</title></rect>"
+    )

@@ -1,0 +1,163 @@
+"""Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from trimtab.problems.partition import by_column
+from trimtab.problems.supervised.hugging_face import Fields, from_datasets
+from trimtab.problems.supervised.losses import Loss, loss_kind
+from trimtab.problems.supervised.reading import Collate
+from trimtab.problems.supervised.tables import Columns, column_of
+
+
+def from_frame(
+    frame: Any,
+    *,
+    client: str,
+    target: str | Sequence[str],
+    module: nn.Module | Callable[..., nn.Module],
+    loss: Loss,
+    standardise: bool,
+    held_out: Mapping[str, Any],
+) -> tuple[dict[str, Any], Columns, list[Any]]:
+    """Return the arguments of Supervised for a table, its encoding, and the clients' names."""
+    if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
+        raise ValueError(
+            f"from_frame got a {type(frame).__name__}; pass a DataFrame of pandas, or clients as "
+            "pairs (X, y) to Supervised itself."
+        )
+    if not frame.columns.is_unique:
+        raise ValueError("the table has two columns of one name; rename one of them.")
+    owner = column_of(frame, client, "the table")
+    known = loss_kind(loss)
+    columns = Columns.of(
+        frame,
+        target=target,
+        without=[client],
+        standardise=standardise,
+        scale_target=standardise and known is not None and known.is_regression,
+    )
+    X, y = columns.read(frame, loss)
+    rows = by_column(owner.tolist())
+    arguments: dict[str, Any] = {
+        "module": sized(module, columns.width),
+        "loss": loss,
+        "clients": [(X[part], y[part]) for part in rows.values()],
+    }
+    for name, table in held_out.items():
+        if table is not None:
+            arguments[name] = columns.read(table, loss, f"the {name} table")
+    return arguments, columns, list(rows)
+
+
+def sized(module: nn.Module | Callable[..., nn.Module], width: int) -> Any:
+    """Return a module, or a builder with the number of inputs filled in, if it takes that."""
+    if isinstance(module, nn.Module) or not callable(module):
+        return module
+    try:
+        parameters = inspect.signature(module).parameters.values()
+    except (TypeError, ValueError):
+        return module
+    # Only a parameter without a default can be the number of inputs.
+    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return partial(module, width) if len(needed) == 1 else module
+
+
+class TableConstructors:
+    """Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
+
+    columns: Columns | Fields | None = None  # how the columns of the table are encoded
+    names: list[Any] | None = None  # of the clients, in the order of their numbers
+
+    @property
+    def in_target_units(self) -> Callable[[Tensor], Tensor] | None:
+        """Puts outputs or targets into the units of the table; None where they are in them."""
+        columns = self.columns
+        if not isinstance(columns, Columns) or not columns.target_scale:
+            return None
+        return columns.in_target_units
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str | Sequence[str],
+        module: nn.Module | Callable[..., nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        standardise: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """Return the problem of a pandas DataFrame.
+
+        Text and categories become a column of 0 and 1 for each value. The attribute `columns` has
+        the encoding, `names` the clients' names.
+
+        client: the column whose values are the clients.
+        target: the column to predict, or several columns of numbers.
+        module: a module, or a function that builds one, also of the number of inputs.
+        loss: as for Supervised.
+        test, validation: DataFrames with the same columns, default None.
+        standardise: whether numbers are standardised by mean and deviation over `frame`, default
+            True; for a regression by one of torch's losses also the target.
+        settings: further arguments of Supervised.
+        """
+        given, columns, names = from_frame(
+            frame,
+            client=client,
+            target=target,
+            module=module,
+            loss=loss,
+            standardise=standardise,
+            held_out={"test": test, "validation": validation},
+        )
+        return cls(**given, **settings)._of_table(columns, names)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        dataset: Any,
+        *,
+        client: str,
+        target: str | None = None,
+        inputs: str | Sequence[str] | None = None,
+        module: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        test: Any = None,
+        validation: Any = None,
+        collate: Collate | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Return the problem of a Hugging Face dataset.
+
+        client: the column whose values are the clients.
+        target: the column to predict; None for a loss of module and batch, OnBatch(f), whose
+            batch is a dict of columns.
+        inputs: one column, which becomes a tensor, or several, which become a dict by name; by
+            default all other columns.
+        module, loss: as for Supervised.
+        test, validation: datasets with the same columns, default None.
+        collate: makes a dict with these columns of a list of rows, which are dicts.
+        settings: further arguments of Supervised.
+        """
+        given, fields, names = from_datasets(
+            dataset,
+            client=client,
+            inputs=inputs,
+            target=target,
+            loss=loss,
+            collate=collate,
+            held_out={"test": test, "validation": validation},
+        )
+        return cls(**{"module": module} | given, **settings)._of_table(fields, names)
+
+    def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> Self:
+        self.columns, self.names = columns, names
+        return self

@@ -1,1 +1,0 @@
-"""Results in other people's tools: CSV, TensorBoard, MLflow. Their packages are optional."""
