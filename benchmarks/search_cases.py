@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,11 +143,11 @@ def tumours() -> Supervised:
     return Supervised(module, F.cross_entropy, clients, l2=0.01, validation=(X, y))
 
 
-def wine() -> Supervised:
-    """Three growers with a kind of wine each, and 18 held-out rows."""
-    data = _numbers(*load_wine(return_X_y=True))
+def iris() -> Supervised:
+    """Three clients with one kind of iris each, and 19 held-out rows."""
+    data = _numbers(*load_iris(return_X_y=True))
     cut = lambda _, y: by_label(y, 3)  # noqa: E731
-    return _supervised(lambda: nn.Linear(13, 3), F.cross_entropy, data, cut, "loss", 8, every=10)
+    return _supervised(lambda: nn.Linear(4, 3), F.cross_entropy, data, cut, "loss", 8, every=8)
 
 
 def diabetes() -> Supervised:
@@ -214,7 +214,7 @@ CASES = {
     "diabetes": Case("regression, unscaled", diabetes, "mse", 3350, 3.7e8, 1.4e4, aside=True),
     "tumours": Case("convex", tumours, "loss", 0.065, 1.4e8, 8100),
     "crowd": Case("S of N clients", crowd, "accuracy", 0.9, 8.6e7, 1.2e4, S=10, aside=True),
-    "wine": Case("few rows", wine, "loss", 0.07, 5.2e7, 2200, aside=True),
+    "iris": Case("few rows", iris, "loss", 0.15, 7.7e7, 3100, aside=True),
     "tiny": Case("few rows", tiny, "loss", 0.4, 1.5e8, 5300),
     "wide": Case("large", wide, "accuracy", 0.82, 5.4e7, 4800),
     "network": Case("network", lambda: digits(24), "accuracy", 0.93, 2.3e7, 2200),
