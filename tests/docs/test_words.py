@@ -25,7 +25,6 @@ FOLDERS = (
 TO_COME = {
     "diagnosis.md",
     "federation.md",
-    "pages.md",
     "studies.md",
 }  # rewritten with their folders
 COVERED = [

@@ -16,7 +16,7 @@ from torch import nn
 from trimtab import Scaffold, Supervised, compare, diagnose
 from trimtab.cli.output import LivePage
 from trimtab.problems.catalogue import quadratic_problem
-from trimtab.report import read_source, write_diagnosis, write_pages
+from trimtab.report import read_source, write_diagnosis, write_page, write_pages
 from trimtab.report.page import empty_page
 from trimtab.studies.run import run
 from trimtab_papers.page import write_reproduction
@@ -178,6 +178,47 @@ def test_the_axis_is_chosen(opened):
     before = path_of(tab)
     log.click()
     assert path_of(tab) != before
+
+
+@pytest.mark.parametrize("leave", ["reload", "return"])
+def test_the_check_box_shows_the_state_of_the_axis_after_a_reload(opened, leave):
+    tab = opened("comparison")
+    box, axis = tab.locator(".controls input"), tab.locator(".controls select")
+    state, before = box.is_checked(), path_of(tab)
+    box.click()
+    axis.select_option("bytes")
+    changed = path_of(tab)
+    assert changed != before
+    if leave == "reload":
+        tab.reload()
+    else:
+        tab.goto("about:blank")
+        tab.go_back()
+    tab.wait_for_selector("html[data-ready=yes]")
+    shown = path_of(tab)
+    assert shown in (before, changed)  # A browser may keep the whole page when it returns.
+    assert (box.is_checked() == state) == (shown == before)
+    assert (axis.input_value() == "rounds") == (shown == before)
+
+
+def test_a_line_that_diverged_leaves_the_axis_in_the_browser_too(browser, tmp_path):
+    result = compare(labelled(), ["fedavg", "scaffold"], R=20, K=2, seeds=1, budget=20_000)
+    for entry in result.entries:
+        entry.runs = []
+    gone = result.entries[0]
+    gone.diverged_at = len(gone.curve)
+    for r, line in enumerate(gone.curve):
+        line.metrics["loss"] = 3.0**r
+    path = write_page(result, tmp_path / "page.html")
+    tab = browser.new_page(viewport={"width": 1000, "height": 900})
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("html[data-ready=yes]")
+    assert tab.locator("#chart-loss .leaves").count() == 1
+    assert "diverged at round" in tab.locator(".legend").first.text_content()
+    numbers = [float(text) for text in ticks(tab, "#chart-loss") if text.replace(".", "").isdigit()]
+    assert max(numbers) <= max(20, len(gone.curve))
+    assert path_of(tab, "#chart-loss")
+    tab.close()
 
 
 def test_dragging_zooms_and_a_double_click_shows_everything(opened):

@@ -361,3 +361,13 @@ def test_the_command_of_a_page_leaves_out_how_it_was_watched():
         words = "run sgd --live --log tensorboard --eta 1 --json"
         context.obj = words.split()
         assert command_again() == "trimtab run sgd --eta 1"
+
+
+@pytest.mark.parametrize("words", ["--minutes 2", "--minutes=2", "--budget 5 --round-cost=1", ""])
+def test_the_command_of_a_page_has_the_budget_instead_of_minutes(words):
+    with click.Context(click.Command("x"), obj=None) as context:
+        context.obj = ["compare", "digits", *words.split(), "--jobs", "2"]
+        again = "trimtab compare digits --jobs 2 --budget 2600000 --round-cost 86.5"
+        assert command_again(2.6e6, 86.5) == again
+        assert command_again(2.6e6) == again.removesuffix(" --round-cost 86.5")
+        assert words in command_again()

@@ -1,6 +1,7 @@
 """The page of results: every panel gives whole HTML for whatever there is to show."""
 
 import gzip
+import io
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from trimtab import (
@@ -30,12 +32,14 @@ from trimtab import (
 )
 from trimtab.cli import main
 from trimtab.core.sections import sections_html
-from trimtab.report import read_source, write_page, write_pages
+from trimtab.report import print_sections, read_source, write_page, write_pages
 from trimtab.report.page import curves_of_sources, page_sections
 from trimtab.report.search import dot_kind
 from trimtab.report.sources import source_of
 from trimtab.studies.entry import Candidate, Entry
 from trimtab.studies.record import RoundLine
+from trimtab.studies.run import run
+from trimtab.studies.sections import origin, sections
 
 ROOT = Path(__file__).parents[2]
 VOID = {"br", "meta", "hr", "img", "path", "use", "rect", "link", "circle", "input"}
@@ -89,6 +93,12 @@ def labelled():
         X = torch.randn(len(y), 3, generator=draw) + nn.functional.one_hot(y, 3)
         clients.append((X, y))
     return Supervised(nn.Linear(3, 3), nn.CrossEntropyLoss(), clients, batch=5)
+
+
+def tested():
+    """Return the labelled clients with test data."""
+    known = labelled()
+    return known.replace(test=(known.clients[0].X, known.clients[0].y))
 
 
 RESULTS = {
@@ -388,3 +398,44 @@ def test_a_momentum_whose_number_begins_like_the_winners_is_no_winner():
     tried = [Candidate(0.1, 8, None, 0.5, None, K=5, beta=beta) for beta in (0.0, 0.9)]
     assert [dot_kind(entry, one, searching=False) for one in tried] == ["run", "winner"]
     assert [dot_kind(entry, one, searching=True) for one in tried] == ["run", "leader"]
+
+
+# -- what a reader must know
+
+
+def test_the_page_says_on_which_data_the_best_model_was_chosen(tmp_path):
+    for split, words in (("none", "chosen on the test data"), (0.3, "chosen on validation data")):
+        out = tmp_path / str(split)
+        run(FedAvg(eta_l=0.1, K=2), tested(), R=3, name="tested", out=out, split=split)
+        text = write_page(read_source(out).result, out / "page.html").read_text()
+        (line,) = (part for part in text.split("<li>") if "best.safetensors" in part)
+        assert f"model after the best round, {words}" in line.partition("</li>")[0]
+
+
+def test_what_is_cut_short_or_at_the_edge_is_visible_everywhere(folder, tmp_path):
+    found = read_source(folder).result
+    entry = found.entries[0]
+    entry.complete, entry.at_edge = False, ["K", "step"]
+    entry.not_run, entry.spent = ["K = 64 stopped because the budget ran out"], 50.0
+    found.about = replace(
+        found.about, budget=100.0, round_cost=3.0, target_from="The target is that of a pilot."
+    )
+    shown = io.StringIO()
+    print_sections(sections(found), Console(file=shown, width=200))
+    for text in (
+        shown.getvalue(),
+        parsed(found._repr_html_()).text,
+        parsed(write_page(found, tmp_path / "page.html").read_text()).text,
+    ):
+        assert "The target is that of a pilot." in text
+        assert "FedAvg is not complete: K = 64 stopped because the budget ran out." in text
+        assert "the best K of FedAvg is at the edge of the search" in text
+        assert "3 ^" in text
+        assert "50%" in text
+        assert "100 sample gradients, a round counting 3 besides its own" in text
+
+
+def test_many_seeds_are_not_listed_one_by_one(result):
+    found = replace(result, about=replace(result.about, seeds=tuple(range(5, 45))))
+    (note,) = (note for note in origin(found).notes if note.startswith("Report seeds"))
+    assert note == "Report seeds: 5 to 44, 40 in all; the search has others."

@@ -30,7 +30,7 @@ def search_sections(results: Sequence[tuple[str, Comparison]]) -> list[Section]:
         (result, entry, entry.shown + (f" ({name})" if len(results) > 1 else ""))
         for name, result in results
         for entry in result.entries
-        if len(entry.searched) > 1
+        if len(_tried(entry)) > 1
     ]
     if not found:
         return []
@@ -39,7 +39,7 @@ def search_sections(results: Sequence[tuple[str, Comparison]]) -> list[Section]:
     single = [chart for each in charts if len(each) == 1 for chart in each]
     rows = [single, *(each for each in charts if len(each) > 1)]
     figure = "".join(f'<div class="several">{"".join(row)}</div>' for row in rows)
-    tables = [Section(table=_table(entry.searched, title)) for _, entry, title in found]
+    tables = [Section(table=_table(_tried(entry), title)) for _, entry, title in found]
     searching = any(_is_searching(result, entry) for result, entry, _ in found)
     return [Section("Search", figure=figure, notes=[_note(searching)], parts=tables)]
 
@@ -58,10 +58,15 @@ def _is_searching(result: Comparison, entry: Entry) -> bool:
     return not result.about.finished and not entry.runs
 
 
+def _tried(entry: Entry) -> list[Candidate]:
+    """Return the candidates that have run; the time of others ran out."""
+    return [candidate for candidate in entry.searched if candidate.ran]
+
+
 def _charts(result: Comparison, entry: Entry, title: str) -> list[str]:
     """Return a chart for each setting that was searched."""
     higher, searching = result.goal.metric.higher, _is_searching(result, entry)
-    tried = entry.searched
+    tried = _tried(entry)
     values = [c.best for c in tried if c.diverged_at is None and c.best is not None]
     y_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
     charts = []

@@ -9,6 +9,7 @@ from typing import Any
 from trimtab.core.sections import Section, Table
 from trimtab.problems.clients import ClientSummary
 from trimtab.report.sources import Source
+from trimtab.studies.record import SELECTION
 from trimtab.studies.sections import seeds_text
 
 _FILES = {  # that may be in a folder, or in that of an algorithm
@@ -131,7 +132,7 @@ def _files(source: Source, path: Path | None) -> list[tuple[str, str]]:
     places += [(folder / entry.label, f"{entry.shown}: ") for entry in source.result.entries]
     return [
         (
-            whose + what + best_choice(source, name),
+            whose + what + _selection(source, name),
             Path(relpath(place / name, path.parent)).as_posix(),
         )
         for place, whose in places
@@ -140,16 +141,17 @@ def _files(source: Source, path: Path | None) -> list[tuple[str, str]]:
     ]
 
 
-def best_choice(source: Source, name: str) -> str:
-    """Return by which data the model of the best round was chosen, if the name is that of its file.
+def _selection(source: Source, name: str) -> str:
+    """Return on which data the model was chosen, for the file of the best round.
 
     A model that was chosen on the test data looks better there than it is.
     """
     if name != "best.safetensors":
         return ""
-    if source.result.about.split != "none":
-        return ", chosen on the held-out rows"
-    return f", chosen on the {source.result.about.tested_on} data"
+    about, on = source.result.about, source.record.get("selected_on")
+    if on is None:
+        on = about.tested_on if about.split == "none" else "validation"
+    return f", {SELECTION[on]}" if on in SELECTION else ""
 
 
 # -- the diagnosis beside a result

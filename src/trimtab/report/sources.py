@@ -11,7 +11,7 @@ from trimtab.problems.clients import ClientSummary
 from trimtab.report.clients import SiteFacts
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Entry, describe, rounds_in_words, settings_of_text
-from trimtab.studies.goal import Goal
+from trimtab.studies.goal import Goal, cost_of
 from trimtab.studies.record import RoundLine
 
 FEDERATION = "federation.json"  # the file that only the folder of a federation's operator has
@@ -112,14 +112,14 @@ def run_so_far(folder: Path) -> Comparison | None:
 
 
 def entry_of_rounds(algorithm: str, lines: list[RoundLine], goal: Goal) -> Entry:
-    """Return an entry for the rounds of a single run.
+    """Return an entry for the rounds of a single run, with the cost of all without a target.
 
     algorithm: as Python prints it, such as FedAvg(eta_l=0.1, K=5, eta_g=1.0).
     """
     title = algorithm.partition("(")[0]
     name = title.lower()
     known = kind(name) if name in NAMES else None
-    cost = None if goal.target is None else goal.cost_to_target(lines)
+    cost = cost_of(lines) if goal.target is None else goal.cost_to_target(lines)
     return Entry(
         name=name,
         label=name,

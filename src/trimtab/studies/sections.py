@@ -53,11 +53,7 @@ def _certainty(result: "Comparison") -> str:
         else "one seed, so that chance is not measured"
     ]
     if about.split == "none":
-        found.append(
-            "tuned, stopped and compared on the test data, so that the scores are optimistic"
-            if about.tested_on == "test"
-            else f"tuned, stopped and compared on the {about.tested_on} data"
-        )
+        found.append("nothing was held out to choose by")
     elif about.split == "given":
         found.append(f"chosen on validation data, scored on {about.tested_on} data")
     else:
