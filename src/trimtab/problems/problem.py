@@ -316,7 +316,8 @@ def _central_difference(problem: Problem, i: int, x: Vector, v: Vector) -> Vecto
         return torch.zeros_like(v)
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + float(x.norm())) / size
     ahead, behind = (problem.client_gradient(i, x + sign * h * v).detach() for sign in (1, -1))
-    return (ahead - behind) / (2 * h)
+    difference: Tensor = (ahead - behind) / (2 * h)
+    return difference
 
 
 def metric_of(problem: Problem, measured: Mapping[str, float]) -> Metric:
