@@ -195,8 +195,8 @@ def test_an_algorithm_of_ones_own_is_run_with_its_own_options(mine, capsys):
     for wrong, sentence in (
         (("--clip", "-1"), "Mine: --clip -1.0; pass a number that is positive."),
         (("--clip", "x"), "'x' is not a valid float"),
-        (("--clap", "1"), "mine takes no --clap; it has eta_l, K, clip"),
-        (("--mu", "1"), "mine takes no --mu; it has eta_l, K, clip."),
+        (("--clap", "1"), "mine takes no --clap; it has --eta-l, --K, --clip"),
+        (("--mu", "1"), "mine takes no --mu; it has --eta-l, --K, --clip."),
     ):
         code, _, err = trimtab_command(capsys, *command, *wrong)
         assert (code, sentence in err) == (2, True), err

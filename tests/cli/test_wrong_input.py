@@ -4,6 +4,7 @@ import json
 from math import inf, nan
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -24,6 +25,20 @@ X, y = torch.randn(12, 3), torch.tensor([0, 1] * 6)
 
 def supervised(loss=F.cross_entropy, **settings):
     return trimtab.Supervised(nn.Linear(3, 2), loss, [(X, y), (X + 1, y)], **settings)
+
+
+TABLE = pandas.DataFrame({"site": list("aabb"), "x": [0.0, 1.0, 2.0, 3.0], "label": [0, 1, 0, 1]})
+
+
+def from_frame(table=TABLE, **names):
+    names = {"client": "site", "target": "label"} | names
+    return trimtab.Supervised.from_frame(
+        table, module=lambda n: nn.Linear(n, 2), loss=F.cross_entropy, **names
+    )
+
+
+def columns(**inputs):
+    return trimtab.Columns(**{"numbers": {}, "categories": {}, "target": "y"} | inputs)
 
 
 def quadratic():
@@ -224,6 +239,51 @@ CALLS = {
         lambda: trimtab.load_problem(Path("mine.py:f")),
         "names no problem; pass a name, or 'file.py:function'.",
     ),
+    # tables
+    "no rows": (lambda: from_frame(TABLE[:0]), "the table has no rows; pass one with some."),
+    "client is target": (
+        lambda: from_frame(client="label"),
+        "client and target are both 'label'; pass two different columns.",
+    ),
+    "client is one of the targets": (
+        lambda: from_frame(target=["label", "site"]),
+        "client and target are both 'site'; pass two different columns.",
+    ),
+    "two clients": (lambda: from_frame(client=["site"]), "client=['site']; pass the name of one"),
+    "no target": (lambda: from_frame(target=[]), "target=[]; pass the name of a column, or a"),
+    "target None": (lambda: from_frame(target=None), "target=None; pass the name of a column"),
+    "target twice": (
+        lambda: from_frame(target=["x", "x"]),
+        "target=['x', 'x']; pass the name of a column, or a list of several.",
+    ),
+    "infinity": (
+        lambda: from_frame(TABLE.assign(x=[0.0, -inf, 1.0, 2.0])),
+        "column 'x' of the table has infinity (first in row 1); drop such rows.",
+    ),
+    "all missing": (
+        lambda: from_frame(TABLE.assign(x=nan)),
+        "column 'x' of the table has 4 missing values (first in row 0); drop or fill in such rows.",
+    ),
+    "lists": (
+        lambda: from_frame(TABLE.assign(x=[[1]] * 4)),
+        "column 'x' holds object, neither numbers nor text; make it one of them, or drop it.",
+    ),
+    "a deviation of 0": (
+        lambda: columns(numbers={"a": (0.0, 0.0)}),
+        "Columns: 'a' has mean 0.0 and deviation 0.0; pass a finite mean and a positive deviation.",
+    ),
+    "values as text": (
+        lambda: columns(categories={"a": "xy"}),
+        "Columns: 'a' has the values 'xy'; pass a list without duplicates.",
+    ),
+    "a value twice": (
+        lambda: columns(categories={"a": ("x", "x")}),
+        "Columns: 'a' has the values ('x', 'x'); pass a list without duplicates.",
+    ),
+    "the target as input": (
+        lambda: columns(numbers={"y": (0.0, 1.0)}),
+        "Columns: 'y' is an input and a target; pass it once.",
+    ),
     # algorithms
     "register": (lambda: trimtab.register(FEDAVG), "is not a class; pass the class of an"),
     "piecewise": (lambda: trimtab.Piecewise(3), "Piecewise: steps=3; pass rounds that grow"),
@@ -254,6 +314,16 @@ def test_a_target_of_zero_can_be_reached():
     check_target(0, LOSS, least_loss=0.0)
     with pytest.raises(trimtab.BadArgument):
         check_target(nan, LOSS, least_loss=0.0)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [TABLE.assign(site="a"), TABLE.assign(label=0), TABLE.assign(x=1.0), TABLE[:1]],
+    ids=["one client", "one class", "a constant column", "one row"],
+)
+def test_small_tables_are_problems(table):
+    problem = from_frame(table)
+    assert problem.evaluate(problem.x0())["loss"] > 0
 
 
 def test_a_folder_is_not_replaced_by_a_file():

@@ -18,22 +18,22 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (907, 7),
-    "algorithms": (1957, 24),
-    "cli": (2810, 19),
-    "cluster": (1625, 9),
+    ".": (929, 7),
+    "algorithms": (2004, 24),
+    "cli": (2976, 20),
+    "cluster": (1642, 9),
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (5839, 34),
-    "federation": (8531, 72),
-    "problems": (8678, 41),
+    "federation": (8555, 72),
+    "problems": (9536, 44),
     "report": (2800, 17),
-    "simulation": (2247, 13),
-    "studies": (4845, 32),
+    "simulation": (2260, 13),
+    "studies": (5280, 32),
     "testing": (858, 4),
 }
-PAPERS = (9184, 34)
-TESTS = 42_050  # lines
+PAPERS = (9420, 35)
+TESTS = 43_800  # lines
 
 
 def files_of(folder):

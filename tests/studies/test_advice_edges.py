@@ -1,4 +1,4 @@
-"""Targets at their edges: which one is easier, which one is settled, what the rows tell."""
+"""Targets at their edges: which one is easier, and what the rows tell."""
 
 import pytest
 import torch
@@ -7,11 +7,9 @@ from torch.nn import functional as F
 
 from trimtab import Supervised, compare
 from trimtab.problems.metrics import ACCURACY, LOSS, Metric
-from trimtab.studies.compare import _settled
 from trimtab.studies.goal import Goal
-from trimtab.studies.record import RoundLine
 
-# -- which target is easier, and which one is settled
+# -- which target is easier
 
 
 @pytest.mark.parametrize(
@@ -32,24 +30,6 @@ def test_an_easier_target_is_easier_by_the_slack(metric, target, slack):
 def test_no_target_is_easier_than_what_every_model_has():
     assert Goal(ACCURACY, 0.05, slack=0.1).easier().target == 0.0
     assert Goal(Metric("share", False, 0.0, 1.0), 0.95, slack=0.1).easier().target == 1.0
-
-
-def lines(metric, *values):
-    return [RoundLine(r, metrics={metric.name: value}) for r, value in enumerate(values, 1)]
-
-
-@pytest.mark.parametrize(
-    ("metric", "start", "values"),
-    [
-        (LOSS, 1000.6, (1000.5, 1000.44)),
-        (LOSS, 1000.44, (1000.5, 1000.44)),
-        (Metric("score", higher=True), 99990.0, (99994.0, 99996.0)),
-        (ACCURACY, 0.001, (0.002, 0.009)),
-    ],
-)
-def test_a_settled_target_is_one_that_the_best_run_meets_and_not_at_once(metric, start, values):
-    found = _settled(Goal(metric), [lines(metric, *values)], {metric.name: start})
-    assert found.first(lines(metric, *values)).r == len(values)
 
 
 # -- what the rows tell

@@ -14,15 +14,10 @@ from torch.nn import functional as F
 from trimtab import FedAvg, Quadratic, Sgd, Supervised, compare
 from trimtab._files import plain
 from trimtab.errors import BadArgument
-from trimtab.problems.metrics import ACCURACY
 from trimtab.simulation import Rounds
-from trimtab.studies.advice import standing
 from trimtab.studies.baselines import AloneSimulation
 from trimtab.studies.budget import Budget, two_digits
-from trimtab.studies.entry import Entry
-from trimtab.studies.goal import Goal
 from trimtab.studies.pool import ProcessWorker, WorkerError, worker_setup
-from trimtab.studies.record import RoundLine
 
 HOW = {"K": 2, "R": 8, "budget": 20_000, "seeds": 1}
 
@@ -69,14 +64,6 @@ def test_baselines_do_not_move_the_target():
     )
     assert without.target == beside.target
     assert without.entries[0].rounds == beside.entries[0].rounds
-
-
-def test_a_baseline_is_never_ahead():
-    def entry(name, best, baseline):
-        return Entry(name, name, {}, best=best, shown=name, baseline=baseline, curve=[RoundLine(1)])
-
-    entries = [entry("fedavg", 0.8, False), entry("pooled", 0.9, True), entry("sgd", 0.7, False)]
-    assert standing(entries, Goal(ACCURACY, 0.95)).startswith("So far fedavg is ahead")
 
 
 # -- what a search may cost

@@ -82,7 +82,9 @@ def test_one_row_and_a_class_of_its_own_tell_nothing():
     alone = problem.replace(validation=(X, y))
     assert alone.validation_error(problem.x0(), "auc") is None  # without row 5 there is no auc
     assert alone.validation_error(problem.x0(), "loss") == pytest.approx(0.0, abs=1e-7)
-    assert held_out(problem, None, 0, None).slack(problem.x0(), LOSS) == 0.0  # nothing is held out
+    assert (
+        held_out(problem, None, 0, None).metric_error(problem.x0(), LOSS) == 0.0
+    )  # nothing is held out
 
 
 # -- what the advice makes of it

@@ -13,12 +13,12 @@ from tests.helpers.made_entries import GOAL, made_entry
 from trimtab import FedOpt, FedProx, MimeLite, Momentum, Quadratic, Scaffold, Sgd, compare
 from trimtab._files import write_json
 from trimtab.problems.metrics import LOSS
+from trimtab.studies import sections
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.entry import Candidate, Entry, SeedRun, new_entry
 from trimtab.studies.fragility import Again
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
-from trimtab.studies.sections import table
 from trimtab.studies.table import columns, legend, rows
 
 ROUNDS = [10, 20, 30, 12, 16]
@@ -100,8 +100,9 @@ def test_open_searches_and_fragile_steps_are_marked_and_explained():
     assert cells(found, "rounds") == ["16 ~", "16"]
     assert [sentence[0] for sentence in legend(found)] == ["*", "^", "~"]
     assert "search of Scaffold was cut short" in legend(found)[2]
+    assert cells(result(made_entry("sgd", ROUNDS, at_edge=["K"])), "step size") == ["0.1"]
     assert legend(result(made_entry("sgd", ROUNDS))) == []
-    assert set(legend(found)) <= set(table(found).notes)
+    assert set(legend(found)) <= set(sections.table(found).notes)
 
 
 # -- other formats
@@ -204,7 +205,7 @@ def test_a_result_that_is_not_finished_is_loaded_unless_it_must_be(tmp_path, ref
     assert not Comparison.load(tmp_path).about.finished
     with refused(str(tmp_path), "is not finished; repeat its command with resume=True first"):
         Comparison.load(tmp_path, unfinished=False)
-    with refused("holds no run"):
+    with refused("does not exist"):
         Comparison.load(tmp_path / "missing")
 
 

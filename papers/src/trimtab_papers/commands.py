@@ -178,13 +178,16 @@ def bench(
         again = "" if out is None else " with --resume"
         return f"stopped; what was measured {kept}: repeat the command{again}."
 
-    for name in workloads or known:
-        work = known[name.lower()]
-        if work.name in record:
-            continue
-        work = work.small() if quick else work
-        work = replace(work, repeats=min(repeats or work.repeats, work.repeats), seed=seed)
-        record.add(watch(measure.start(work), stopped))
+    try:
+        for name in workloads or known:
+            work = known[name.lower()]
+            if work.name in record:
+                continue
+            work = work.small() if quick else work
+            work = replace(work, repeats=min(repeats or work.repeats, work.repeats), seed=seed)
+            record.add(watch(measure.start(work), stopped))
+    except KeyboardInterrupt:  # between two workloads
+        raise click.ClickException(stopped()) from None
     made = record.to_json()
     if as_json:
         click.echo(json.dumps(made, indent=2))

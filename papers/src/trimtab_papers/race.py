@@ -47,7 +47,7 @@ Trials = dict[float, RacedTrial]
 """Trials by their step size."""
 
 _FACTOR = 10**0.5
-_FIRST = 16  # rounds before anybody is dropped
+_FIRST = 16  # rounds before a candidate is dropped
 _FURTHEST = 12  # factors beyond a grid
 AS_GOOD = 1.05  # a smaller step wins if it needs <= 1.05 x the fewest rounds
 
@@ -62,7 +62,7 @@ def race(
 ) -> Generator[RoundDone, None, Trials]:
     """Find the step size that reaches the goal in the fewest rounds, at most R.
 
-    Tell of each round; return all trials.
+    Yield each round; return all trials.
     All candidates of a coarse grid run 16, 32, 64, ... rounds; after each stretch the worse half
     stops. The grid, in steps of `factor`, is widened while its best lies at an edge; and since
     steps that look bad early may yet win, large ones and small ones, the neighbours of the best run
@@ -146,7 +146,7 @@ def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -
     r = _FIRST
     while alive:
         r = min(r, R)
-        for trial in alive.values():  # the best so far first; nobody need go on once it is there
+        for trial in alive.values():  # The best so far is first: the others stop once it is there.
             yield from trial.advance(_soonest(alive, goal, r), goal)
         if r == R or any(goal.first(t.rounds[:r]) for t in alive.values()):
             return
@@ -211,7 +211,7 @@ def _beside(eta: float, trials: Trials) -> list[RacedTrial]:
 
 
 def _is_tie(best: float, trials: Trials, goal: Goal) -> bool:
-    """Tell whether a step that did not diverge is no better than those beside it."""
+    """Return whether a step that did not diverge is no better than those beside it."""
     own = trials[best].standing(goal)
     beside = [trial.standing(goal) for trial in _beside(best, trials)]
     return not trials[best].diverged and bool(beside) and own == max(beside)

@@ -10,6 +10,7 @@ from trimtab.algorithms.registry import BASE_NAMES, NAMES
 from trimtab.cli import completion
 from trimtab.cli.group import requires
 from trimtab.cli.options import (
+    GroupedCommand,
     Numbers,
     RunOptions,
     cluster_of,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 UNITS = ("rounds", "exchanges", "bytes", "work")
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("problem", default="digits", shell_complete=completion.problem)
 @click.option(
     "--algorithms",

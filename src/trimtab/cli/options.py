@@ -28,6 +28,21 @@ PARAMETERS: dict[str, type] = {
     **{"a": float, "alpha": float, "p": float},
     **{"beta": float, "beta1": float, "beta2": float, "eps": float},
 }
+_HELPS = {
+    "eta_l": "Step size of the clients.",
+    "eta": "Step size, where clients and server share it (sgd, mime, …).",
+    "K": "Local steps in a round.",
+    "eta_g": "Step size of the server.",
+    "mu": "Weight of the proximal term (fedprox, dane).",
+    "option": "How clients update their control variates: I or II (scaffold).",
+    "a": "Weight of new gradients (scaffoldm, mimemvr, …).",
+    "alpha": "Weight of the regularisation (feddyn) or of new states (scallion).",
+    "p": "Probability of a round after a local step (scaffnew).",
+    "beta": "Momentum of --base momentum.",
+    "beta1": "Decay of the mean in adam and yogi.",
+    "beta2": "Decay of the squares in adam and yogi.",
+    "eps": "Added to the root of the squares in adam, yogi and adagrad.",
+}
 
 
 class CountOrFraction(click.ParamType[int | float]):
@@ -110,7 +125,13 @@ _RUN_OPTIONS = (
         "-R", "R", type=int, default=200, show_default=True, help="Maximum number of rounds."
     ),
     click.option("--target", type=float, help="Accuracy to reach (regression: loss)."),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Seed of the start, cohorts and mini-batches.",
+    ),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of data files."),
     click.option("--out", type=click.Path(path_type=Path), help="Folder to write to."),
     click.option("--resume", is_flag=True, help="Continue an interrupted run."),
@@ -186,7 +207,9 @@ def hyper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     lean = "Upload dx alone (scaffold, option II)."
     command = click.option("--lean/--no-lean", default=None, help=lean)(command)
     for name, kind in reversed(PARAMETERS.items()):
-        command = click.option(f"--{name.replace('_', '-')}", name, type=kind)(command)
+        command = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=_HELPS[name])(
+            command
+        )
     return command
 
 
@@ -243,7 +266,31 @@ def converted(kind: Kind, own: Mapping[str, str]) -> dict[str, Any]:
     return words
 
 
-class WithOwnOptions(click.Command):
+_SECTIONS = {
+    "Problem": ("batch", "partition", "weights", "data", "metric", "split"),
+    "Algorithm": ("algorithms", *PARAMETERS, "base", "lean", "epochs"),
+    "Rounds": ("S", "R", "target", "patience", "seed", "init", "slow", "lost", "available"),
+    "Search": ("seeds", "prefer", "minutes", "budget", "round_cost", "diagnosed", "baselines"),
+    "Machines": ("jobs", "cluster", "shards", "snapshots"),
+    "Output": ("out", "save", "resume", "force", "as_json", "log", "live"),
+}
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section; those of no section come last."""
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        left = {option.name: option.get_help_record(ctx) for option in options}
+        for title, names in (*_SECTIONS.items(), ("Options", tuple(left))):
+            rows = [row for name in names if (row := left.pop(name, None)) is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class WithOwnOptions(GroupedCommand):
     """A command that passes unknown options to the algorithm: --clip 1.0, --clip=1.0."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

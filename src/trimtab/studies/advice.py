@@ -310,22 +310,3 @@ def _none_reached(entries: Sequence[Entry], goal: Goal) -> str:
     if _is_open(top):
         said += f", and its search {_unfinished(top)}"
     return f"{said}: allow more rounds (R) or an easier target."
-
-
-def standing(entries: Sequence[Entry], goal: Goal) -> str:
-    """Say which algorithm is ahead while a comparison goes on."""
-    entries = [e for e in entries if e.best is not None and not e.baseline]
-    if not entries:
-        return "Nothing has been measured yet."
-    first = min(
-        entries,
-        key=lambda e: (inf if e.rounds is None else e.rounds, -goal.score({goal.name: e.best})),
-    )
-    best = f"{goal.name} {first.best:.4g}"
-    if len(entries) == 1:
-        ran = f"{describe(first)} has run {rounds_in_words(len(first.curve))}"
-        return f"{ran}; the best so far is {best}."
-    others = _names([entry for entry in entries if entry is not first])
-    if first.rounds is not None:
-        best = f"{goal.name} {goal.target:g} in {rounds_in_words(first.rounds)}"
-    return f"So far {describe(first)} is ahead, with {best}; the others are {others}."

@@ -167,19 +167,14 @@ def shown(known: Kind, number: str = "") -> str:
     return f"{known.shown} #{number}" if number else known.shown
 
 
-def entry_of(
-    name: str, label: str, trials: list[Trial], goal: Goal, again: Again | None = None
-) -> Entry:
-    """Return the result of an algorithm; the first of the trials is its best."""
-    trial = trials[0]
+def entry_of(trial: Trial, goal: Goal) -> Entry:
+    """Return the result of a single run."""
     cost = goal.cost_to_target(trial.rounds)
     return replace(
-        new_entry(name, label, trial.algorithm, trial.problem.d),
+        new_entry(trial.label, trial.label, trial.algorithm, trial.problem.d),
         **_medians([] if cost is None else [cost]),
         best=goal.best(trial.rounds),
         diverged_at=trial.diverged.r if trial.diverged else None,
-        again=again,
-        searched=[candidate_of(t, goal) for t in trials],
         curve=trial.rounds,
     )
 
@@ -226,19 +221,6 @@ def relaxed(entry: Entry, goal: Goal) -> Entry:
 def without_communication(entry: Entry) -> Entry:
     """Return the entry; of a baseline, which sends nothing, without bytes and exchanges."""
     return replace(entry, bytes=None, exchanges=None) if entry.baseline else entry
-
-
-def candidate_of(trial: Trial, goal: Goal, **searched: Any) -> Candidate:
-    """Return the outcome of a trial; `searched`: the K, eta_g and beta that it had."""
-    held = goal.held(trial.rounds)
-    return Candidate(
-        step=step_size(trial.algorithm)[1],
-        ran=len(trial.rounds),
-        rounds=held.r if held else None,
-        best=goal.best(trial.rounds),
-        diverged_at=trial.diverged.r if trial.diverged else None,
-        **searched,
-    )
 
 
 # -- in words

@@ -179,7 +179,7 @@ def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Co
 
     Without a target, the cost is that of the selected model.
     """
-    entry = entry_of(trial.label, trial.label, [trial], goal)
+    entry = entry_of(trial, goal)
     if goal.target is None and selected.round is not None:
         entry = replace(entry, **cost_of(trial.rounds[: selected.round]).to_json())
     entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}

@@ -1,7 +1,7 @@
 """Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -32,6 +32,9 @@ def from_frame(
         )
     if not frame.columns.is_unique:
         raise ValueError("the table has two columns of one name; rename one of them.")
+    _check_names(client, target)
+    if not len(frame):
+        raise ValueError("the table has no rows; pass one with some.")
     owner = column_of(frame, client, "the table")
     known = loss_kind(loss)
     columns = Columns.of(
@@ -52,6 +55,17 @@ def from_frame(
         if table is not None:
             arguments[name] = columns.read(table, loss, f"the {name} table")
     return arguments, columns, list(rows)
+
+
+def _check_names(client: Any, target: Any) -> None:
+    """Raise ValueError unless client and targets are the names of different columns."""
+    if not isinstance(client, Hashable):
+        raise ValueError(f"client={client!r}; pass the name of one column.")
+    targets = [target] if isinstance(target, str) else target
+    if not isinstance(targets, Sequence) or not targets or len({*targets}) < len(targets):
+        raise ValueError(f"target={target!r}; pass the name of a column, or a list of several.")
+    if client in targets:
+        raise ValueError(f"client and target are both {client!r}; pass two different columns.")
 
 
 def sized(module: nn.Module | Callable[..., nn.Module], width: int) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any
 
 import numpy
@@ -45,12 +46,29 @@ class Columns:
     target_scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_inputs()
         odd = [name for name in self.target_scale if name not in self.targets]
         if odd or (self.target_scale and self.classes is not None):
             raise ValueError(
                 f"target_scale names {odd[0] if odd else self.target!r}, which is no target of "
                 "numbers; pass a mean and a deviation for targets without classes."
             )
+
+    def _check_inputs(self) -> None:
+        for name, (mean, deviation) in {**self.numbers, **self.target_scale}.items():
+            if not isfinite(mean) or not 0 < deviation < inf:
+                raise ValueError(
+                    f"Columns: {name!r} has mean {mean} and deviation {deviation}; pass a finite "
+                    "mean and a positive deviation."
+                )
+        for name, values in self.categories.items():
+            if isinstance(values, str) or len(set(values)) < len(values):
+                raise ValueError(
+                    f"Columns: {name!r} has the values {values!r}; pass a list without duplicates."
+                )
+        for name in self.taken:
+            if name in self.targets:
+                raise ValueError(f"Columns: {name!r} is an input and a target; pass it once.")
 
     @property
     def targets(self) -> list[str]:
@@ -236,6 +254,13 @@ def column_of(frame: Any, name: str, what: str) -> Any:
             f"{what} has no column {name!r}; pass one of {', '.join(map(str, frame.columns))}."
         )
     column = frame[name]
+    if isinstance(column.dtype, numpy.dtype) and column.dtype.kind == "f":
+        infinite = numpy.isinf(column.to_numpy())
+        if infinite.any():
+            raise ValueError(
+                f"column {name!r} of {what} has infinity (first in row {int(infinite.argmax())}); "
+                "drop such rows."
+            )
     missing = column.isna().to_numpy()
     if missing.any():
         raise ValueError(
@@ -280,12 +305,12 @@ def _categories(name: str, column: Any) -> tuple[Any, ...] | None:
         return tuple(column.cat.categories)
     if str(column.dtype) == "boolean" or getattr(column.dtype, "kind", "O") in "biuf":
         return None
-    values = list(column.unique())
-    if not all(isinstance(value, str) for value in values):
+    if not all(isinstance(value, str) for value in column):
         raise ValueError(
             f"column {name!r} holds {column.dtype}, neither numbers nor text; make it one of them, "
             "or drop it."
         )
+    values = list(column.unique())
     if len(values) > _MOST:
         raise ValueError(
             f"column {name!r} has {len(values)} different texts, too many for categories; drop it, "
