@@ -174,7 +174,7 @@ BAD = {
     "compare --nosuch": "No such option '--nosuch'; ",
     "compare --seed1": "No such option '--seed1'; similar are --seed",
     "run": "Missing argument 'ALGORITHM'; `trimtab run --help` shows the usage.",
-    "export runs": "Missing option '--to', one of csv, tensorboard, mlflow; `trimtab export ",
+    "export runs": "Missing option '--to', one of csv, tensorboard, mlflow, onnx; `trimtab export ",
     "compare --target high": "'--target': 'high' is not a valid float; `trimtab compare --help`",
 }
 
@@ -242,7 +242,8 @@ def test_options_are_what_they_were():
             ]
         ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
-        "export": ["--json", "--out", "--to"],
+        "export": ["--algorithm", "--json", "--out", "--to"],
+        "predict": ["--algorithm", "--out", "--proba"],
         "doctor": ["--data", "--json"],
         "completion": [],
     }

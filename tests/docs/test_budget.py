@@ -26,14 +26,14 @@ BUDGET = {
     "core": (1426, 11),
     "diagnosis": (5839, 34),
     "federation": (8555, 72),
-    "problems": (9536, 44),
+    "problems": (9585, 44),
     "report": (2800, 17),
     "simulation": (2260, 13),
     "studies": (5280, 32),
     "testing": (858, 4),
 }
 PAPERS = (9420, 35)
-TESTS = 43_800  # lines
+TESTS = 44_060  # lines
 
 
 def files_of(folder):

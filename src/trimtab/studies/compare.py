@@ -24,7 +24,7 @@ from trimtab.studies.budget import Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
 from trimtab.studies.holdout import ProblemSpec
-from trimtab.studies.pool import Finished, Pool, process_pool
+from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool
 from trimtab.studies.prior import Prior
 from trimtab.studies.record import RoundDone, execution_facts
 from trimtab.studies.search import FIRST_REPORT_SEED
@@ -214,7 +214,7 @@ class _Run:
         Where there are workers, they run the stage first; this process then repeats it from disk,
         so that no number depends on how many there are.
         """
-        left = {tuner.spec.label: tuner for tuner in self.tuners}
+        left, errors = {tuner.spec.label: tuner for tuner in self.tuners}, list[WorkerError]()
         if self.pool is not None:
             slots = ceil(len(left) / self.pool.size)
             timed = replace(stage, seconds=self.deadline.until(until) / slots)
@@ -226,11 +226,13 @@ class _Run:
                     yield from self._repeat(left.pop(event.label), replace(stage, seconds=0.0))
                     self._save(goal, finished=False)
                 else:
-                    warnings.warn(f"{event.error}; this process continues its work.", stacklevel=2)
+                    errors.append(event.error)
         for count, tuner in zip(range(len(left), 0, -1), left.values(), strict=True):
             seconds = self.deadline.until(until) / count
             yield from self._repeat(tuner, replace(stage, seconds=seconds))
             self._save(goal, finished=False)
+        for error in errors:  # An error of a user's file has been raised here by now.
+            warnings.warn(f"{error}; this process continued its work.", stacklevel=2)
 
     def _repeat(self, tuner: Tuner, stage: Stage) -> Events:
         """Run a stage with the rounds that are on disk, and those that are not."""
