@@ -27,7 +27,7 @@ BUDGET = {
     "diagnosis": (5839, 34),
     "federation": (8555, 72),
     "problems": (9585, 44),
-    "report": (2800, 17),
+    "report": (2782, 17),
     "simulation": (2260, 13),
     "studies": (5280, 32),
     "testing": (858, 4),
