@@ -121,6 +121,22 @@ def test_what_is_given_is_not_searched(name, given, Ks, variants):
     assert all(getattr(made, word) == value for word, value in given.items() if word != "base")
 
 
+def test_a_bracket_sees_distant_steps_that_become_better_with_more_rounds():
+    def start(point, seed):
+        x = log2(point.eta)
+
+        def curve(r):
+            doublings = log2(r / 8)
+            if x < -0.5:  # overfits: the best of these steps falls as the rounds double
+                return 0.5 - 0.01 * abs(x + 3 + doublings)
+            return 0.48 + 0.03 * doublings * (x + 1)
+
+        return MadeUpTrial(curve, diverges=3 if x > 3 else inf)
+
+    found = search_of(start, name="sgd")
+    assert found.runs[found.chosen, FINALS_SEEDS[0]].rounds < 100
+
+
 def test_a_given_K_has_one_bracket():
     found = space_of(kind("fedavg"), 7, {"eta_g": 1.0})
     assert found.families == [Family()]
