@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
+from trimtab.algorithms.registry import algorithm_list
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
@@ -23,7 +24,7 @@ from trimtab.studies.advice import advise
 from trimtab.studies.budget import Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
-from trimtab.studies.holdout import ProblemSpec
+from trimtab.studies.holdout import ProblemSpec, check_compare
 from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool
 from trimtab.studies.prior import Prior
 from trimtab.studies.record import RoundDone, execution_facts
@@ -113,6 +114,7 @@ def compare(
     [('fedavg', False), ('scaffold', True)]
     """
     R = round_count(R)
+    check_compare(K=K, eta_g=eta_g, name=name, out=out, resume=resume, prior=prior, cluster=cluster)
     check_budget(minutes, budget, round_cost)
     seeds = _count("seeds", seeds, "seeds")
     jobs = _count("jobs", jobs, "processes")
@@ -124,7 +126,7 @@ def compare(
     target = None if target is None else float(target)
     settings = StudySettings(
         problem=problem,
-        algorithms=algorithms or DEFAULT,
+        algorithms=DEFAULT if algorithms is None else algorithm_list(algorithms),
         name=name or type(problem).__name__.lower(),
         target=target,
         K=K,
