@@ -213,7 +213,7 @@ def test_options_are_what_they_were():
     of_compare = (
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
-    of_compare += "--prefer --seeds --cluster"
+    of_compare += "--prefer --round-cost --seeds --cluster"
     of_run = "--cluster --patience --save --shards --snapshots"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
@@ -319,7 +319,7 @@ def test_compare_prints_table_advice_and_page(capsys):
     code, out, _ = trimtab(capsys, "compare", "mine.py:good", "--target", 0.9, "-R", 40)
     assert code == 0
     assert "mine.py:good: rounds to accuracy 0.9" in out
-    assert re.search(r"^Use \w+ with .*: it reaches accuracy 0.9 in \d+ rounds?", out, re.M)
+    assert re.search(r"^(Use|No difference found; )\w+.* accuracy 0.9 in \d+ rounds?", out, re.M)
     page = Path(re.search(r"^Page: (.*)$", out, re.M).group(1))
     assert page == Path("runs/compare-mine-good-1/report.html")
     html = page.read_text()
@@ -359,7 +359,8 @@ def test_a_name_is_shown_as_it_is(capsys):
 def test_a_diverging_row_names_the_round_and_the_others_go_on(capsys):
     code, out, _ = trimtab(capsys, "compare", "mine.py:steep", "--algorithms", "sgd,fedavg")
     assert code == 0
-    assert "Use" in out
+    assert "Sgd" in out
+    assert "FedAvg" in out
 
 
 def test_targets_of_regressions_are_losses(capsys):
