@@ -33,13 +33,13 @@ def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> 
     )
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
     drift = stationary.drift(case, choice, modelled.pull)
-    found = _intervals(case, measured, modelled, law, drift, choice, at)
+    errors, found = _intervals(case, measured, modelled, law, drift, choice, at)
     saved = _gain(case, measured, modelled, plan)
     clients = case.panel.clients
     return Diagnosis(
         setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
         scalars=_scalars(case, measured, drift),
-        evidence=_evidence(case, measured, found),
+        evidence=_evidence(case, measured, errors, found),
         tables=Tables(
             points=measured.points.rows,
             clients=tables.of_clients(case.panel, here, hessians),
@@ -80,36 +80,40 @@ def _intervals(
     drift: float,
     choice: Choice | None,
     at: theory.Constants | None,
-) -> dict[str, Estimate]:
-    """Return the interval of every number, measured or derived."""
+) -> tuple[dict[str, float], dict[str, Estimate]]:
+    """Return standard errors, and the interval of every number, measured or derived."""
     points = measured.points
     point = case.where if case.optimum else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
+    draws = measured.early.draws
     sample = intervals.at_point(
         point,
         case.best,
-        measured.early.draws,
-        case.seed,
+        draws,
+        case.panel.p,
         measured.here,
         measured.hessians,
         measured.noise,
         points.ratios,
         points.B,
-        measured.short_of if case.optimum else 0.0,
+        measured.left(case),
     )
     numbers = sample.estimates()
     rates_hold = at if case.panel.problem.symmetric else None
     numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
     if choice is not None and choice.eta is not None:
-        numbers |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
-    return {name: one for name, one in numbers.items() if isfinite(one.value)}
+        of = law.bias, drift, modelled.model, choice.eta, choice.K
+        numbers |= intervals.of_bias(sample, draws, *of)
+    finite = {name: one for name, one in numbers.items() if isfinite(one.value)}
+    return sample.errors, finite
 
 
-def _evidence(case: Case, measured: Measured, found: dict[str, Estimate]) -> Evidence:
-    errors = {"zeta": measured.here.zeta_error, "sigma": measured.noise.error}
+def _evidence(
+    case: Case, measured: Measured, errors: dict[str, float], found: dict[str, Estimate]
+) -> Evidence:
     return Evidence(
         where=case.where,
         optimum=case.optimum,
-        errors={name: value for name, value in errors.items() if value},
+        errors=errors,
         bounds=_bounds(measured.hessians, all_clients=not case.some_clients),
         rough=measured.hessians.rough,
         measured_on=sum(measured.hessians.measured),

@@ -78,7 +78,7 @@ def _stages(
     panel = choose_panel(problem, seed, budget)
     yield Progress("gradients at the start", 0.01)
     case = begin(problem, panel, budget, x0, S, seed, eps, cross_device)
-    first = measure.at_point(panel, x0, case.some_clients)
+    first = measure.at_point(panel, x0)
     yield Progress("curvature at the start", 0.02)
     steep = stages.curvature(case, first)
     early = yield from stages.first_facts(case, first, steep)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LEVEL = 0.95  # an interval covers the number in >= 95 % of the diagnoses
-REPLICATES = 200  # an interval is made of 200 bootstrap replicates
+LEVEL = 0.95  # an interval covers the number in about 95 % of the diagnoses
+REPLICATES = 200  # quantiles of 200 replicates are off by about a percent of probability
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Estimate:
     at: str  # the point at which it was measured
 
     def overlaps(self, other: "Estimate") -> bool:
-        """Tell whether the two intervals have a number in common."""
+        """Return whether the two intervals have a number in common."""
         return self.low <= other.high and other.low <= self.high
 
     def to_json(self) -> dict[str, Any]:
@@ -38,31 +38,21 @@ class Estimate:
 
 
 def estimated(
-    value: float,
-    replicates: Tensor,
-    at: str,
-    *,
-    widen: float = 1.0,
-    below: float = 0.0,
-    above: float = 0.0,
-    least: float = 0.0,
+    value: float, replicates: Tensor, at: str, slack: float = 0.0, least: float = 0.0
 ) -> Estimate:
-    """Return the value with the interval of its replicates, which is as wide on both sides.
+    """Return the value with the interval of its replicates.
 
-    A replicate is off from the value as the value is off from the truth, but a bias has the other
-    sign, so the larger of the two sides counts for both. widen: by what few clients make a
-    bootstrap too narrow. below, above: what rounding, or an iteration that ended, may have left
-    out. least: what the number cannot be below.
+    slack: what rounding, or an iteration that ended, may have left out on either side. least: what
+    the number cannot be below.
 
     >>> print(estimated(2.0, torch.linspace(1.9, 2.4, 1001).double(), "start"))
-    2 (1.61 to 2.39)
+    2 (1.91 to 2.39)
     """
-    finite = replicates[torch.isfinite(replicates)]
+    finite = replicates[torch.isfinite(replicates)].double()
     if not isfinite(value):
         return Estimate(value, value, value, at)
-    half = 0.0
+    low = high = value
     if len(finite):
         ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
-        half = widen * float((torch.quantile(finite.double(), ends) - value).abs().max())
-    low = min(value, max(least, value - half - below))
-    return Estimate(value, low, value + half + above, at)
+        low, high = torch.quantile(finite, ends).tolist()
+    return Estimate(value, min(value, max(least, low - slack)), max(value, high + slack), at)

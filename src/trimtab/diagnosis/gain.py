@@ -12,7 +12,7 @@ from trimtab.diagnosis.choice import LIKE, Choice
 from trimtab.diagnosis.estimate import Estimate
 from trimtab.diagnosis.model_rounds import Goal, Predicted, predict
 from trimtab.diagnosis.quadratic_model import QuadraticModel
-from trimtab.diagnosis.resampling import Draws, few_draws
+from trimtab.diagnosis.resampling import Draws, student
 from trimtab.diagnosis.trial import Lane
 
 REPEATS = 5  # rounds on the model are counted for 5 other draws of cohorts, noise and clients
@@ -92,7 +92,7 @@ def _interval(mine: Predicted, rival: Predicted, ratios: list[float]) -> Estimat
     low, high = min(ratios), max(ratios)
     if len(ratios) > 2:
         each = torch.tensor(ratios, dtype=torch.float64)
-        half = few_draws(len(ratios)) * 1.96 * float(each.std())
+        half = student(len(ratios) - 1) * 1.96 * float(each.std())
         low, high = min(low, ratios[0] - half), max(high, ratios[0] + half)
     # A round more or less is no difference that a count can tell.
     low, high = min(low, (b - HALF) / (a + HALF)), max(high, (b + HALF) / (a - HALF))

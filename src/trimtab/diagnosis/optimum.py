@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf, log2
 
 import torch
@@ -10,7 +11,7 @@ from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.budget import Budget, OutOfTime
-from trimtab.diagnosis.lanczos import Spectrum, lanczos
+from trimtab.diagnosis.lanczos import Spectrum, conjugate_gradients, lanczos
 from trimtab.diagnosis.lbfgs import minimise
 from trimtab.diagnosis.panel import Panel
 from trimtab.simulation import Diverged, simulate
@@ -23,6 +24,7 @@ WAY = 40  # of the points on the way, <= 40 are looked at again
 CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's,
 PATIENCE = 50  # or if in 50 gradients |grad f| did not halve,
 STALLED = 1e-3  # and f fell by <= 0.001 x the whole way down, which is a tenth of eps
+NEWTON_STEPS = 6  # a point near the optimum is moved there by <= 6 steps
 MEMORY = 40  # L-BFGS remembers <= 40 steps,
 LARGE = 1_000_000  # and <= 4 if d > 1,000,000
 
@@ -153,13 +155,35 @@ class BestPoint:
     way: list[Passed]  # points on the way there, the start first
 
 
+def _polished(panel: Panel, point: Passed, out_of_time: OutOfTime) -> Passed:
+    """Return the minimum near a point up to rounding, by Newton steps, where f is convex.
+
+    A search ends where |grad f| is a millionth of the start's. Along a direction whose curvature is
+    a millionth of L that may be as far from the optimum as the start is.
+    """
+    for _ in range(NEWTON_STEPS):
+        gradient = panel.gradient(point.x).detach()
+        hessian = partial(panel.mean_products, point.x)
+        step, left = conjugate_gradients(hessian, gradient, tolerance=1e-3, out_of_time=out_of_time)
+        if out_of_time():
+            break
+        x = point.x - step
+        slope = float(panel.gradient(x).norm())
+        if not (left < 0.1 and slope < point.slope / 2):
+            break
+        point = Passed(x, panel.loss(x), slope)
+    return point
+
+
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
     f, gradient = panel.loss_and_gradient(x)
     start = Passed(x, f, float(gradient.norm()))
     way = [start, *descend(panel, x, out_of_time)]
-    best = way[-1]
-    reached = best.slope <= REACHED * start.slope or panel.problem.x_star is not None
+    best, known = way[-1], panel.problem.x_star is not None
+    reached = known or best.slope <= REACHED * start.slope
+    if reached and not known and panel.problem.symmetric:
+        best = _polished(panel, best, out_of_time)
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
     return BestPoint(best.x, reached, [start, *way[1:][-WAY:]])

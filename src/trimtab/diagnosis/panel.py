@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, inf
+from itertools import pairwise
+from math import inf
 
 import torch
 from torch import Tensor
@@ -14,12 +15,15 @@ from trimtab.core.streams import PARTITION, stream
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.problems.problem import OnePass, Problem
 from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
 
 FEWEST, MOST = 4, 1024  # >= 4 and <= 1024 clients are measured, or all if there are fewer
 ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
 PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
 FEW = 16  # >= 16 samples of a client are measured
+FOLDS = 4  # thinned data are measured in 4 folds, so that their scatter shows the error of sampling
+HALF_BATCH = 0.5  # mini-batches of half the thinned samples have noise, those of all have none
 TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
 ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
 AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
@@ -28,17 +32,51 @@ NUMBERS = 20_000_000  # the products of several clients at once hold <= 20,000,0
 
 
 @dataclass(frozen=True)
+class Thinned:
+    """Some samples of every client, and the same samples in disjoint folds."""
+
+    folds: tuple[Supervised, ...]
+    shares: Tensor  # of each client's samples in each fold, (clients, folds); rows sum to 1
+    sizes: tuple[int, ...]  # how many samples of each client are measured
+    known: Tensor  # the share of each client's samples that is measured, (clients,)
+    noise: Supervised  # the samples in mini-batches that are smaller than what is measured
+    scale: Tensor  # the variance of the true mini-batches over that of those of `noise`
+
+    def mean(self, parts: Tensor, clients: Sequence[int] | None = None) -> Tensor:
+        """Return what the folds have measured together; parts: (clients, folds, ...)."""
+        return (self._shares(parts, clients) * parts).sum(1)
+
+    def deviations(self, parts: Tensor, clients: Sequence[int] | None = None) -> Tensor:
+        """Return draws of a mean's error: with normal z_f, sum z_f deviation_f has its covariance.
+
+        The error is that of a mean over a share `known` of finitely many samples. clients: whose
+        parts these are; None: all.
+        """
+        shares, known = self._shares(parts, clients), self.known
+        known = known if clients is None else known[list(clients)]
+        unknown = (1 - known).clamp_min(0.0).to(parts).view(-1, *[1] * (parts.dim() - 1))
+        away = parts - (shares * parts).sum(1, keepdim=True)
+        return away * (shares * unknown / (len(self.folds) - 1)).sqrt()
+
+    def _shares(self, parts: Tensor, clients: Sequence[int] | None) -> Tensor:
+        shares = self.shares if clients is None else self.shares[list(clients)]
+        return shares.to(parts).view(*shares.shape, *[1] * (parts.dim() - 2))
+
+
+@dataclass(frozen=True)
 class Panel:
     """Some clients of a problem, as a problem of their own."""
 
     problem: Problem
     clients: tuple[int, ...]  # the clients' numbers in the whole problem
-    halves: tuple[Problem, Problem] | None = None  # two halves of the data, if they are thinned
+    thinned: "Thinned | None" = None  # None: all samples of these clients are measured
 
     @cached_property
-    def half_panels(self) -> tuple["Panel", ...]:
-        """The same clients with either half of their samples."""
-        return tuple(Panel(half, self.clients) for half in self.halves or ())
+    def fold_panels(self) -> tuple["Panel", ...]:
+        """The same clients with one fold of their samples each; this panel if all are measured."""
+        if self.thinned is None:
+            return (self,)
+        return tuple(Panel(fold, self.clients) for fold in self.thinned.folds)
 
     @property
     def p(self) -> Tensor:
@@ -224,8 +262,13 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     samples = problem if isinstance(problem, Supervised) else None
     rows = None if samples is None else _samples(samples, clients, budget)
     if samples is None or rows is None:
-        return Panel(problem if len(clients) == N else _Some(problem, clients), clients)
+        return panel_of(problem, clients)
     return thinned(samples, clients, rows, seed, budget)
+
+
+def panel_of(problem: Problem, clients: tuple[int, ...]) -> Panel:
+    """Return a panel of some clients on all their data."""
+    return Panel(problem if len(clients) == problem.N else _Some(problem, clients), clients)
 
 
 def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int | None:
@@ -252,7 +295,7 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
 def thinned(
     problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, budget: Budget
 ) -> Panel:
-    """Return a panel of at most so many samples of each client, drawn at random."""
+    """Return a panel of at most this many samples of each client, drawn at random."""
     kept = []
     for i in clients:
         data = problem.clients[i]
@@ -261,13 +304,57 @@ def thinned(
         kept.append(data.take(order))
     p = problem.weights[list(clients)]
     budget.note(f"At most {rows} samples of each client were measured.")
-    cut = [ceil(len(data) / 2) if len(data) > 1 else 1 for data in kept]
-    first = [data.cut(0, n) for data, n in zip(kept, cut, strict=True)]
-    second = [data.cut(len(data) - n, len(data)) for data, n in zip(kept, cut, strict=True)]
-    whole, half, other = (
-        problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
-    )
-    return Panel(whole, clients, (half, other))
+    edges = [_edges(len(data)) for data in kept]
+    folds = [
+        [data.cut(*ends[f]) for data, ends in zip(kept, edges, strict=True)] for f in range(FOLDS)
+    ]
+    whole, *parts = (problem.replace(clients=part, weights=p, test=None) for part in (kept, *folds))
+    sizes = torch.tensor([[end - start for start, end in ends] for ends in edges]).double()
+    full = [problem.clients.size(i) for i in clients]
+    known = torch.tensor([len(data) / n for data, n in zip(kept, full, strict=True)])
+    own = tuple(map(len, kept))
+    noise, scale = _smaller_batches(whole, own, full)
+    shares = sizes / sizes.sum(1, keepdim=True)
+    folded = Thinned(tuple(parts), shares, own, known.double(), noise, scale)
+    return Panel(whole, clients, folded)
+
+
+def _edges(n: int) -> list[tuple[int, int]]:
+    """Return where the folds of n samples start and end; fewer samples than folds are in each."""
+    if n < FOLDS:
+        return [(0, n)] * FOLDS
+    cuts = [round(f * n / FOLDS) for f in range(FOLDS + 1)]
+    return list(pairwise(cuts))
+
+
+def _smaller_batches(
+    problem: Supervised, kept: Sequence[int], full: Sequence[int]
+) -> tuple[Supervised, Tensor]:
+    """Return the thinned problem with mini-batches that have noise, and the factor of its variance.
+
+    A mini-batch of all samples that are measured has no noise, though it has some among all.
+    """
+    batch = problem.batch
+    if batch is None:
+        return problem, torch.ones(len(kept), dtype=torch.float64)
+    replaced = problem.sampling == "iid"
+    if not replaced and any(batch_size(batch, n) >= n > 1 for n in kept):
+        problem = problem.replace(batch=HALF_BATCH)
+    factors = []
+    for n, N in zip(kept, full, strict=True):
+        mine = _variance(batch_size(problem.batch, n), n, replaced)
+        true = _variance(batch_size(batch, N), N, replaced)
+        factors.append(true / mine if mine else 1.0)
+    return problem, torch.tensor(factors, dtype=torch.float64)
+
+
+def _variance(batch: int, n: int, replaced: bool) -> float:
+    """Return the variance of the mean of a mini-batch of n samples, in units of the samples'.
+
+    >>> _variance(5, 10, replaced=False), _variance(10, 10, replaced=False)
+    (0.1, 0.0)
+    """
+    return (1 - (1 if replaced else batch) / n) / batch
 
 
 class _Some(Problem):

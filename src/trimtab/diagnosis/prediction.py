@@ -109,7 +109,7 @@ def trials(
     look: the plan of the first look, which stands if there is no time for another. alike: whether
     the clients' gradients agree on the way. trusted: whether the model's curvature holds there.
     """
-    careful = case.panel.halves is not None or not trusted or not predicted
+    careful = case.panel.thinned is not None or not trusted or not predicted
     trial = Trial(case, until, careful, share)
     affordable = [p for p in predicted if trial.affords(p.K + 1)]
     if len(affordable) < len(predicted):

@@ -95,7 +95,7 @@ def _rounds(case: Case, plan: Plan) -> list[str]:
         f"{lane_name(lane)} to {lane.losses[-1]:.4g} in {len(lane.losses)} rounds"
         for lane in sorted(lanes, key=lambda lane: lane is not plan.best)
     )
-    where = "" if case.panel.halves is None else " on the samples that were measured"
+    where = "" if case.panel.thinned is None else " on the samples that were measured"
     return [f"Tried{where}: f went from {plan.f_start:.4g} with {shown}."]
 
 
@@ -190,7 +190,7 @@ def _is_shorter(plan: Plan) -> bool:
 
 def _doubts_about_numbers(case: Case, change: float, hessians: Hessians) -> list[str]:
     doubts = list(case.doubts)
-    if case.panel.halves is not None:
+    if case.panel.thinned is not None:
         doubts.append("Only some of the data were measured, and rounds were tried on those alone.")
     elif case.some_clients:
         doubts.append("Only some of the clients were measured, and rounds were tried on those.")

@@ -4,8 +4,6 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from math import nan
 
-import torch
-
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, prediction, stationary
@@ -16,6 +14,7 @@ from trimtab.diagnosis.differences import probe
 from trimtab.diagnosis.first_facts import Early, FirstFacts
 from trimtab.diagnosis.hessian_products import WORST, by_products
 from trimtab.diagnosis.hessians import (
+    FLAT,
     SMALL,
     Hessians,
     HessiansSeen,
@@ -25,7 +24,7 @@ from trimtab.diagnosis.hessians import (
     full_hessian,
     full_hessians,
 )
-from trimtab.diagnosis.intervals import at_point
+from trimtab.diagnosis.intervals import Left, at_point
 from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import BatchNoise, Gradients
 from trimtab.diagnosis.model_rounds import Predicted
@@ -37,6 +36,7 @@ from trimtab.diagnosis.tables import Points
 SOON = 10.0  # the first facts are told after about 10 seconds
 TIMINGS = 5  # <= 5 gradients are timed
 WORST_AT_START = 2  # the Hessians of <= 2 clients are followed at the start
+NEAR_BY = 0.01  # numbers are those of the optimum if <= 0.01 of the way there is left
 AMPLE = 10_000  # there is ample time if it allows >= 10,000 gradients of all data
 
 # Each is the share of the time that is over when a stage has to end.
@@ -84,14 +84,18 @@ class Measured:
         low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
 
-    @property
-    def short_of(self) -> float:
-        """By which share of the way the best point is short of the optimum, if f is quadratic."""
-        first, best = self.points.rows[0], self.points.rows[-1]
-        left = best.gradient / max(first.gradient, 1e-300)
-        # Along the flattest direction a small gradient is L/mu times as far from the optimum.
+    def left(self, case: Case) -> Left | None:
+        """Return what is left of the way to the optimum; None if the point is not about there.
+
+        Along the flattest direction x is |grad f|/mu away.
+        """
         L, mu = self.hessians.L, self.hessians.mu
-        return min(1.0, left * max(1.0, L / mu if mu > 0 else 1.0))
+        way = float((case.x0 - case.best).norm())
+        if not case.optimum or not mu > FLAT * L or case.panel.problem.x_star is not None:
+            return Left() if case.optimum and mu > FLAT * L else None
+        distance = float(self.here.mean.norm()) / mu
+        share = distance / max(way, distance, 1e-300)
+        return Left(distance, 0.0 if case.quadratic else share) if share <= NEAR_BY else None
 
     @property
     def alike(self) -> bool:
@@ -140,7 +144,7 @@ def first_facts(
     x = None
     if not case.short:
         x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), soon)
-    on_the_way = None if x is None else measure.at_point(panel, x, case.some_clients)
+    on_the_way = None if x is None else measure.at_point(panel, x)
     early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
     points = [("start", case.x0, first)]
     if x is not None and on_the_way is not None:
@@ -153,7 +157,7 @@ def first_facts(
         differences=found,
         points=tuple(
             (
-                at_point(where, at, early.draws, case.seed, gradients).estimates()["zeta"],
+                at_point(where, at, early.draws, panel.p, gradients).estimates()["zeta"],
                 float(gradients.mean.norm()),
             )
             for where, at, gradients in points
@@ -184,7 +188,7 @@ def best_gradients(case: Case, first: Gradients) -> Generator[Progress, None, Gr
     yield Progress("the optimum", LOOK)
     explore(case, budget.until(OPTIMUM))
     yield Progress("gradients", OPTIMUM)
-    return measure.at_point(case.panel, case.best, case.some_clients)
+    return measure.at_point(case.panel, case.best)
 
 
 def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
@@ -219,7 +223,7 @@ def _not_symmetric(case: Case, steep: Spectrum) -> HessiansSeen:
         matrices = full_hessians(case.panel, x, case.budget.until(HESSIANS_AT_START))
         if matrices is None:
             break
-        seen.append(by_asymmetric_matrices(case.panel, matrices))
+        seen.append(by_asymmetric_matrices(case.panel, matrices.each))
     if not seen:
         case.budget.note(f"d is above {SMALL}, or there was no time for matrices of all clients.")
         return HessiansSeen(by_mean_alone(case.panel, steep), None)
@@ -233,13 +237,10 @@ def _hessians_at(
     yield Progress("Hessians", begin)
     panel, budget, d = case.panel, case.budget, case.problem.d
     out_of_time, half = budget.until(end), budget.until((begin + end) / 2)
-    parts = [full_hessians(each, x, half) for each in panel.half_panels or (panel,)]
-    whole = [part for part in parts if part is not None]
-    if len(whole) == len(parts):
-        noise = (whole[0] - whole[1]) / 2 if len(whole) == 2 else None
-        found = by_matrices(panel, torch.stack(whole).mean(0), out_of_time, noise)
-        if found is not None:
-            return found
+    matrices = full_hessians(panel, x, half)
+    found = None if matrices is None else by_matrices(panel, matrices, out_of_time)
+    if found is not None:
+        return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
     # The whole matrix is for the law of the noise at an optimum, and makes mu exact on the way.
     if not (case.optimum and x is case.best and budget.decomposes(d, end)):

@@ -38,9 +38,7 @@ def of_points(
     ) -> PointRow:
         B = None if ratio is None else float(ratio.of(panel.p))
         ratios = () if ratio is None else (ratio,)
-        found = at_point(
-            where, x, early.draws, case.seed, at, hessians, None, ratios, B
-        ).estimates()
+        found = at_point(where, x, early.draws, panel.p, at, hessians, None, ratios, B).estimates()
         return PointRow(
             where=where,
             loss=panel.loss(x),
@@ -55,10 +53,10 @@ def of_points(
 
     if case.best is case.x0:
         return Points((row("start", case.x0, here, None, best),), nan)
-    ratio = measure.ratio(panel.p, first, here)
+    ratio = measure.ratio(first, here)
     rows, ratios = [row("start", case.x0, first, ratio, start)], [ratio]
     if early.x is not None and early.gradients is not None:
-        ratio = measure.ratio(panel.p, early.gradients, here)
+        ratio = measure.ratio(early.gradients, here)
         rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
         ratios.append(ratio)
     rows.append(row(case.where, case.best, here, None, best))
