@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -38,7 +39,7 @@ FIRST = 20_000  # seeds of the record; others served while the intervals were wr
 COUNT = 1000
 NUMBERS = ("L", "mu", "delta", "zeta", "sigma")
 NARROW = 1e-6  # an interval is as narrow as arithmetic if its half is <= 1e-6 x the value, or of L
-SAVED = 20  # the record is written after 20 problems
+SAVED = 5  # the record is written after 20 problems
 TIME = 1e6  # seconds: nothing is cut short, however busy the machine is
 
 
@@ -99,7 +100,7 @@ def scales(draw: Draw, N: int) -> Quadratic:
 
 def samples(draw: Draw, N: int, classes: int, module: nn.Module | None = None) -> Supervised:
     """Return clients with features and truths of their own; classes: 0 for least squares."""
-    d, own = draw.whole(2, 6), draw.power(-1.5, 0)
+    d, own = draw.whole(2, 6), draw.power(-1.5, -0.5)
     truth, clients = draw.normal(d, max(1, classes)), []
     for _ in range(N):
         n = draw.whole(60, 300)
@@ -181,7 +182,7 @@ def measured(problem: Quadratic | Supervised, panel: Panel, family: Family, seed
     if family.at_optimum and found is not None:
         distance = float(here.mean.norm()) / found.mu
         way = float((panel.problem.x0(0) - x).norm())
-        left = Left(distance, 0.0 if panel.problem.constant_hessians else distance / way)
+        left = Left(distance, inf if panel.problem.constant_hessians else way)
     draws = drawn(panel, problem.N, seed)
     return intervals.at_point("x", x, draws, panel.p, here, found, noise, left=left).estimates()
 

@@ -9,14 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.diagnosis.test_little_time import Costly
-from tests.helpers.losses import everybody, logistic, quadratics, random
-from trimtab import Supervised, diagnose
+from tests.helpers.losses import Opaque, everybody, logistic, quadratics, random
+from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, hessians, intervals, measure
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.estimate import LEVEL, Estimate, estimated
 from trimtab.diagnosis.panel import panel_of, thinned
-from trimtab.diagnosis.resampling import drawn, largest
+from trimtab.diagnosis.resampling import LEVEL, Estimate, drawn, estimated, largest
 
 SEEDS = range(1, 7)
 MARGIN = 0.15  # an interval that is 4 x too narrow is contradicted in > 15 % of the pairs
@@ -155,6 +154,55 @@ def test_where_nothing_is_drawn_there_is_no_width():
         one = found.intervals[name]
         assert one.high - one.low <= 1e-6 * abs(one.value), name
     assert [row.where for row in found.points] == [row.intervals["zeta"].at for row in found.points]
+
+
+def steep_and_flat(N=6, d=8):
+    """Return quadratics with L/mu = 10,000 whose optimum has to be searched for."""
+    problem = quadratics(N=N, d=d, G=2.0, delta=1e-5)
+    h = torch.diag(torch.logspace(-4, 0, d, dtype=torch.float64))
+    return Opaque(Quadratic(h + problem.A - problem.H, problem.b))
+
+
+@pytest.mark.parametrize("make", [steep_and_flat, lambda: logistic(N=4, l2=0.001)])
+def test_where_nothing_is_sampled_the_interval_is_narrow_and_holds_the_truth(make):
+    """A search ends at a small gradient, which may be far from the optimum where f is flat."""
+    problem = make()
+    found = diagnose(problem)
+    panel, x = everybody(problem), problem.x0(0).double()
+    for _ in range(40):  # Newton
+        matrices = hessians.full_hessians(panel, x, lambda: False).each
+        x = x - torch.linalg.solve(matrices.mean(0), panel.gradient(x))
+    matrices = hessians.full_hessians(panel, x, lambda: False).each
+    exact = measure.scalars(panel.p, matrices, panel.gradients(x))
+    exact["delta/L"] = exact["delta"] / exact["L"]
+    for name in ("zeta", "L", "delta", "mu", "delta/L"):
+        one, true = found.intervals[name], float(exact[name])
+        assert one.low <= true <= one.high, (name, str(one), true)
+        scale = found.L if name in ("delta", "mu") else abs(true)
+        assert one.high - one.low <= 1e-6 * scale, (name, one)
+
+
+def test_sigma_of_thinned_data_is_that_of_the_true_mini_batches():
+    """A share of few samples is a smaller mini-batch, and a fixed size may be all of them."""
+    ratios = []
+    for batch in (0.2, 30):
+        problem = logistic(N=6, n=150, batch=batch)
+        x = problem.x0() + 0.3
+        whole, thin = everybody(problem), thinned(problem, tuple(range(6)), 30, 0, Budget(1e6))
+        true, few = (measure.batch_noise(p, x, 0, lambda: False).sigma for p in (whole, thin))
+        ratios.append(few / true)
+    assert ratios == pytest.approx(
+        [1, 1], rel=0.2
+    )  # Unscaled, the first would be 2.2, the other 0.
+
+
+def test_clients_that_were_not_measured_may_be_further_off_by_one_factor_on_matrices():
+    A = torch.stack([torch.diag(torch.tensor(a)) for a in ([1.0, 0.2], [1.2, 0.1], [0.8, 0.3])])
+    p = torch.full((3,), 1 / 3, dtype=torch.float64)
+    plain, wide = (measure.scalars(p, A.double(), beyond=f) for f in (None, torch.tensor(3.0)))
+    assert wide["delta"] == pytest.approx(3 * float(plain["delta"]))
+    assert wide["L"] == pytest.approx(1 + 3 * 0.2)  # Hess + 3 (Hess_i - Hess) of the steepest
+    assert wide["mu"] == plain["mu"]
 
 
 def test_what_is_derived_inherits_the_interval_and_all_three_forms_have_it():

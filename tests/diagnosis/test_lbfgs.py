@@ -7,7 +7,8 @@ import torch
 
 from tests.helpers.losses import everybody, logistic
 from trimtab.diagnosis import optimum
-from trimtab.diagnosis.lbfgs import minimise
+from trimtab.diagnosis.optimum import minimise
+from trimtab.diagnosis.rules import RULES
 
 
 def of(f, seen=None):
@@ -77,7 +78,7 @@ def test_a_search_ends_where_f_hardly_falls_any_more():
 
     valley = Valley()
     way = optimum.descend(everybody(valley), torch.ones(3).double())
-    assert valley.looks < 3 * optimum.PATIENCE
+    assert valley.looks < 3 * RULES.patience
     assert abs(float(way[-1].x[0])) < 1e-3
 
 

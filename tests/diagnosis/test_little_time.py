@@ -19,8 +19,7 @@ from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.model_rounds import Goal, predict
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import _settled
-from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
-from trimtab.diagnosis.winner import _better, better_step, winner
+from trimtab.diagnosis.race import LEAST, LONG, Lane, Trial, _better, better_step, winner
 from trimtab.problems.catalogue import resnet18
 from trimtab.report import write_diagnosis
 

@@ -14,6 +14,7 @@ from trimtab.diagnosis import hessian_products, intervals, measure, optimum
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import choose_panel, thinned
 from trimtab.diagnosis.resampling import drawn
+from trimtab.diagnosis.rules import RULES
 from trimtab.problems.catalogue import mlp
 
 CLOSED = ("G", "B", "delta", "L", "mu", "zeta", "sigma")
@@ -42,7 +43,7 @@ def test_without_closed_forms_the_same_is_measured():
     assert found.errors["sigma"] < 0.05 * found.sigma
 
 
-def by_products(problem, x, seconds=60.0, seed=0, worst=hessian_products.WORST):
+def by_products(problem, x, seconds=60.0, seed=0, worst=RULES.followed):
     budget = Budget(seconds)
     panel = everybody(problem)
     work = Task(hessian_products.by_products(panel, x, seed, budget, budget.until(1), worst))

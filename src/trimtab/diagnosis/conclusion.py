@@ -2,9 +2,9 @@
 
 from math import isfinite
 
-from trimtab.diagnosis import intervals, prediction, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis import intervals, prediction, reasons, stages, stationary, theory
+from trimtab.diagnosis.advise import Choice, Gain, Reach, gain, reach
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import Choice, Reach, reach
 from trimtab.diagnosis.diagnosis import (
     Diagnosis,
     Evidence,
@@ -15,10 +15,9 @@ from trimtab.diagnosis.diagnosis import (
     Setting,
     Tables,
 )
-from trimtab.diagnosis.estimate import Estimate
-from trimtab.diagnosis.gain import Gain, gain
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.resampling import Estimate
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
 from trimtab.diagnosis.text import drawn
@@ -42,7 +41,7 @@ def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> 
         evidence=_evidence(case, measured, errors, found),
         tables=Tables(
             points=measured.points.rows,
-            clients=tables.of_clients(case.panel, here, hessians),
+            clients=stages.of_clients(case.panel, here, hessians),
             differences=measured.early.differences,
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
@@ -165,7 +164,7 @@ def _gain(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Gai
         0.0 if model is None else prediction.share_of(case, model),
         plan.lanes,
         measured.early.draws,
-        case.budget.until(stages.GAIN),
+        case.budget.until(1.0),
     )
 
 

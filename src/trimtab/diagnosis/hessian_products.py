@@ -18,17 +18,13 @@ from trimtab.core.streams import NOISE, PARTITION, stream
 from trimtab.core.task import Progress
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.hessians import Hessians, Restricted, root_mean
-from trimtab.diagnosis.lanczos import ROOM, SETTLED, Spectrum
+from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.measure import Sampled
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import weighted
 
 PROBES = 4  # 4 random vectors rank the clients
-MOST = 56  # the subspace has <= 56 directions
-WORST = 6  # the Hessians of <= 6 clients are followed until they settle
-CLEAR = 2e-2  # a direction is followed until its residual is <= 0.02 x the norm
-LATE = 3  # an eigenvalue that moved after 3 quarters of the directions may move on
-SAFETY = 1.2  # a client is left out if 1.2 x its estimated norm < the largest norm seen
 
 
 def by_products(
@@ -37,7 +33,7 @@ def by_products(
     seed: int,
     budget: Budget,
     out_of_time: OutOfTime,
-    worst: int = WORST,
+    worst: int = RULES.followed,
     share: float | None = None,
 ) -> Generator[Progress, None, Hessians]:
     """Rank the clients by random vectors, and follow Hess and the worst of them."""
@@ -47,7 +43,10 @@ def by_products(
         budget.note(
             f"Only {space.seen} of {panel.problem.N} Hessians, drawn at random, were looked at."
         )
-    most = max(PROBES, min(MOST, panel.problem.d, ROOM // (panel.problem.d * (3 + worst))))
+    most = max(
+        PROBES,
+        min(RULES.directions, panel.problem.d, RULES.stored // (panel.problem.d * (3 + worst))),
+    )
     followed: dict[int, None] = {}
     late = False
     while len(space.Q) < most:
@@ -222,22 +221,22 @@ class _Subspace:
         """Return where Hess and the worst clients leave the subspace, if they have not settled."""
         mean = self.of_mean()
         size = max(abs(mean.value), 1e-30)
-        away = [mean.away] if mean.residual > CLEAR * size else []
+        away = [mean.away] if mean.residual > RULES.residual * size else []
         least = self.of_mean(least=True)
-        away += [least.away] if least.residual > CLEAR * size else []
+        away += [least.away] if least.residual > RULES.residual * size else []
         open_ = 0
         for i in self._suspects():
             if i not in followed and len(followed) >= worst:
                 continue
             followed[i] = None
             for ritz in self.of_client(i):
-                if ritz.residual > CLEAR * max(abs(ritz.value), 1e-30):
+                if ritz.residual > RULES.residual * max(abs(ritz.value), 1e-30):
                     away.append(ritz.away)
                     open_ += 1
             if open_:  # The others wait until this one has settled.
                 break
         # The least eigenvalue alone is not worth a pass: it settles late, or never.
-        return away if open_ or (away and mean.residual > CLEAR * size) else []
+        return away if open_ or (away and mean.residual > RULES.residual * size) else []
 
     def _suspects(self) -> list[int]:
         """Return the clients that may be steepest or most different, the likeliest first."""
@@ -245,7 +244,7 @@ class _Subspace:
         found: list[int] = []
         for values, by_chance in ((apart, self.frobenius[:, 1]), (own, self.frobenius[:, 0])):
             top = float(values.max())
-            guess = torch.maximum(values, SAFETY * _estimated(values, by_chance))
+            guess = torch.maximum(values, RULES.unlikely * _estimated(values, by_chance))
             order = guess.argsort(descending=True).tolist()
             found += [i for i in order if float(guess[i]) >= top and values[i] > 0]
         return list(dict.fromkeys(found))
@@ -270,7 +269,9 @@ class _Subspace:
         second = root_mean(self.p, known)
         residuals = self._residuals(followed)
         sizes = {"L": float(own.abs().max()), "delta": delta, "mu": float(values.abs().max())}
-        settled = {name: residuals[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
+        settled = {
+            name: residuals[name] <= RULES.residual * max(sizes[name], 1e-30) for name in sizes
+        }
         errors = self._errors(residuals, steep, apart, values, followed)
         at_least = root_mean(self.p, tuple(apart.tolist()))
         errors["second"] = second - at_least + residuals["delta"]
@@ -349,7 +350,7 @@ class _Subspace:
         That an eigenvalue is near does not say that it is the outermost: there may be one beyond,
         to which the next directions would have moved as the last ones did.
         """
-        k = max(1, LATE * len(self.Q) // 4)
+        k = max(1, 3 * len(self.Q) // 4)
         earlier = torch.linalg.eigvalsh(self.mean[:k, :k])
         norm = float(values.abs().max() - earlier.abs().max())
         return float(earlier[0] - values[0]), norm
@@ -363,5 +364,5 @@ def _estimated(values: Tensor, by_chance: Tensor) -> Tensor:
 def _beyond(values: Tensor, by_chance: Tensor, followed: tuple[int, ...]) -> float:
     """Return by how much one who should have been followed, and was not, may exceed the largest."""
     others = [i for i in range(len(values)) if i not in followed]
-    most = SAFETY * float(_estimated(values, by_chance)[others].max()) if others else 0.0
+    most = RULES.unlikely * float(_estimated(values, by_chance)[others].max()) if others else 0.0
     return max(0.0, most - float(values.max()))

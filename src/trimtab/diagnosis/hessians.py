@@ -18,14 +18,12 @@ from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.lanczos import Spectrum, dense
 from trimtab.diagnosis.measure import Sampled, norms
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import lyapunov_of, weighted
 from trimtab.problems.linear_system import solve_continuous_lyapunov
 
-DENSE = 2000  # the mean Hessian is formed if d <= 2000
-SMALL = 300  # the Hessians of all clients are formed if d <= 300
 REDUCED = 32  # replicates are made in <= 32 directions, since each decomposes its matrices
 TOP = 4  # replicates look at the 4 steepest clients and at the 4 that differ most
-FLAT = 1e-6  # an eigenvalue counts as not negative if it is >= -1e-6 L
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Hessians:
     apart: tuple[float, ...]  # |Hess_i - Hess| of each client, measured or estimated
     measured: tuple[bool, ...]  # False: the client's `apart` is an estimate from random vectors
     spectra: dict[int, Spectrum] = field(default_factory=dict)  # the spectra of Hess_i - Hess
-    matrix: Tensor | None = None  # Hess, if d <= DENSE and there was time
+    matrix: Tensor | None = None  # Hess, if d <= RULES.dense and there was time
     norm: float = nan  # |Hess|
     exact: bool = True  # False: L and delta are lower bounds
     mu_exact: bool = True  # False: mu is an upper bound
@@ -132,7 +130,7 @@ class HessiansSeen:
 
 def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Sampled | None:
     """Return all Hess_i in float64, or None if they are large or there is no time for them."""
-    if panel.problem.d > SMALL:
+    if panel.problem.d > RULES.small:
         return None
     folds: list[Tensor] = []
     for fold in panel.fold_panels:
@@ -150,7 +148,7 @@ def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Sampled | 
 def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return Hess in float64, or None if d is large or there is no time for it."""
     d = panel.problem.d
-    if d > DENSE:
+    if d > RULES.dense:
         return None
     assert panel.problem.symmetric
     H, seen = torch.zeros(d, d, dtype=torch.float64), 0

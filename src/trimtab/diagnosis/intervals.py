@@ -7,7 +7,7 @@ everything was measured nothing was drawn, and it is as narrow as arithmetic.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, log
+from math import inf, isfinite, log
 from typing import Any
 
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis import quadratic_model, theory
-from trimtab.diagnosis.estimate import REPLICATES, Estimate, estimated
 from trimtab.diagnosis.hessians import Hessians, Restricted
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Numbers, Ratio, scalars
 from trimtab.diagnosis.quadratic_model import QuadraticModel
-from trimtab.diagnosis.resampling import EXTREMES, Draws, largest
+from trimtab.diagnosis.resampling import EXTREMES, REPLICATES, Draws, Estimate, estimated, largest
 from trimtab.diagnosis.rows import Bias
 
 ROUNDING = 64.0  # sums of floating-point numbers are right up to 64 x the unit of rounding
@@ -35,7 +34,9 @@ class Left:
     """What is left of the way to an optimum."""
 
     distance: float = 0.0  # |x - x*|, at most
-    change: float = 0.0  # the change of the Hessians over that distance, as a share of L
+    way: float = (
+        inf  # |x0 - x*|, over which Hessians may change by L; infinite if they are constant
+    )
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ def at_point(
     if hessians is not None:
         values |= {name: float(getattr(hessians, name)) for name in OF_HESSIANS}
     around = {name: replicated.around(name, value, draws) for name, value in values.items()}
+    if left is not None and "step" in replicated.seen and hessians is not None:
+        # At another optimum Hessians differ, to an unknown side, as they change on the way there.
+        moved = replicated.seen["step"] / left.way * draws.tails[2]
+        around |= {name: around[name] + hessians.L * moved for name in OF_HESSIANS}
     if B is not None:
         values["B"], around["B"] = B, _of_ratios(ratios, draws, B)
     slack = _slack(x, here, hessians, left or Left())
@@ -115,7 +120,7 @@ def _slack(x: Vector, here: Gradients, hessians: Hessians | None, left: Left) ->
     for name in OF_HESSIANS:
         error = hessians.errors.get(name, 0.0)
         known = error if isfinite(error) else 0.0
-        slack[name] = (unit + left.change) * hessians.L + known
+        slack[name] = (unit + left.distance / left.way) * hessians.L + known
     return slack
 
 
@@ -186,7 +191,8 @@ def _replicated(
     V = None
     if noise.squares is not None:
         draw = stream(draws.seed, NOISE, 6)
-        V = torch.stack([noise.drawn(draw) for _ in range(REPLICATES)])
+        normals = [None] * REPLICATES if draws.normals is None else list(draws.normals)
+        V = torch.stack([noise.drawn(draw, z) for z in normals])
     if not draws.vary:
         if V is None:
             return Replicated({}, {}, {})

@@ -46,8 +46,8 @@ def scalars(
     error: E|error|^2 of each gradient, if samples were drawn; zeta is without it. steepest: the
     clients among which the largest norms are looked for. apart: |Hess_i - Hess| of the others.
     beyond: the factor by which a client that was not measured may differ more than any that was.
-    at_optimum: the point is the minimum of the measured clients; others have another one, which a
-    Newton step finds.
+    at_optimum: the point is the minimum of the measured clients; others have another one, to which
+    a Newton step leads.
     """
     found: Numbers = {}
     if A is not None:
@@ -67,7 +67,9 @@ def scalars(
             sizes = (apart * grown).index_copy(0, steepest, sizes)
         found["second"] = (p @ sizes.square()).sqrt()
         if X is not None and at_optimum:
-            X = _at_the_other_optimum(p, A, X, values, U)
+            step = _newton_step(p, X, values, U)
+            found["step"] = step.norm()
+            X = torch.cat([X[:, : len(step)] - A @ step, X[:, len(step) :]], 1)
     if X is not None:
         spread, square = moments(p, X, error)
         # Errors of sampling are subtracted, so that an estimate of zeta^2 may be negative.
@@ -87,12 +89,12 @@ def moments(p: Tensor, X: Tensor, error: Tensor | None = None) -> tuple[Tensor, 
     return spread - (p * (1 - p)) @ error, square - p.square() @ error
 
 
-def _at_the_other_optimum(p: Tensor, A: Tensor, X: Tensor, values: Tensor, U: Tensor) -> Tensor:
-    """Return the gradients where their mean vanishes, to first order: x_i - A_i Hess^-1 mean."""
-    m = A.shape[1]
+def _newton_step(p: Tensor, X: Tensor, values: Tensor, U: Tensor) -> Tensor:
+    """Return Hess^-1 mean, without the directions in which f is flat."""
     steep = values > RULES.flat * values.abs().amax()
-    step = U @ (torch.where(steep, 1 / torch.where(steep, values, 1.0), 0.0) * (U.mT @ (p @ X)[:m]))
-    return torch.cat([X[:, :m] - A @ step, X[:, m:]], 1)
+    inverse = torch.where(steep, 1 / torch.where(steep, values, 1.0), 0.0)
+    step: Tensor = U @ (inverse * (U.mT @ (p @ X)[: len(values)]))
+    return step
 
 
 def norms(M: Tensor, symmetric: bool = True) -> Tensor:
@@ -227,66 +229,58 @@ class BatchNoise:
 
     sigma: float = nan  # sigma^2 = sum p_i E|noise|^2
     squares: Tensor | None = None  # of each pair of mini-batches and client, (pairs, clients)
-    spread: Tensor | None = (
-        None  # the relative error of each client, as only some samples are known
-    )
+    deviations: Tensor | None = None  # of the means, by folds, if only some samples are measured
 
     @property
     def each(self) -> Tensor | None:
         """The measured E|noise|^2 of each client."""
         return None if self.squares is None else self.squares.mean(0)
 
-    def drawn(self, draw: torch.Generator) -> Tensor:
+    def drawn(self, draw: torch.Generator, z: Tensor | None) -> Tensor:
         """Return E|noise|^2 of each client as other mini-batches and samples might have made it."""
         assert self.squares is not None
-        pairs, clients = self.squares.shape
-        chosen = torch.randint(pairs, (pairs, clients), generator=draw)
-        each, spread = self.squares.gather(0, chosen).mean(0), self.spread
+        pairs, mean = len(self.squares), self.squares.mean(0)
+        chosen = torch.randint(pairs, self.squares.shape, generator=draw)
         # A resampled mean of n numbers has (n - 1)/n of the variance of the mean.
-        each = self.squares.mean(0) + (each - self.squares.mean(0)) * sqrt(
-            pairs / max(1, pairs - 1)
-        )
-        if spread is not None:
-            normal = torch.randn(clients, generator=draw, dtype=torch.float64)
-            each = each * (1 + normal * spread)
-        return each.clamp_min(0.0)
+        away = (self.squares.gather(0, chosen).mean(0) - mean) * sqrt(pairs / max(1, pairs - 1))
+        return Sampled(mean + away, self.deviations).drawn(z).clamp_min(0.0)
 
 
 def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> BatchNoise:
     """Measure the noise of mini-batch gradients at x.
 
     Half the squared distance of two independent mini-batch gradients is unbiased for |noise|^2.
+    Thinned data have it fold by fold, in turn, scaled to the mini-batches of all data.
     """
     thinned, squares = panel.thinned, list[Tensor]()
-    own = panel if thinned is None else Panel(thinned.noise, panel.clients)
-    p, fewest = panel.p.cpu().double(), -(-RULES.noise_samples // panel.problem.N)
+    panels, p = [panel], panel.p.cpu().double()
+    scale = torch.ones(len(p), 1, dtype=torch.float64)
+    if thinned is not None:
+        panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
+    turn = len(panels)
     for pair in range(RULES.most_noise_pairs):
-        noise = noise_samples(own, x, seed, pair, out_of_time)
+        noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
         if noise is None:
             break
-        squares.append(noise.cpu().double().square().sum(1))
-        if not bool(squares[-1].any()):
+        squares.append(noise.cpu().double().square().sum(1) * scale[:, pair % turn])
+        if (pair + 1) % turn or (pair + 1 < RULES.noise_pairs and bool(squares[-1].any())):
+            continue
+        if _settled(p, torch.stack(squares)):
             break
-        if pair + 1 >= max(RULES.noise_pairs, fewest) and _settled(p, torch.stack(squares)):
-            break
-    if not squares or not bool(torch.isfinite(torch.stack(squares)).all()):
+    each = torch.stack(squares[: len(squares) // turn * turn]) if len(squares) >= turn else None
+    if each is None or not bool(torch.isfinite(each).all()):
         return BatchNoise()
-    each = torch.stack(squares)
+    sigma = float(scalars(p, V=each.mean(0))["sigma"])
     if thinned is None:
-        return BatchNoise(_sigma(p, each), each)
-    sizes = torch.tensor(thinned.sizes, dtype=torch.float64)
-    # A variance of n samples is off by about sqrt(2/n), less so if they are many of all.
-    spread = (2 / sizes * (1 - thinned.known).clamp_min(0.0)).sqrt()
-    each = each * thinned.scale
-    return BatchNoise(_sigma(p, each), each, spread)
-
-
-def _sigma(p: Tensor, squares: Tensor) -> float:
-    return float(scalars(p, V=squares.mean(0))["sigma"])
+        return BatchNoise(sigma, each)
+    parts = each.view(-1, turn, len(p)).mean(0).T
+    return BatchNoise(sigma, each, thinned.deviations(parts, equal=True))
 
 
 def _settled(p: Tensor, squares: Tensor) -> bool:
     """Return whether the standard error of sigma^2 is small; clients draw independently."""
+    if len(squares) < 2:
+        return not bool(squares.any())
     error = (p.square() @ squares.var(0) / len(squares)).sqrt()
     return bool(error <= RULES.noise_error * (p @ squares.mean(0)))
 

@@ -1,15 +1,16 @@
-"""What else might have been drawn: weights of the clients, and errors of their samples."""
+"""A measured number with its interval, and what else might have been drawn in its place."""
 
-from dataclasses import dataclass
-from math import cos, pi, sin, sqrt, tan
+from dataclasses import asdict, dataclass
+from math import cos, isfinite, pi, sin, sqrt, tan
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.streams import PARTITION, stream
-from trimtab.diagnosis.estimate import LEVEL, REPLICATES
-from trimtab.diagnosis.panel import FOLDS, Panel
+from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 
 EXTREMES = ("L", "delta")  # of a single client, whose folds alone say how far they may be off
 
@@ -20,7 +21,7 @@ class Draws:
 
     weights: Tensor  # p as other clients might have made it, of shape (replicates, clients)
     normals: Tensor | None  # of the folds' deviations, (replicates, clients, folds)
-    tails: Tensor  # exponential and gamma numbers for the clients that were not measured, (2, n)
+    tails: Tensor  # exponential, gamma and normal numbers of each replicate, (3, replicates)
     unseen: float  # the number of clients that were not measured for each that was
     N: int  # the clients of the whole problem
     seed: int
@@ -48,7 +49,7 @@ class Draws:
         """Return Student's quantile over the normal one, for so few clients or folds."""
         clients = student(max(1, self.weights.shape[1] - 1)) if self.clients_vary else 1.0
         folds = self.normals is not None and name in EXTREMES
-        return max(clients, student(FOLDS - 1) if folds else 1.0)
+        return max(clients, student(RULES.folds - 1) if folds else 1.0)
 
 
 def drawn(panel: Panel, N: int, seed: int) -> Draws:
@@ -68,10 +69,11 @@ def _drawn(p: Tensor, N: int, seed: int, thinned: bool) -> Draws:
     counts = torch.zeros_like(ones).scatter_add(1, chosen, ones)
     shrunk = min(1.0, sqrt((1 - n / N) * n / max(1, n - 1)))
     weights = p * (1 + shrunk * (counts - 1))
-    tails = torch.empty(2, REPLICATES, dtype=torch.float64)
+    tails = torch.empty(3, REPLICATES, dtype=torch.float64)
     tails[0].exponential_(generator=draw)
     tails[1] = torch._standard_gamma(torch.full_like(tails[1], _top(n)), generator=draw)
-    normals = torch.randn(REPLICATES, n, FOLDS, generator=draw, dtype=torch.float64)
+    tails[2].normal_(generator=draw)
+    normals = torch.randn(REPLICATES, n, RULES.folds, generator=draw, dtype=torch.float64)
     return Draws(
         weights=weights / weights.sum(1, keepdim=True),
         normals=normals if thinned else None,
@@ -99,7 +101,7 @@ def largest(values: Tensor, draws: Draws) -> Tensor:
     top = _top(len(ordered))
     if not draws.clients_vary or len(ordered) < 2 or not ordered[0] > 0:
         return torch.ones(REPLICATES, dtype=torch.float64)
-    edge, (exponential, gamma) = ordered[top], draws.tails
+    edge, exponential, gamma = ordered[top], *draws.tails[:2]
     excess = sum(value - edge for value in ordered[:top]) / gamma
     beyond = torch.log(torch.tensor(top * draws.unseen).double()) - torch.log(exponential)
     factor: Tensor = (edge + excess * beyond) / ordered[0]
@@ -131,3 +133,54 @@ def _within(angle: float, freedom: int) -> float:
     if odd:
         return 2 / pi * (angle + sin(angle) * total)
     return sin(angle) * total
+
+
+LEVEL = 0.95  # an interval covers the number in about 95 % of the diagnoses
+REPLICATES = 200  # quantiles of 200 replicates are off by about a percent of probability
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the interval in which another seed would find it.
+
+    >>> Estimate(0.5, 0.4, 0.7, "optimum").overlaps(Estimate(0.8, 0.65, 0.9, "optimum"))
+    True
+    """
+
+    value: float
+    low: float
+    high: float
+    at: str  # the point at which it was measured
+
+    def overlaps(self, other: "Estimate") -> bool:
+        """Return whether the two intervals have a number in common."""
+        return self.low <= other.high and other.low <= self.high
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
+        return value if value == low == high else f"{value} ({low} to {high})"
+
+
+def estimated(
+    value: float, replicates: Tensor, at: str, slack: float = 0.0, least: float = 0.0
+) -> Estimate:
+    """Return the value with the interval of its replicates.
+
+    slack: what rounding, or an iteration that ended, may have left out on either side. least: what
+    the number cannot be below.
+
+    >>> print(estimated(2.0, torch.linspace(1.9, 2.4, 1001).double(), "start"))
+    2 (1.91 to 2.39)
+    """
+    finite = replicates[torch.isfinite(replicates)].double()
+    if not isfinite(value):
+        return Estimate(value, value, value, at)
+    low = high = value
+    if len(finite):
+        ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
+        low, high = torch.quantile(finite, ends).tolist()
+    return Estimate(value, min(value, max(least, low - slack)), max(value, high + slack), at)
