@@ -39,7 +39,7 @@ FIRST = 20_000  # seeds of the record; others served while the intervals were wr
 COUNT = 1000
 NUMBERS = ("L", "mu", "delta", "zeta", "sigma")
 NARROW = 1e-6  # an interval is as narrow as arithmetic if its half is <= 1e-6 x the value, or of L
-SAVED = 5  # the record is written after 20 problems
+SAVED = 5  # the record is written after 5 problems
 TIME = 1e6  # seconds: nothing is cut short, however busy the machine is
 
 

@@ -24,7 +24,7 @@ BUDGET = {
     "cluster": (1625, 9),
     "compute": (2198, 11),
     "core": (1298, 10),
-    "diagnosis": (5839, 34),
+    "diagnosis": (6200, 29),
     "federation": (8531, 72),
     "problems": (8678, 41),
     "report": (2717, 33),

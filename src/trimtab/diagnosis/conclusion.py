@@ -81,8 +81,9 @@ def _intervals(
     at: theory.Constants | None,
 ) -> tuple[dict[str, float], dict[str, Estimate]]:
     """Return standard errors, and the interval of every number, measured or derived."""
-    points = measured.points
-    point = case.where if case.optimum else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
+    points, left = measured.points, measured.left(case)
+    there = left is not None or case.panel.problem.x_star is not None
+    point = case.where if there else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
     draws = measured.early.draws
     sample = intervals.at_point(
         point,
@@ -94,7 +95,7 @@ def _intervals(
         measured.noise,
         points.ratios,
         points.B,
-        measured.left(case),
+        left,
     )
     numbers = sample.estimates()
     rates_hold = at if case.panel.problem.symmetric else None

@@ -8,7 +8,7 @@ not symmetric: L and delta are spectral norms then, and mu belongs to the symmet
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import nan, sqrt
+from math import ceil, nan, sqrt
 
 import torch
 from torch import Tensor
@@ -258,12 +258,13 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
     if thinned is not None:
         panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
     turn = len(panels)
+    fewest = max(RULES.folds, ceil(RULES.noise_pairs / len(p)))
     for pair in range(RULES.most_noise_pairs):
         noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
         if noise is None:
             break
         squares.append(noise.cpu().double().square().sum(1) * scale[:, pair % turn])
-        if (pair + 1) % turn or (pair + 1 < RULES.noise_pairs and bool(squares[-1].any())):
+        if (pair + 1) % turn or (pair + 1 < fewest and bool(squares[-1].any())):
             continue
         if _settled(p, torch.stack(squares)):
             break

@@ -183,7 +183,8 @@ def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) 
     way = [start, *descend(panel, x, out_of_time)]
     best, known = way[-1], panel.problem.x_star is not None
     reached = known or best.slope <= RULES.optimum * start.slope
-    if reached and not known and panel.problem.symmetric:
+    # Beyond that many dimensions what the directions leave out of the Hessians is more.
+    if reached and not known and panel.problem.symmetric and panel.problem.d <= RULES.small:
         best = _polished(panel, best, out_of_time)
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")

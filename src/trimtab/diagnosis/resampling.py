@@ -49,7 +49,8 @@ class Draws:
         """Return Student's quantile over the normal one, for so few clients or folds."""
         clients = student(max(1, self.weights.shape[1] - 1)) if self.clients_vary else 1.0
         folds = self.normals is not None and name in EXTREMES
-        return max(clients, student(RULES.folds - 1) if folds else 1.0)
+        # The largest of all is now one client's and now another's, so that the folds of two count.
+        return max(clients, student(2 * (RULES.folds - 1)) if folds else 1.0)
 
 
 def drawn(panel: Panel, N: int, seed: int) -> Draws:
@@ -181,6 +182,8 @@ def estimated(
         return Estimate(value, value, value, at)
     low = high = value
     if len(finite):
-        ends = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
+        n = len(finite)  # A new draw is below the j-th of n others with probability j/(n + 1).
+        outside = max(0.0, ((n + 1) * (1 - LEVEL) / 2 - 1) / max(1, n - 1))
+        ends = torch.tensor([outside, 1 - outside], dtype=torch.float64)
         low, high = torch.quantile(finite, ends).tolist()
     return Estimate(value, min(value, max(least, low - slack)), max(value, high + slack), at)

@@ -69,9 +69,9 @@ class Rules:
     """A client is not followed if unlikely x its estimated norm is < the largest norm seen."""
     noise_error: float = 0.05
     """Mini-batches are drawn until the standard error of sigma^2 is <= noise_error x sigma^2."""
-    noise_pairs: int = 8
-    """>= noise_pairs pairs of mini-batches are drawn of each client: of fewer the standard error
-    itself is not known."""
+    noise_pairs: int = 100
+    """>= noise_pairs pairs of mini-batches are drawn of all clients together: with fewer, drawing
+    ends where the standard error is too small by chance."""
     most_noise_pairs: int = 200
     """<= most_noise_pairs pairs are drawn of each client, since few clients in few dimensions would
     need thousands."""
