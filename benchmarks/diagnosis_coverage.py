@@ -155,7 +155,7 @@ FAMILIES = {
 # -- measured and true
 
 
-def everybody(problem: Quadratic | Supervised) -> Panel:
+def all_of(problem: Quadratic | Supervised) -> Panel:
     """Return all clients with all data."""
     return Panel(problem, tuple(range(problem.N)))
 
@@ -205,7 +205,7 @@ def true_sigma(problem: Quadratic | Supervised, x: Tensor) -> float:
 
 def truth(problem: Quadratic | Supervised, family: Family) -> dict[str, float]:
     """Return the numbers of all clients and samples."""
-    panel = everybody(problem)
+    panel = all_of(problem)
     x = point(panel, family)
     A = torch.stack([dense(problem, i, x) for i in range(problem.N)])
     rows = torch.stack([problem.client_gradient(i, x).detach() for i in range(problem.N)]).double()
