@@ -253,7 +253,7 @@ def test_a_metric_of_ones_own_is_the_goal(mine):
 def test_a_metric_that_is_not_measured_or_none_is_refused(refused):
     problem = quadratic_problem()
     problem.metric = Metric("auc")
-    with refused("by which nobody can win; return its metric 'auc' too"):
+    with refused("which no algorithm can be judged by; return its metric 'auc' too"):
         trimtab.compare(problem, ["sgd"], R=2)
     problem.metric = None
     problem.evaluate = lambda x, client=None: {"loss": 1.0, "cosine": 0.5}

@@ -174,7 +174,7 @@ BAD = {
     "compare --nosuch": "No such option '--nosuch'; ",
     "compare --seed1": "No such option '--seed1'; similar are --seed",
     "run": "Missing argument 'ALGORITHM'; `trimtab run --help` shows the usage.",
-    "export runs": "Missing option '--to', one of csv, tensorboard, mlflow; `trimtab export ",
+    "export runs": "Missing option '--to', one of csv, tensorboard, mlflow, onnx; `trimtab export ",
     "compare --target high": "'--target': 'high' is not a valid float; `trimtab compare --help`",
 }
 
@@ -213,7 +213,7 @@ def test_options_are_what_they_were():
     of_compare = (
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )
-    of_compare += "--prefer --seeds --cluster"
+    of_compare += "--prefer --round-cost --seeds --cluster"
     of_run = "--cluster --patience --save --shards --snapshots"
     assert options == {
         "compare": sorted([*common, *of_compare.split()]),
@@ -242,7 +242,8 @@ def test_options_are_what_they_were():
             ]
         ),
         "federate": [],  # its commands: tests/federation/test_federate_cli.py
-        "export": ["--json", "--out", "--to"],
+        "export": ["--algorithm", "--json", "--out", "--to"],
+        "predict": ["--algorithm", "--out", "--proba"],
         "doctor": ["--data", "--json"],
         "completion": [],
     }
@@ -318,7 +319,7 @@ def test_compare_prints_table_advice_and_page(capsys):
     code, out, _ = trimtab(capsys, "compare", "mine.py:good", "--target", 0.9, "-R", 40)
     assert code == 0
     assert "mine.py:good: rounds to accuracy 0.9" in out
-    assert re.search(r"^Use \w+ with .*: it reaches accuracy 0.9 in \d+ rounds?", out, re.M)
+    assert re.search(r"^(Use|No difference found; )\w+.* accuracy 0.9 in \d+ rounds?", out, re.M)
     page = Path(re.search(r"^Page: (.*)$", out, re.M).group(1))
     assert page == Path("runs/compare-mine-good-1/report.html")
     html = page.read_text()
@@ -358,7 +359,8 @@ def test_a_name_is_shown_as_it_is(capsys):
 def test_a_diverging_row_names_the_round_and_the_others_go_on(capsys):
     code, out, _ = trimtab(capsys, "compare", "mine.py:steep", "--algorithms", "sgd,fedavg")
     assert code == 0
-    assert "Use" in out
+    assert "Sgd" in out
+    assert "FedAvg" in out
 
 
 def test_targets_of_regressions_are_losses(capsys):

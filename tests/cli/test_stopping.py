@@ -115,11 +115,11 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
 
 def test_a_diagnosis_that_is_stopped_leaves_an_honest_page_and_its_folder_can_be_used_again(capsys):
     words = ("diagnose", "digits", "--out", "here")
-    err = stop_when(holds("here/report.html", "The diagnosis goes on"), *words)
+    err = stop_when(holds("here/report.html", "The diagnosis continues"), *words)
     assert "its first facts are in here/report.html. Later measurements are lost" in err
     assert "repeat the command" in err
     page = Path("here/report.html").read_text()
-    assert "goes on" not in page
+    assert "continues" not in page
     assert "The diagnosis ended before it had advice to give." in page
     assert not Path("here/diagnosis.json").exists()
     main([*words, "--minutes", "0.02"])

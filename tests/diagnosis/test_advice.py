@@ -11,7 +11,7 @@ from tests.helpers.losses import Opaque, logistic, quadratics, random
 from trimtab import FedAvg, Quadratic, Scaffold, Sgd, diagnose, simulate
 from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model
-from trimtab.diagnosis.choice import choose
+from trimtab.diagnosis.advise import choose
 from trimtab.diagnosis.model_rounds import Predicted, Rounds
 from trimtab.report import write_diagnosis
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.helpers.losses import quadratics
 from trimtab import diagnose
-from trimtab.diagnosis.estimate import Estimate
-from trimtab.diagnosis.gain import Gain
+from trimtab.diagnosis.advise import Gain
+from trimtab.diagnosis.resampling import Estimate
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.diagnosis.test_little_time import Costly
-from tests.helpers.losses import everybody, logistic, quadratics, random
-from trimtab import Supervised, diagnose
+from tests.helpers.losses import Opaque, everybody, logistic, quadratics, random
+from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
 from trimtab.diagnosis import hessian_products, hessians, intervals, measure
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.estimate import LEVEL, Estimate, estimated
-from trimtab.diagnosis.panel import Panel, _Some, thinned
-from trimtab.diagnosis.resampling import drawn, largest
+from trimtab.diagnosis.panel import panel_of, thinned
+from trimtab.diagnosis.resampling import LEVEL, Estimate, drawn, estimated, largest
 
 SEEDS = range(1, 7)
 MARGIN = 0.15  # an interval that is 4 x too narrow is contradicted in > 15 % of the pairs
@@ -34,10 +33,10 @@ def network(N=8, n=200):
 
 
 def some(problem, count, seed):
-    """Return a panel of so many clients, drawn at random."""
+    """Return a panel of this many clients, drawn at random."""
     draw = torch.Generator().manual_seed(seed)
     clients = tuple(sorted(torch.randperm(problem.N, generator=draw)[:count].tolist()))
-    return Panel(_Some(problem, clients), clients)
+    return panel_of(problem, clients)
 
 
 CASES = {
@@ -62,13 +61,12 @@ def measured(problem, panel, seed):
     x = problem.x0(0).double() + 0.5
     here, there = (measure.at_point(panel, at) for at in (x, x + random(len(x))))
     noise = measure.batch_noise(panel, x, seed, budget.until(1))
-    parts = [hessians.full_hessians(p, x, budget.until(1)) for p in panel.half_panels or (panel,)]
-    apart = (parts[0] - parts[1]) / 2 if len(parts) == 2 else None
-    found = hessians.by_matrices(panel, torch.stack(parts).mean(0), budget.until(1), apart)
-    ratio = measure.ratio(panel.p, there, here)
+    matrices = hessians.full_hessians(panel, x, budget.until(1))
+    found = hessians.by_matrices(panel, matrices, budget.until(1))
+    ratio = measure.ratio(there, here)
     draws = drawn(panel, problem.N, seed)
     B = float(ratio.of(panel.p))
-    return intervals.at_point("x", x, draws, seed, here, found, noise, (ratio,), B)
+    return intervals.at_point("x", x, draws, panel.p, here, found, noise, (ratio,), B)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +156,55 @@ def test_where_nothing_is_drawn_there_is_no_width():
     assert [row.where for row in found.points] == [row.intervals["zeta"].at for row in found.points]
 
 
+def steep_and_flat(N=6, d=8):
+    """Return quadratics with L/mu = 10,000 whose optimum has to be searched for."""
+    problem = quadratics(N=N, d=d, G=2.0, delta=1e-5)
+    h = torch.diag(torch.logspace(-4, 0, d, dtype=torch.float64))
+    return Opaque(Quadratic(h + problem.A - problem.H, problem.b))
+
+
+@pytest.mark.parametrize("make", [steep_and_flat, lambda: logistic(N=4, l2=0.001)])
+def test_where_nothing_is_sampled_the_interval_is_narrow_and_holds_the_truth(make):
+    """A search ends at a small gradient, which may be far from the optimum where f is flat."""
+    problem = make()
+    found = diagnose(problem)
+    panel, x = everybody(problem), problem.x0(0).double()
+    for _ in range(40):  # Newton
+        matrices = hessians.full_hessians(panel, x, lambda: False).each
+        x = x - torch.linalg.solve(matrices.mean(0), panel.gradient(x))
+    matrices = hessians.full_hessians(panel, x, lambda: False).each
+    exact = measure.scalars(panel.p, matrices, panel.gradients(x))
+    exact["delta/L"] = exact["delta"] / exact["L"]
+    for name in ("zeta", "L", "delta", "mu", "delta/L"):
+        one, true = found.intervals[name], float(exact[name])
+        assert one.low <= true <= one.high, (name, str(one), true)
+        scale = found.L if name in ("delta", "mu") else abs(true)
+        assert one.high - one.low <= 1e-6 * scale, (name, one)
+
+
+def test_sigma_of_thinned_data_is_that_of_the_true_mini_batches():
+    """A share of few samples is a smaller mini-batch, and a fixed size may be all of them."""
+    ratios = []
+    for batch in (0.2, 30):
+        problem = logistic(N=6, n=150, batch=batch)
+        x = problem.x0() + 0.3
+        whole, thin = everybody(problem), thinned(problem, tuple(range(6)), 30, 0, Budget(1e6))
+        true, few = (measure.batch_noise(p, x, 0, lambda: False).sigma for p in (whole, thin))
+        ratios.append(few / true)
+    assert ratios == pytest.approx(
+        [1, 1], rel=0.2
+    )  # Unscaled, the first would be 2.2, the other 0.
+
+
+def test_clients_that_were_not_measured_may_be_further_off_by_one_factor_on_matrices():
+    A = torch.stack([torch.diag(torch.tensor(a)) for a in ([1.0, 0.2], [1.2, 0.1], [0.8, 0.3])])
+    p = torch.full((3,), 1 / 3, dtype=torch.float64)
+    plain, wide = (measure.scalars(p, A.double(), beyond=f) for f in (None, torch.tensor(3.0)))
+    assert wide["delta"] == pytest.approx(3 * float(plain["delta"]))
+    assert wide["L"] == pytest.approx(1 + 3 * 0.2)  # Hess + 3 (Hess_i - Hess) of the steepest
+    assert wide["mu"] == plain["mu"]
+
+
 def test_what_is_derived_inherits_the_interval_and_all_three_forms_have_it():
     found = diagnose(quadratics(N=20, sigma=2.0, G=3.0, delta=0.1))
     noisy, rounds = found.intervals["sigma"], found.intervals["rounds sgd"]
@@ -183,9 +230,10 @@ def test_of_400_clients_the_mean_is_that_of_all():
     assert found.delta == pytest.approx(problem.delta, rel=1e-6)
 
 
-def test_a_bias_to_one_side_widens_both():
-    one = estimated(1.0, torch.linspace(1.0, 1.4, 201).double(), "start")
-    assert 1 - one.low == pytest.approx(one.high - 1) == pytest.approx(0.39)
+def test_an_interval_holds_its_value_and_what_was_left_out():
+    one = estimated(1.0, torch.linspace(1.1, 1.4, 201).double(), "start", slack=0.5, least=0.9)
+    assert (one.low, one.value) == (0.9, 1.0)
+    assert one.high == pytest.approx(1.39 + 0.5, abs=0.01)
     assert Estimate(1.0, 0.9, 1.1, "x").overlaps(Estimate(1.2, 1.05, 1.3, "x"))
     assert not Estimate(1.0, 0.9, 1.1, "x").overlaps(Estimate(1.2, 1.15, 1.3, "x"))
 

@@ -7,7 +7,8 @@ import torch
 
 from tests.helpers.losses import everybody, logistic
 from trimtab.diagnosis import optimum
-from trimtab.diagnosis.lbfgs import minimise
+from trimtab.diagnosis.optimum import minimise
+from trimtab.diagnosis.rules import RULES
 
 
 def of(f, seen=None):
@@ -77,7 +78,7 @@ def test_a_search_ends_where_f_hardly_falls_any_more():
 
     valley = Valley()
     way = optimum.descend(everybody(valley), torch.ones(3).double())
-    assert valley.looks < 3 * optimum.PATIENCE
+    assert valley.looks < 3 * RULES.patience
     assert abs(float(way[-1].x[0])) < 1e-3
 
 
@@ -85,7 +86,7 @@ def test_a_search_of_a_convex_problem_goes_on_until_it_is_close():
     problem = logistic(l2=1e-4)
     way = optimum.descend(everybody(problem), problem.x0())
     start = float(problem.gradient(problem.x0()).norm())
-    assert way[-1].slope <= optimum.CLOSE * start
+    assert way[-1].slope <= RULES.flat * start
     assert way[-1].f == pytest.approx(problem.loss(way[-1].x))
     losses = [passed.f for passed in way]
     assert losses == sorted(losses, reverse=True)

@@ -19,8 +19,7 @@ from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.model_rounds import Goal, predict
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import _settled
-from trimtab.diagnosis.trial import LEAST, LONG, Lane, Trial
-from trimtab.diagnosis.winner import _better, better_step, winner
+from trimtab.diagnosis.race import LEAST, LONG, Lane, Trial, _better, better_step, winner
 from trimtab.problems.catalogue import resnet18
 from trimtab.report import write_diagnosis
 
@@ -330,8 +329,7 @@ def test_on_thinned_data_a_step_that_arrives_and_then_rises_is_not_advised(real,
     lane = Lane("sgd", 1, 0.15, fine[:4], compared=True, there=True)
     whole, _ = Task(better_step(trial, lane)).result()
     assert whole.eta == 0.15
-    halves = (trial.case.panel.problem,) * 2
-    trial.case.panel = replace(trial.case.panel, halves=halves)
+    trial.case.panel = replace(trial.case.panel, thinned=object())
     thinned, tried = Task(better_step(trial, lane)).result()
     assert thinned.eta == 0.075
     assert len(thinned.losses) == LONG

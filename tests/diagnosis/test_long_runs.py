@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from tests.helpers.losses import logistic, quadratics, random
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
-from trimtab.diagnosis import hessians, lanczos, measure, noise, optimum, stationary
+from trimtab.diagnosis import hessians, lanczos, measure, optimum, stationary
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import choose_panel
 from trimtab_papers import many_runs
@@ -83,7 +83,7 @@ def test_the_covariance_of_the_noise_is_that_of_the_exact_derivatives():
     panel = choose_panel(problem, 0, budget)
     H = hessians.full_hessian(panel, x, budget.until(1))
     known = replace(hessians.by_mean_alone(panel, lanczos.dense(H)), matrix=H)
-    batches = noise.noise_law(panel, x, known, 0, budget.until(1))
+    batches = stationary.noise_law(panel, x, known, 0, budget.until(1))
     C = torch.stack([model.covariance(i, x) for i in range(4)]).mean(0)
     assert float((batches.C - C).norm() / C.norm()) < 0.05
 

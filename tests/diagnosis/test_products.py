@@ -9,6 +9,7 @@ from tests.helpers.losses import Opaque, dense_hessian, everybody, logistic, qua
 from trimtab import Supervised
 from trimtab.compute import kernel
 from trimtab.diagnosis.panel import client_products
+from trimtab.diagnosis.rules import Rules
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.supervised.curvature import Curvature
 
@@ -98,8 +99,7 @@ def test_several_clients_at_once_have_no_dropout():
 @pytest.mark.parametrize("at_once", [1, 2, 64])
 def test_a_panel_yields_the_products_of_one_client_after_the_other(make, at_once, monkeypatch):
     problem = make()
-    monkeypatch.setattr("trimtab.diagnosis.panel.AT_ONCE", at_once)
-    monkeypatch.setattr("trimtab.diagnosis.panel.ROWS", 2)
+    monkeypatch.setattr("trimtab.diagnosis.panel.RULES", Rules(step=at_once))
     x, V = problem.x0(0).double() + 0.2, random(5, problem.d, seed=3)
     panel = everybody(problem)
     expected = in_turn(problem, x, V)

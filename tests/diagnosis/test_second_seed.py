@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from tests.helpers.losses import logistic, quadratics, random
 from trimtab import Supervised, diagnose
-from trimtab.diagnosis.choice import LIKE
-from trimtab.diagnosis.estimate import LEVEL, Estimate
-from trimtab.diagnosis.gain import Gain
+from trimtab.diagnosis.advise import Gain
+from trimtab.diagnosis.resampling import LEVEL, Estimate
+from trimtab.diagnosis.rules import RULES
 
 SEEDS = (1, 2, 3)
 NUMBERS = {"zeta", "G", "B", "L", "delta", "mu", "norm", "second", "sigma", "delta/L", "knee I"}
@@ -195,5 +195,5 @@ def test_advice_that_is_too_sure_is_noticed(runs):
         )
         for name, other in (("scaffold", "fedavg"), ("fedavg", "scaffold"))
     )
-    assert sure.factor.low > LIKE
+    assert sure.factor.low > RULES.simpler
     assert "each beat the other" in contradiction(a, b)

@@ -6,13 +6,12 @@ import torch
 from tests.helpers.losses import quadratics, random
 from trimtab import diagnose
 from trimtab.diagnosis import reasons
+from trimtab.diagnosis.advise import Choice, Reach
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.choice import Choice, Reach
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.trial import Lane, Trial
-from trimtab.diagnosis.winner import winner
+from trimtab.diagnosis.race import Lane, Trial, winner
 
 CENTRES = 0.003 * random(4, 3)
 STEEP = torch.tensor([1e4, 2e4, 1e4, 3e4]).double()

@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from copy import copy
+from math import inf
 
 import pytest
 import torch
@@ -86,6 +87,7 @@ def test_what_is_true_of_most_problems_is_the_default(problem):
     assert (problem.constant_hessians, problem.symmetric, problem.threads) == (False, True, False)
     assert (problem.has_test, problem.has_validation) == (True, False)
     assert dict(problem.metrics) == {}
+    assert problem.least_loss == -inf
     with pytest.raises(NotImplementedError):
         problem.validate(X)
     with pytest.raises(NotImplementedError):
@@ -113,7 +115,7 @@ def test_every_member_has_a_test_of_its_default():
         *("why_no_kernel", "why_not_vectorised", "sampling", "groups", "columns", "samples"),
         *("steps", "steps_in_a_pass", "weighing", "class_shares", "label_counts", "metric"),
         *("metrics", "with_metric", "has_own_test", "has_test", "split", "has_validation"),
-        *("validate", "validation_error", "unflatten", "flatten", "fingerprint"),
+        *("validate", "validation_error", "unflatten", "flatten", "fingerprint", "least_loss"),
     }
 
 

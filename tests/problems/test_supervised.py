@@ -425,7 +425,7 @@ def test_bad_test_data_are_refused(refused, test, words):
     ("arguments", "words"),
     [
         *(
-            ({"batch": batch}, [f"batch={batch!r}", "fraction", "None"])
+            ({"batch": batch}, [f"batch={batch!r}", "fraction", "without batch"])
             for batch in (0, -1, 0.0, 1.5, True, "all", float("nan"))
         ),
         ({"sampling": "random"}, ["sampling='random'", "'reshuffle'", "'iid'"]),

@@ -439,6 +439,7 @@ def test_a_wrong_table_is_refused(model, refused, name):
     ("data", "words"),
     [
         (torch.zeros(3, 63), ["shape (3, 63)", "(n, 64)"]),
+        (torch.zeros(3, 64).index_fill(0, torch.tensor(1), float("nan")), ["NaN", "in row 1"]),
         (torch.zeros(64), ["shape (64,)", "a row for each sample"]),
         (numpy.array([["a"] * 64]), ["the inputs are not numbers"]),
         ({"left": torch.zeros(3, 64)}, ["does not take these inputs", "those of the clients"]),
@@ -452,6 +453,8 @@ def test_wrong_arrays_are_refused(tmp_path, refused, data, words):
 
 
 def test_folders_without_a_model_are_refused(tmp_path, refused):
+    with refused("load got a NoneType", "pass the folder"):
+        trimtab.load(None)
     with refused("no such folder", "pass that of a run"):
         trimtab.load(tmp_path / "none")
     with refused("has no model.json", "trimtab federate model"):

@@ -95,7 +95,7 @@ def labelled():
     return Supervised(nn.Linear(3, 3), nn.CrossEntropyLoss(), clients, batch=5)
 
 
-def tested():
+def with_test_rows():
     """Return the labelled clients with test data."""
     known = labelled()
     return known.replace(test=(known.clients[0].X, known.clients[0].y))
@@ -406,7 +406,7 @@ def test_a_momentum_whose_number_begins_like_the_winners_is_no_winner():
 def test_the_page_says_on_which_data_the_best_model_was_chosen(tmp_path):
     for split, words in (("none", "chosen on the test data"), (0.3, "chosen on validation data")):
         out = tmp_path / str(split)
-        run(FedAvg(eta_l=0.1, K=2), tested(), R=3, name="tested", out=out, split=split)
+        run(FedAvg(eta_l=0.1, K=2), with_test_rows(), R=3, name="tested", out=out, split=split)
         text = write_page(read_source(out).result, out / "page.html").read_text()
         (line,) = (part for part in text.split("<li>") if "best.safetensors" in part)
         assert f"model after the best round, {words}" in line.partition("</li>")[0]

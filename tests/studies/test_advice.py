@@ -354,10 +354,10 @@ def test_where_no_algorithm_reaches_the_target():
 
 def test_an_open_search_of_the_recommended_algorithm_is_said_in_any_case():
     entry = made_entry("scaffold", NOISY, at_edge=["K"])
-    assert advise([entry], GOAL).endswith("; its search has its best K at the edge.")
+    assert advise([entry], GOAL).endswith("; the search of Scaffold has its best K at the edge.")
     few = made_entry("scaffold", NOISY[:1], at_edge=["K"])
     said = advise([few, made_entry("sgd", SLOW[:1])], GOAL)
-    assert "because one seed is too few; its search has its best K at the edge." in said
+    assert "because one seed is too few; the search of Scaffold has its best K at the edge." in said
 
 
 def test_a_run_that_diverges_after_the_target_is_not_recommended():

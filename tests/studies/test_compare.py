@@ -73,9 +73,9 @@ class Chaos(Quadratic):
 
 
 def test_a_winner_that_rounding_decides_is_marked(tmp_path):
-    A, b = torch.tensor([1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 2.0])
-    options = {"K": 3, "target": 0.51, "R": 30}
-    found = compare(Chaos(A, b), ["fedavg"], out=tmp_path / "c", **options)
+    A, b = (torch.tensor(values, dtype=torch.float64) for values in ([1.0, 0.5], [1.0, 2.0]))
+    fixed = [FedAvg(eta_l=0.05, K=3)]
+    found = compare(Chaos(A, b), fixed, target=0.8, R=200, out=tmp_path / "c")
     assert found.entries[0].fragile
     assert "fragile" in found.advice
     assert found.to_json()["algorithms"][0]["fragile"] is True
@@ -364,7 +364,9 @@ def test_bad_arguments_get_one_sentence():
 def test_a_problem_may_be_named():
     found = compare("digits", ["sgd"], R=3)
     assert (found.problem, found.metric, found.target) == ("digits", "accuracy", 0.95)
-    with pytest.raises(ValueError, match="'digist' is not a problem; pass one of digits"):
+    with pytest.raises(
+        ValueError, match=r"'digist' is not a problem \(did you mean digits\?\); pass one of digits"
+    ):
         compare("digist")
 
 

@@ -146,7 +146,7 @@ def _heat(start: Start, etas: list[float], trials: Trials, goal: Goal, R: int) -
     r = _FIRST
     while alive:
         r = min(r, R)
-        for trial in alive.values():  # the best so far first, since the others stop once it is there
+        for trial in alive.values():  # The best so far is first: the others stop once it is there.
             yield from trial.advance(_soonest(alive, goal, r), goal)
         if r == R or any(goal.first(t.rounds[:r]) for t in alive.values()):
             return

@@ -9,12 +9,9 @@ from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis import optimum
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.problems.problem import Problem
 
-SHORT = 300  # the time is short if it allows < 300 gradients of all data
-SHARE = 0.01  # eps is 0.01 x the start's f - f*, unless another was asked for
-NEAR = 0.1  # a point is as good as the least one if its f is <= the least f + 0.1 eps
-VANISHED = 0.1  # f has no minimum nearby if |Hess| at the best point is < 0.1 x that at the start
 NO_GRADIENTS = (
     "The clients' matrices are not symmetric, so they are no Hessians and f is only what the "
     "problem calls its loss: L and delta are spectral norms, mu belongs to the symmetric part, and "
@@ -60,7 +57,7 @@ class Case:
     @property
     def short(self) -> bool:
         """Whether the time is so short that all of it goes to rounds on the problem."""
-        return self.pass_seconds * SHORT > self.budget.seconds
+        return self.pass_seconds * RULES.short > self.budget.seconds
 
     @property
     def where(self) -> str:
@@ -76,14 +73,14 @@ class Case:
 
     def aim_below(self, least: float) -> None:
         """Aim at the eps that was asked for, else at a share of the way down to this f."""
-        self.eps = self.wanted or SHARE * max(0.0, self.f0 - least) or 1e-6
+        self.eps = self.wanted or RULES.eps * max(0.0, self.f0 - least) or 1e-6
 
     def saw(self, loss: float) -> None:
         """Remember a value of f that was seen in a run, if it is the least so far."""
         if loss < self.least and not self.optimum:
             self.least = loss
             if self.best is self.x0:  # Nobody has looked for the optimum.
-                self.eps = self.wanted or SHARE * (self.f0 - loss)
+                self.eps = self.wanted or RULES.eps * (self.f0 - loss)
 
 
 def begin(
@@ -112,7 +109,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     case.aim_below(least)
     unknown = case.panel.problem.symmetric and case.panel.problem.x_star is None
     if not out_of_time() and unknown and _flat(case, best, out_of_time):
-        near = (passed.x for passed in search.way if passed.f - least <= NEAR * case.eps)
+        near = (passed.x for passed in search.way if passed.f - least <= RULES.finer[0] * case.eps)
         best = next(near, best)
         reached = False
         case.doubts.append(
@@ -129,7 +126,7 @@ def _flat(case: Case, best: Vector, out_of_time: OutOfTime) -> bool:
     start, end = (
         optimum.steepest(case.panel, x, case.seed, out_of_time).norm for x in (case.x0, best)
     )
-    return end < VANISHED * start
+    return end < RULES.vanished * start
 
 
 def leave_the_optimum(case: Case, size: float, L: float) -> None:
@@ -138,5 +135,5 @@ def leave_the_optimum(case: Case, size: float, L: float) -> None:
         return
     away = torch.randn(len(case.x0), generator=stream(case.seed, NOISE, 3), dtype=torch.float64)
     case.start = case.best + (away / away.norm() * size).to(case.best)
-    case.eps = SHARE * L * size**2 / 2
+    case.eps = RULES.eps * L * size**2 / 2
     case.doubts.append("Training starts at the optimum, so rounds are counted from elsewhere.")

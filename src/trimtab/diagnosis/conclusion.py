@@ -2,9 +2,9 @@
 
 from math import isfinite
 
-from trimtab.diagnosis import intervals, prediction, reasons, stages, stationary, tables, theory
+from trimtab.diagnosis import intervals, prediction, reasons, stages, stationary, theory
+from trimtab.diagnosis.advise import Choice, Gain, Reach, gain, reach
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import Choice, Reach, reach
 from trimtab.diagnosis.diagnosis import (
     Diagnosis,
     Evidence,
@@ -15,10 +15,9 @@ from trimtab.diagnosis.diagnosis import (
     Setting,
     Tables,
 )
-from trimtab.diagnosis.estimate import Estimate
-from trimtab.diagnosis.gain import Gain, gain
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.resampling import Estimate
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.diagnosis.stationary import Law
 from trimtab.diagnosis.text import drawn
@@ -33,16 +32,16 @@ def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> 
     )
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
     drift = stationary.drift(case, choice, modelled.pull)
-    found = _intervals(case, measured, modelled, law, drift, choice, at)
+    errors, found = _intervals(case, measured, modelled, law, drift, choice, at)
     saved = _gain(case, measured, modelled, plan)
     clients = case.panel.clients
     return Diagnosis(
         setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
         scalars=_scalars(case, measured, drift),
-        evidence=_evidence(case, measured, found),
+        evidence=_evidence(case, measured, errors, found),
         tables=Tables(
             points=measured.points.rows,
-            clients=tables.of_clients(case.panel, here, hessians),
+            clients=stages.of_clients(case.panel, here, hessians),
             differences=measured.early.differences,
             spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
         ),
@@ -80,36 +79,41 @@ def _intervals(
     drift: float,
     choice: Choice | None,
     at: theory.Constants | None,
-) -> dict[str, Estimate]:
-    """Return the interval of every number, measured or derived."""
-    points = measured.points
-    point = case.where if case.optimum else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
+) -> tuple[dict[str, float], dict[str, Estimate]]:
+    """Return standard errors, and the interval of every number, measured or derived."""
+    points, left = measured.points, measured.left(case)
+    there = left is not None or case.panel.problem.x_star is not None
+    point = case.where if there else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
+    draws = measured.early.draws
     sample = intervals.at_point(
         point,
         case.best,
-        measured.early.draws,
-        case.seed,
+        draws,
+        case.panel.p,
         measured.here,
         measured.hessians,
         measured.noise,
         points.ratios,
         points.B,
-        measured.short_of if case.optimum else 0.0,
+        left,
     )
     numbers = sample.estimates()
     rates_hold = at if case.panel.problem.symmetric else None
     numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
     if choice is not None and choice.eta is not None:
-        numbers |= intervals.of_bias(sample, law.bias, drift, modelled.model, choice.eta, choice.K)
-    return {name: one for name, one in numbers.items() if isfinite(one.value)}
+        of = law.bias, drift, modelled.model, choice.eta, choice.K
+        numbers |= intervals.of_bias(sample, draws, *of)
+    finite = {name: one for name, one in numbers.items() if isfinite(one.value)}
+    return sample.errors, finite
 
 
-def _evidence(case: Case, measured: Measured, found: dict[str, Estimate]) -> Evidence:
-    errors = {"zeta": measured.here.zeta_error, "sigma": measured.noise.error}
+def _evidence(
+    case: Case, measured: Measured, errors: dict[str, float], found: dict[str, Estimate]
+) -> Evidence:
     return Evidence(
         where=case.where,
         optimum=case.optimum,
-        errors={name: value for name, value in errors.items() if value},
+        errors=errors,
         bounds=_bounds(measured.hessians, all_clients=not case.some_clients),
         rough=measured.hessians.rough,
         measured_on=sum(measured.hessians.measured),
@@ -161,7 +165,7 @@ def _gain(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Gai
         0.0 if model is None else prediction.share_of(case, model),
         plan.lanes,
         measured.early.draws,
-        case.budget.until(stages.GAIN),
+        case.budget.until(1.0),
     )
 
 

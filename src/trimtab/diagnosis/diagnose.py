@@ -10,7 +10,7 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import measure, stages, tables
+from trimtab.diagnosis import measure, stages
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
 from trimtab.diagnosis.conclusion import composed
@@ -78,7 +78,7 @@ def _stages(
     panel = choose_panel(problem, seed, budget)
     yield Progress("gradients at the start", 0.01)
     case = begin(problem, panel, budget, x0, S, seed, eps, cross_device)
-    first = measure.at_point(panel, x0, case.some_clients)
+    first = measure.at_point(panel, x0)
     yield Progress("curvature at the start", 0.02)
     steep = stages.curvature(case, first)
     early = yield from stages.first_facts(case, first, steep)
@@ -86,7 +86,7 @@ def _stages(
     here = yield from stages.best_gradients(case, first)
     noise = yield from stages.batch_noise(case)
     seen = yield from stages.client_hessians(case, steep)
-    points = tables.of_points(case, first, early, here, seen, stages.POINTS)
+    points = stages.of_points(case, first, early, here, seen, stages.POINTS)
     measured = Measured(steep, here, noise, seen, points, early)
     modelled = yield from stages.model(case, measured)
     plan = yield from stages.trials(case, measured, modelled, look)

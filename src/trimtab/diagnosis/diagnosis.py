@@ -7,11 +7,11 @@ from typing import Any, Generic, Self, TypeVar, overload
 from trimtab._files import plain
 from trimtab.core import Algorithm
 from trimtab.diagnosis import text
+from trimtab.diagnosis.advise import Gain
 from trimtab.diagnosis.candidates import make
 from trimtab.diagnosis.differences import Differences
-from trimtab.diagnosis.estimate import Estimate
-from trimtab.diagnosis.gain import Gain
 from trimtab.diagnosis.model_rounds import Predicted
+from trimtab.diagnosis.resampling import Estimate
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
 

@@ -6,7 +6,7 @@ that clients with equal data would show by chance, so that few samples do not co
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import log2, sqrt
+from math import log, log2, sqrt
 from statistics import median
 from typing import Any
 
@@ -15,13 +15,10 @@ from torch import Tensor
 
 from trimtab.core.streams import PARTITION, stream
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 
-ROWS = 256  # <= 256 samples of a client are looked at
-CLIENTS = 256  # <= 256 clients are looked at
+LOOKED_AT = 256  # <= 256 clients, and samples of each, are looked at
 CLASSES = 1000  # targets are labels if there are <= 1000 of them
-MORE = 2.0  # clients differ if they do so by > 2 x chance,
-LEAST = {"labels": 0.05, "targets": 0.1, "features": 0.1, "scale": 0.2, "size": 0.5}  # and by this
-STANDS_OUT = 2.0  # a client stands out if it is > 2 x as far off as the median client
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,12 @@ class Difference:
     @property
     def found(self) -> bool:
         """Whether clients differ so, beyond chance and by more than a trifle."""
-        return self.mean > max(MORE * self.chance, LEAST[self.what])
+        return self.mean > max(RULES.outlier * self.chance, RULES.trifle)
 
     @property
     def strength(self) -> float:
         """How clearly clients differ so, to compare one kind with another."""
-        return self.mean / max(MORE * self.chance, LEAST[self.what])
+        return self.mean / max(RULES.outlier * self.chance, RULES.trifle)
 
     def __str__(self) -> str:
         if not self.found:
@@ -84,7 +81,7 @@ class Differences:
 
 def probe(panel: Panel, sizes: Sequence[int] | None, seed: int) -> Differences:
     """Look at samples of the clients that are measured; sizes: how many each has in all."""
-    clients = panel.clients[:CLIENTS]
+    clients = panel.clients[:LOOKED_AT]
     kinds: list[Difference] = []
     shares = None
     samples = _samples(panel, len(clients), seed)
@@ -118,7 +115,7 @@ def _samples(panel: Panel, count: int, seed: int) -> tuple[list[Tensor], list[Te
         data = problem.clients[j]
         if not (isinstance(data.X, Tensor) and isinstance(data.y, Tensor)):
             return None
-        rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[:ROWS]
+        rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[:LOOKED_AT]
         X.append(data.X[rows.to(data.X.device)].cpu())
         y.append(data.y[rows.to(data.y.device)].cpu())
     return X, y
@@ -187,14 +184,16 @@ def _in_size(clients: Sequence[int], sizes: Sequence[int]) -> Difference:
     """Return by how many octaves each client's number of samples differs from the median."""
     usual = median(sizes) or 1
     far = torch.tensor([abs(log2(max(1, n) / usual)) for n in sizes[: len(clients)]])
-    return _kind("size", "octaves apart in the number of samples", clients, far, 0.0)
+    # Of n samples that are dealt at random, about sqrt(n) go astray.
+    chance = sum(1 / sqrt(max(1, n)) for n in sizes) / len(sizes) / log(2)
+    return _kind("size", "octaves apart in the number of samples", clients, far, chance)
 
 
 def _kind(what: str, unit: str, clients: Sequence[int], far: Tensor, chance: float) -> Difference:
     values = {i: float(v) for i, v in zip(clients, far, strict=True)}
     usual = median(values.values())
     apart = [
-        i for i, v in values.items() if v > max(STANDS_OUT * usual, MORE * chance, LEAST[what])
+        i for i, v in values.items() if v > max(RULES.outlier * max(usual, chance), RULES.trifle)
     ]
     apart.sort(key=lambda i: -values[i])
     return Difference(what, unit, float(far.double().mean()), chance, values, tuple(apart))

@@ -6,7 +6,7 @@ early the time is over. A direction costs a product with every client's Hessian;
 where the clients that seem steepest and most different, and Hess, leave the subspace (Davidson).
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -18,16 +18,13 @@ from trimtab.core.streams import NOISE, PARTITION, stream
 from trimtab.core.task import Progress
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.hessians import Hessians, Restricted, root_mean
-from trimtab.diagnosis.lanczos import ROOM, SETTLED, Spectrum
+from trimtab.diagnosis.lanczos import Spectrum
+from trimtab.diagnosis.measure import Sampled
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import weighted
 
 PROBES = 4  # 4 random vectors rank the clients
-MOST = 56  # the subspace has <= 56 directions
-WORST = 6  # the Hessians of <= 6 clients are followed until they settle
-CLEAR = 2e-2  # a direction is followed until its residual is <= 0.02 x the norm
-LATE = 3  # an eigenvalue that moved after 3 quarters of the directions may move on
-SAFETY = 1.2  # a client is left out if 1.2 x its estimated norm < the largest norm seen
 
 
 def by_products(
@@ -36,7 +33,7 @@ def by_products(
     seed: int,
     budget: Budget,
     out_of_time: OutOfTime,
-    worst: int = WORST,
+    worst: int = RULES.followed,
     share: float | None = None,
 ) -> Generator[Progress, None, Hessians]:
     """Rank the clients by random vectors, and follow Hess and the worst of them."""
@@ -46,7 +43,10 @@ def by_products(
         budget.note(
             f"Only {space.seen} of {panel.problem.N} Hessians, drawn at random, were looked at."
         )
-    most = max(PROBES, min(MOST, panel.problem.d, ROOM // (panel.problem.d * (3 + worst))))
+    most = max(
+        PROBES,
+        min(RULES.directions, panel.problem.d, RULES.stored // (panel.problem.d * (3 + worst))),
+    )
     followed: dict[int, None] = {}
     late = False
     while len(space.Q) < most:
@@ -87,10 +87,7 @@ class _Subspace:
         self.HQ = x.new_zeros(0, d)  # Hess times each direction
         self.images: dict[int, Tensor] = {}  # Hess_i times each direction, of those followed
         self.seen = panel.problem.N
-        self.A = torch.zeros(self.seen, 0, 0, dtype=torch.float64)
-        self.noise: Tensor | None = None  # half the difference of A on two halves of the samples
-        if panel.halves is not None:
-            self.noise = torch.zeros_like(self.A)
+        self.parts = self._no_parts()  # Hess_i in the directions by folds: (clients, folds, m, m)
         draw = torch.randn(min(PROBES, d), d, generator=stream(seed, NOISE, 1), dtype=torch.float64)
         self.frobenius = torch.zeros(self.seen, 2, dtype=torch.float64)
         self._first(self._fresh(draw.to(x)))
@@ -119,9 +116,9 @@ class _Subspace:
         """Look at the first directions, at as many clients as there is time for."""
         each = dict(zip(self.clients, self._all_products(V), strict=False))
         self.clients = sorted(each)
-        products = [each[i] for i in self.clients]
+        products = torch.stack([each[i] for i in self.clients])
         self.seen = len(products)
-        both = torch.stack([(first + second) / 2 for first, second in products])
+        both = self._mean(products)
         mean = weighted(self.p, both)
         scale = (self.panel.problem.d / len(V)) ** 0.5  # V spans so small a part of all directions.
         self.frobenius = (
@@ -130,8 +127,7 @@ class _Subspace:
             .double()
             * scale
         )
-        self.A = torch.zeros(self.seen, 0, 0, dtype=torch.float64)
-        self.noise = None if self.noise is None else torch.zeros_like(self.A)
+        self.parts = self._no_parts()
         self._grow(V, products, mean)
 
     def add(self, V: Tensor) -> bool:
@@ -142,58 +138,48 @@ class _Subspace:
         products, mean = [], torch.zeros_like(V)
         wide = torch.cat([self.Q, V])
         images = {}
-        for i, (first, second) in enumerate(self._all_products(V)):
-            both = (first + second) / 2
+        for i, folds in enumerate(self._all_products(V)):
+            both = self._mean(folds[None], [i])[0]
             mean.add_(both, alpha=float(self.p[i]))
             if i in self.images:
                 images[i] = both
             # Only what is seen of it in the subspace is kept, since there may be many clients.
-            products.append((first @ wide.T, second @ wide.T))
+            products.append(folds @ wide.T)
         if len(products) < self.seen:
             return False
         for i, image in images.items():
             self.images[i] = torch.cat([self.images[i], image])
-        self._grow(V, products, mean, inside=True)
+        self._grow(V, torch.stack(products), mean, inside=True)
         return True
 
-    def _products(self, i: int, V: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Hess_i V on both halves of the samples; twice the same if all are measured."""
-        each = [panel.products(self.clients[i], self.x, V) for panel in self._panels]
-        return each[0], each[-1]
+    def _no_parts(self) -> Tensor:
+        return torch.zeros(self.seen, len(self.panel.fold_panels), 0, 0, dtype=torch.float64)
 
-    def _all_products(self, V: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the same for one client after the other, until the time is over."""
+    def _mean(self, parts: Tensor, some: Sequence[int] | None = None) -> Tensor:
+        """Return what the folds have together; some: which of the clients these are."""
+        if self.panel.thinned is None:
+            return parts[:, 0]
+        numbers = self.clients if some is None else [self.clients[i] for i in some]
+        return self.panel.thinned.mean(parts, numbers)
+
+    def _all_products(self, V: Tensor) -> Iterator[Tensor]:
+        """Yield Hess_i V on each fold for one client after the other, until the time is over."""
         how = (self.x, V, self.out_of_time, self.clients)
-        for products in zip(*(panel.all_products(*how) for panel in self._panels), strict=False):
-            yield products[0], products[-1]
+        folds = (panel.all_products(*how) for panel in self.panel.fold_panels)
+        for products in zip(*folds, strict=False):
+            yield torch.stack(products)
 
-    @property
-    def _panels(self) -> tuple[Panel, ...]:
-        return self.panel.half_panels or (self.panel,)
-
-    def _grow(
-        self,
-        V: Tensor,
-        products: list[tuple[Tensor, Tensor]],
-        mean: Tensor,
-        inside: bool = False,
-    ) -> None:
-        """Add the directions V, with Hess_i V (`inside`: what is seen of it) and Hess V."""
+    def _grow(self, V: Tensor, products: Tensor, mean: Tensor, inside: bool = False) -> None:
+        """Add the directions V, with Hess_i V by folds (`inside`: in the subspace) and Hess V."""
         m, k = len(self.Q), len(V)
         self.Q, self.HQ = torch.cat([self.Q, V]), torch.cat([self.HQ, mean])
-        A, noise = (torch.zeros(self.seen, m + k, m + k, dtype=torch.float64) for _ in range(2))
-        for target, old, sign in ((A, self.A, 1), (noise, self.noise, -1)):
-            if old is None:
-                continue
-            target[:, :m, :m] = old
-            for i, (first, second) in enumerate(products):
-                part = (first + sign * second) / 2
-                rows = (part if inside else part @ self.Q.T).cpu().double()
-                rows[:, m:] = (rows[:, m:] + rows[:, m:].T) / 2
-                target[i, m:, :] = rows
-                target[i, :, m:] = rows.T
-        self.A = A
-        self.noise = None if self.noise is None else noise
+        rows = (products if inside else products @ self.Q.T).cpu().double()
+        rows[..., m:] = (rows[..., m:] + rows[..., m:].mT) / 2
+        parts = rows.new_zeros(*rows.shape[:2], m + k, m + k)
+        parts[..., :m, :m] = self.parts
+        parts[..., m:, :] = rows
+        parts[..., :, m:] = rows.mT
+        self.parts, self.A = parts, self._mean(parts)  # A: Hess_i in the directions
 
     # -- where the subspace is left
 
@@ -205,8 +191,9 @@ class _Subspace:
     def image(self, i: int) -> Tensor:
         """Return Hess_i times each direction."""
         if i not in self.images:
-            first, second = self._products(i, self.Q)
-            self.images[i] = (first + second) / 2
+            number = self.clients[i]
+            folds = [fold.products(number, self.x, self.Q) for fold in self.panel.fold_panels]
+            self.images[i] = self._mean(torch.stack(folds)[None], [i])[0]
         return self.images[i]
 
     def _ritz(self, M: Tensor, image: Tensor, *, least: bool = False) -> _Ritz:
@@ -234,22 +221,22 @@ class _Subspace:
         """Return where Hess and the worst clients leave the subspace, if they have not settled."""
         mean = self.of_mean()
         size = max(abs(mean.value), 1e-30)
-        away = [mean.away] if mean.residual > CLEAR * size else []
+        away = [mean.away] if mean.residual > RULES.residual * size else []
         least = self.of_mean(least=True)
-        away += [least.away] if least.residual > CLEAR * size else []
+        away += [least.away] if least.residual > RULES.residual * size else []
         open_ = 0
         for i in self._suspects():
             if i not in followed and len(followed) >= worst:
                 continue
             followed[i] = None
             for ritz in self.of_client(i):
-                if ritz.residual > CLEAR * max(abs(ritz.value), 1e-30):
+                if ritz.residual > RULES.residual * max(abs(ritz.value), 1e-30):
                     away.append(ritz.away)
                     open_ += 1
             if open_:  # The others wait until this one has settled.
                 break
         # The least eigenvalue alone is not worth a pass: it settles late, or never.
-        return away if open_ or (away and mean.residual > CLEAR * size) else []
+        return away if open_ or (away and mean.residual > RULES.residual * size) else []
 
     def _suspects(self) -> list[int]:
         """Return the clients that may be steepest or most different, the likeliest first."""
@@ -257,7 +244,7 @@ class _Subspace:
         found: list[int] = []
         for values, by_chance in ((apart, self.frobenius[:, 1]), (own, self.frobenius[:, 0])):
             top = float(values.max())
-            guess = torch.maximum(values, SAFETY * _estimated(values, by_chance))
+            guess = torch.maximum(values, RULES.unlikely * _estimated(values, by_chance))
             order = guess.argsort(descending=True).tolist()
             found += [i for i in order if float(guess[i]) >= top and values[i] > 0]
         return list(dict.fromkeys(found))
@@ -282,11 +269,15 @@ class _Subspace:
         second = root_mean(self.p, known)
         residuals = self._residuals(followed)
         sizes = {"L": float(own.abs().max()), "delta": delta, "mu": float(values.abs().max())}
-        settled = {name: residuals[name] <= SETTLED * max(sizes[name], 1e-30) for name in sizes}
+        settled = {
+            name: residuals[name] <= RULES.residual * max(sizes[name], 1e-30) for name in sizes
+        }
         errors = self._errors(residuals, steep, apart, values, followed)
         at_least = root_mean(self.p, tuple(apart.tolist()))
         errors["second"] = second - at_least + residuals["delta"]
-        width = mean.shape[0]
+        width, deviations = mean.shape[0], None
+        if self.panel.thinned is not None:
+            deviations = self.panel.thinned.deviations(self.parts, self.clients)
         return Hessians(
             L=sizes["L"],
             mu=float(values[0]),
@@ -306,7 +297,9 @@ class _Subspace:
             mu_exact=settled["mu"] and all_seen,
             rough=not (settled["L"] and settled["delta"]),
             errors=errors,
-            restricted=Restricted(self.A, self.p, self.noise, tuple(self.clients)),
+            restricted=Restricted(
+                Sampled(self.A, deviations), self.p.cpu().double(), self.Q, tuple(self.clients)
+            ),
         )
 
     def _residuals(self, followed: tuple[int, ...]) -> dict[str, float]:
@@ -357,7 +350,7 @@ class _Subspace:
         That an eigenvalue is near does not say that it is the outermost: there may be one beyond,
         to which the next directions would have moved as the last ones did.
         """
-        k = max(1, LATE * len(self.Q) // 4)
+        k = max(1, 3 * len(self.Q) // 4)
         earlier = torch.linalg.eigvalsh(self.mean[:k, :k])
         norm = float(values.abs().max() - earlier.abs().max())
         return float(earlier[0] - values[0]), norm
@@ -371,5 +364,5 @@ def _estimated(values: Tensor, by_chance: Tensor) -> Tensor:
 def _beyond(values: Tensor, by_chance: Tensor, followed: tuple[int, ...]) -> float:
     """Return by how much one who should have been followed, and was not, may exceed the largest."""
     others = [i for i in range(len(values)) if i not in followed]
-    most = SAFETY * float(_estimated(values, by_chance)[others].max()) if others else 0.0
+    most = RULES.unlikely * float(_estimated(values, by_chance)[others].max()) if others else 0.0
     return max(0.0, most - float(values.max()))

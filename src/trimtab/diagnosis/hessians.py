@@ -15,100 +15,60 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
-from trimtab.diagnosis.estimate import REPLICATES
 from trimtab.diagnosis.lanczos import Spectrum, dense
+from trimtab.diagnosis.measure import Sampled, norms
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.resampling import Draws, largest
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import lyapunov_of, weighted
 from trimtab.problems.linear_system import solve_continuous_lyapunov
 
-DENSE = 2000  # the mean Hessian is formed if d <= 2000
-SMALL = 300  # the Hessians of all clients are formed if d <= 300
-FEW = 64  # replicates are made in <= 64 directions
+REDUCED = 32  # replicates are made in <= 32 directions, since each decomposes its matrices
 TOP = 4  # replicates look at the 4 steepest clients and at the 4 that differ most
-REPLICATED = ("L", "delta", "mu", "norm", "second")
-FLAT = 1e-6  # an eigenvalue counts as not negative if it is >= -1e-6 L
 
 
 @dataclass(frozen=True)
 class Restricted:
     """All Hessians in the same directions, so that Hess is the mean of the Hess_i there too."""
 
-    A: Tensor  # Hess_i in these directions, of shape (clients, m, m)
+    A: Sampled  # Hess_i in these directions, of shape (clients, m, m)
     p: Tensor  # the weights of these clients
-    noise: Tensor | None = None  # how far A may be off because samples were drawn, as a draw of it
+    directions: Tensor | None = None  # orthonormal rows, (m, d); None: A is in all directions
     clients: tuple[int, ...] | None = None  # which of the panel's clients these are; None: all
 
-    def replicates(self, draws: Draws) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Return L, delta, mu, |Hess| and `second` as other draws might have made them, and as is.
+    @cached_property
+    def own(self) -> Tensor:
+        """|Hess_i| of each client."""
+        return norms(self.A.each)
 
-        Each replicate has matrices of its own and their mean, so none contradicts itself. The
-        clients that nobody measured may be steeper, and differ more, by one common factor.
-        """
-        n = len(self.A)
-        draws = draws if self.clients is None else draws.of_some(self.clients, self.p)
-        own, apart = self._norms(self.A, self.p)
-        centre = self._as_measured(own, apart)
-        if not draws.clients_vary and self.noise is None:
-            same = {name: torch.full((REPLICATES,), v).double() for name, v in centre.items()}
-            return same, centre
-        if self.A.shape[1] > FEW:
-            return self._reduced(own, apart).replicates(draws)
-        beyond = torch.maximum(largest(own, draws), largest(apart, draws))
-        top = sorted({i for v in (own, apart) for i in v.topk(min(n, TOP)).indices.tolist()})
-        rows: dict[str, list[float]] = {name: [] for name in REPLICATED}
-        second = sqrt(float(self.p @ apart.square())) or 1.0
-        for w, z, factor in zip(draws.weights, draws.normals, beyond.tolist(), strict=True):
-            A = self._moved(z)
-            values = torch.linalg.eigvalsh(weighted(w, A))
-            steep, different = self._norms(A[top], torch.ones(1), weighted(w, A))
-            norm = float(values.abs().max())
-            rows["norm"].append(norm)
-            rows["mu"].append(float(values[0]))
-            rows["L"].append(max(norm, factor * float(steep.max())))
-            rows["delta"].append(factor * float(different.max()))
-            sizes = apart * float((different / apart[top].clamp_min(1e-30)).mean())
-            sizes[top] = different
-            rows["second"].append(sqrt(float(w @ sizes.square())) / second)
-        return {name: torch.tensor(values).double() for name, values in rows.items()}, centre
+    @cached_property
+    def apart(self) -> Tensor:
+        """|Hess_i - Hess| of each client."""
+        return norms(self.A.each - weighted(self.p, self.A.each))
 
-    def _moved(self, z: Tensor) -> Tensor:
-        """Return the matrices as other samples might have made them.
+    @cached_property
+    def steepest(self) -> Tensor:
+        """The clients that are steepest, and those that differ most."""
+        top = min(len(self.own), TOP)
+        found = {i for v in (self.own, self.apart) for i in v.topk(top).indices.tolist()}
+        return torch.tensor(sorted(found))
 
-        Half of a client's noise is like its own, half like that of its neighbour: of one draw alone
-        one would not know whether it is small by chance.
-        """
-        if self.noise is None:
-            return self.A
-        own, other = z[:, None, None], z.flip(0)[:, None, None]
-        return self.A + (own * self.noise + other * self.noise.roll(1, 0)) / sqrt(2)
-
-    def _as_measured(self, own: Tensor, apart: Tensor) -> dict[str, float]:
-        """Return the numbers as they are."""
-        values = torch.linalg.eigvalsh(weighted(self.p, self.A))
-        norm = float(values.abs().max())
-        found = {"L": float(own.max()), "delta": float(apart.max()), "mu": float(values[0])}
-        return found | {"norm": norm, "second": 1.0}
-
-    def _reduced(self, own: Tensor, apart: Tensor) -> "Restricted":
+    def reduced(self) -> "Restricted":
         """Return the same in the directions that matter: those of Hess and of the worst clients."""
-        H = weighted(self.p, self.A)
+        m = self.A.each.shape[1]
+        if m <= REDUCED:
+            return self
+        H = weighted(self.p, self.A.each)
         _, U = torch.linalg.eigh(H)
-        directions = [U[:, :4], U[:, -8:]]
-        for sizes, shift in ((own, torch.zeros_like(H)), (apart, H)):
-            for i in sizes.topk(min(len(sizes), TOP)).indices.tolist():
-                values, U = torch.linalg.eigh(self.A[i] - shift)
-                directions.append(U[:, values.abs().topk(4).indices])
-        Q = torch.linalg.qr(torch.cat(directions, 1)).Q
-        noise = None if self.noise is None else Q.T @ self.noise @ Q
-        return Restricted(Q.T @ self.A @ Q, self.p, noise)  # of the clients that draws are for
-
-    @staticmethod
-    def _norms(A: Tensor, p: Tensor, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return |Hess_i| and |Hess_i - Hess| of each client."""
-        H = weighted(p, A) if mean is None else mean
-        own, apart = (torch.linalg.eigvalsh(M).abs().amax(1) for M in (A, A - H))
-        return own, apart
+        directions = [U[:, :8], U[:, -4:]]
+        for i in self.steepest.tolist():
+            for shift in (torch.zeros_like(H), H):
+                values, U = torch.linalg.eigh(self.A.each[i] - shift)
+                directions.append(U[:, values.abs().argmax()][:, None])
+        Q = torch.linalg.qr(torch.cat(directions, 1)).Q[:, :REDUCED]
+        deviations = self.A.deviations
+        A = Sampled(Q.T @ self.A.each @ Q, None if deviations is None else Q.T @ deviations @ Q)
+        whole = torch.eye(m, dtype=Q.dtype) if self.directions is None else self.directions
+        return replace(self, A=A, directions=Q.T.to(whole) @ whole)
 
 
 @dataclass(frozen=True)
@@ -123,7 +83,7 @@ class Hessians:
     apart: tuple[float, ...]  # |Hess_i - Hess| of each client, measured or estimated
     measured: tuple[bool, ...]  # False: the client's `apart` is an estimate from random vectors
     spectra: dict[int, Spectrum] = field(default_factory=dict)  # the spectra of Hess_i - Hess
-    matrix: Tensor | None = None  # Hess, if d <= DENSE and there was time
+    matrix: Tensor | None = None  # Hess, if d <= RULES.dense and there was time
     norm: float = nan  # |Hess|
     exact: bool = True  # False: L and delta are lower bounds
     mu_exact: bool = True  # False: mu is an upper bound
@@ -168,21 +128,27 @@ class HessiansSeen:
     start: Hessians | None  # None: there was no time
 
 
-def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
+def full_hessians(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Sampled | None:
     """Return all Hess_i in float64, or None if they are large or there is no time for them."""
-    if panel.problem.d > SMALL:
+    if panel.problem.d > RULES.small:
         return None
-    found = list(_matrices(panel, x, out_of_time))
-    if len(found) < panel.problem.N or out_of_time():
-        return None
-    H_i = torch.stack(found)
-    return (H_i + H_i.mT) / 2 if panel.problem.symmetric else H_i
+    folds: list[Tensor] = []
+    for fold in panel.fold_panels:
+        found = list(_matrices(fold, x, out_of_time))
+        if len(found) < panel.problem.N or out_of_time():
+            return None
+        H_i = torch.stack(found)
+        folds.append((H_i + H_i.mT) / 2 if panel.problem.symmetric else H_i)
+    if panel.thinned is None:
+        return Sampled(folds[0])
+    parts = torch.stack(folds, 1)
+    return Sampled(panel.thinned.mean(parts), panel.thinned.deviations(parts))
 
 
 def full_hessian(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Tensor | None:
     """Return Hess in float64, or None if d is large or there is no time for it."""
     d = panel.problem.d
-    if d > DENSE:
+    if d > RULES.dense:
         return None
     assert panel.problem.symmetric
     H, seen = torch.zeros(d, d, dtype=torch.float64), 0
@@ -206,10 +172,9 @@ def _matrices(panel: Panel, x: Vector, out_of_time: OutOfTime) -> Iterator[Tenso
         yield closed(i, x).cpu().double()
 
 
-def by_matrices(
-    panel: Panel, H_i: Tensor, out_of_time: OutOfTime, noise: Tensor | None = None
-) -> Hessians | None:
+def by_matrices(panel: Panel, matrices: Sampled, out_of_time: OutOfTime) -> Hessians | None:
     """Return what follows from all the Hessians; None if there is no time to decompose them."""
+    H_i = matrices.each
     p = panel.p
     H = weighted(p, H_i)
     mean, own, apart = dense(H), [], []
@@ -230,7 +195,7 @@ def by_matrices(
         spectra=dict(enumerate(apart)),
         matrix=H,
         norm=mean.norm,
-        restricted=Restricted(H_i, p.cpu().double(), noise),
+        restricted=Restricted(matrices, p.cpu().double()),
     )
 
 

@@ -8,12 +8,10 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.rules import RULES
 
 Product = Callable[[Vector], Vector]
 """v -> M v for a symmetric matrix M."""
-
-SETTLED = 0.05  # a Ritz value counts as an eigenvalue if its residual is <= 0.05 x the norm
-ROOM = 200_000_000  # the vectors of one Lanczos process hold <= 200,000,000 numbers
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Spectrum:
     @property
     def settled(self) -> bool:
         """Whether the process went on until its extreme values hardly moved any more."""
-        return self.error <= SETTLED * self.norm
+        return self.error <= RULES.residual * self.norm
 
 
 def dense(M: Tensor) -> Spectrum:
@@ -72,7 +70,7 @@ def lanczos(
     value never lies outside the spectrum, so a norm that was cut short is too small, not too large.
     """
     d = start.numel()
-    most = max(2, min(most, d, ROOM // d))
+    most = max(2, min(most, d, RULES.stored // d))
     basis = start.new_empty(most, d)
     q = start / start.norm()
     alphas: list[float] = []

@@ -1,66 +1,168 @@
-"""Measured gradients: how far the clients' are apart, and the noise of mini-batches.
+"""What is measured at one point, and every number as one function of it: `scalars`.
 
-zeta^2 = sum p_i |grad f_i - grad f|^2 and G^2 = sum p_i |grad f_i|^2 (equal at the optimum);
-B^2 = the largest sum p_i |grad f_i(x) - grad f_i(x*)|^2 / |grad f(x)|^2 over the points tried.
+L = the largest |eigenvalue| of any Hess_i; delta = that of any Hess_i - Hess; mu = the least
+eigenvalue of Hess. zeta^2 = sum p_i |grad f_i - grad f|^2, G^2 = sum p_i |grad f_i|^2 and
+sigma^2 = sum p_i E|g_i(x, k) - grad f_i(x)|^2. Where oracles are no gradients the derivatives are
+not symmetric: L and delta are spectral norms then, and mu belongs to the symmetric part.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan, sqrt
+from math import ceil, nan, sqrt
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.resampling import Draws
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import weighted
 from trimtab.problems.problem import Problem
 
-STEADY = 0.05  # no more mini-batches are drawn if the standard error is <= 0.05 x the mean
-PAIRS = 8, 200  # >= 8 and <= 200 pairs of mini-batches are drawn
+Numbers = dict[str, Tensor]
+
+
+# -- numbers
+
+
+def scalars(
+    p: Tensor,
+    A: Tensor | None = None,
+    X: Tensor | None = None,
+    V: Tensor | None = None,
+    *,
+    error: Tensor | None = None,
+    steepest: Tensor | None = None,
+    apart: Tensor | None = None,
+    beyond: Tensor | None = None,
+    at_optimum: bool = False,
+    symmetric: bool = True,
+) -> Numbers:
+    """Return all numbers of clients with these weights, as far as their parts are given.
+
+    p: the weights, (n,). A: the Hessians in common directions, (n, m, m). X: the gradients, (n, D),
+    whose first m coordinates belong to those directions. V: E|noise|^2 of a mini-batch gradient.
+    error: E|error|^2 of each gradient, if samples were drawn; zeta is without it. steepest: the
+    clients among which the largest norms are looked for. apart: |Hess_i - Hess| of the others.
+    beyond: the factor by which a client that was not measured may differ more than any that was.
+    at_optimum: the point is the minimum of the measured clients; others have another one, to which
+    a Newton step leads.
+    """
+    found: Numbers = {}
+    if A is not None:
+        H = weighted(p, A)
+        values, U = torch.linalg.eigh((H + H.mT) / 2)
+        some = A if steepest is None else A[steepest]
+        sizes = norms(some - H, symmetric)
+        unseen = some if beyond is None else H + beyond * (some - H)
+        norm = values.abs().amax() if symmetric else norms(H, symmetric)
+        found["mu"], found["norm"] = values[0], norm
+        found["L"] = torch.stack(
+            [norm, norms(some, symmetric).amax(), norms(unseen, symmetric).amax()]
+        ).amax()
+        found["delta"] = sizes.amax() * (1.0 if beyond is None else beyond)
+        if apart is not None and steepest is not None:
+            grown = (sizes / apart[steepest].clamp_min(1e-30)).mean()
+            sizes = (apart * grown).index_copy(0, steepest, sizes)
+        found["second"] = (p @ sizes.square()).sqrt()
+        if X is not None and at_optimum:
+            step = _newton_step(p, X, values, U)
+            found["step"] = step.norm()
+            X = torch.cat([X[:, : len(step)] - A @ step, X[:, len(step) :]], 1)
+    if X is not None:
+        spread, square = moments(p, X, error)
+        # Errors of sampling are subtracted, so that an estimate of zeta^2 may be negative.
+        found["zeta"] = spread.sign() * spread.abs().sqrt()
+        found["G"] = (spread.clamp_min(0.0) + square.clamp_min(0.0)).sqrt()
+    if V is not None:
+        found["sigma"] = (p @ V).sqrt()
+    return found
+
+
+def moments(p: Tensor, X: Tensor, error: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return sum p_i |x_i - mean|^2 and |mean|^2, both without the errors of the x_i."""
+    mean = p @ X
+    spread, square = p @ (X - mean).square().sum(1), mean.square().sum()
+    if error is None:
+        return spread, square
+    return spread - (p * (1 - p)) @ error, square - p.square() @ error
+
+
+def _newton_step(p: Tensor, X: Tensor, values: Tensor, U: Tensor) -> Tensor:
+    """Return Hess^-1 mean, without the directions in which f is flat."""
+    steep = values > RULES.flat * values.abs().amax()
+    inverse = torch.where(steep, 1 / torch.where(steep, values, 1.0), 0.0)
+    step: Tensor = U @ (inverse * (U.mT @ (p @ X)[: len(values)]))
+    return step
+
+
+def norms(M: Tensor, symmetric: bool = True) -> Tensor:
+    """Return the spectral norm of each matrix."""
+    singular: Tensor = torch.linalg.eigvalsh(M).abs() if symmetric else torch.linalg.svdvals(M)
+    return singular.amax(-1)
+
+
+# -- what the numbers are made of
 
 
 @dataclass(frozen=True)
-class Products:
-    """The inner products of vectors, one a client, with which means of any weights are known.
+class Sampled:
+    """Something of each client, and draws of its error if only some samples were measured."""
 
-    For weights w, sum w_i |v_i - mean|^2 = sum w_i M_ii - w'Mw, with M that of the centred ones.
+    each: Tensor  # of shape (clients, ...)
+    deviations: Tensor | None = None  # of shape (clients, folds, ...): see `Thinned.deviations`
+
+    def drawn(self, z: Tensor | None) -> Tensor:
+        """Return it as other samples might have made it; z: normal numbers, (clients, folds)."""
+        if self.deviations is None or z is None:
+            return self.each
+        weights = z.view(*z.shape, *[1] * (self.each.dim() - 1))
+        return self.each + (weights * self.deviations).sum(1)
+
+
+@dataclass(frozen=True)
+class Vectors(Sampled):
+    """A vector of each client, in coordinates that keep all inner products."""
+
+    error: Tensor | None = None  # E|error|^2 of each, (clients,)
+
+
+def vectors(
+    rows: Tensor, directions: Tensor | None = None, deviations: Tensor | None = None
+) -> Vectors:
+    """Return rows (n, d) in coordinates, the first ones along the directions (m, d); None: all d.
+
+    Of what lies outside of the directions, the rows' own span is kept.
     """
-
-    M: Tensor  # <v_i - mean, v_j - mean>, of shape (clients, clients)
-    along: Tensor  # <v_i - mean, mean> of each client
-    size: float  # |mean|^2
-    error: Tensor  # the standard error of each M_ii, by the samples that were drawn
-
-    def spread(self, w: Tensor) -> Tensor:
-        """Return sum w_i |v_i - mean|^2 for each row of weights."""
-        return w @ self.M.diagonal() - self._moved(w)
-
-    def mean_size(self, w: Tensor) -> Tensor:
-        """Return |sum w_i v_i|^2 for each row of weights."""
-        return (self.size + 2 * w @ self.along + self._moved(w)).clamp_min(0.0)
-
-    def noise(self, draws: Draws) -> Tensor:
-        """Return by how much the spread may be off because samples were drawn."""
-        return (draws.weights * draws.normals) @ self.error
-
-    def _moved(self, w: Tensor) -> Tensor:
-        return ((w @ self.M) * w).sum(-1)
+    error = None if deviations is None else deviations.square().sum((1, 2)).cpu().double()
+    if directions is None:
+        away = None if deviations is None else deviations.cpu().double()
+        return Vectors(rows.cpu().double(), away, error)
+    inside = rows @ directions.T
+    outside = rows - inside @ directions
+    squares, U = torch.linalg.eigh((outside @ outside.T).cpu().double())
+    kept = squares > 1e-12 * squares.abs().max().clamp_min(1e-300)
+    sizes, U = squares[kept].sqrt(), U[:, kept]
+    each = torch.cat([inside.cpu().double(), U * sizes], 1)
+    if deviations is None:
+        return Vectors(each)
+    along = deviations @ directions.T
+    span = ((deviations - along @ directions) @ outside.T).cpu().double() @ (U / sizes)
+    return Vectors(each, torch.cat([along.cpu().double(), span], 2), error)
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The clients' gradients at one point, and what they say."""
+    """The clients' gradients at one point."""
 
     rows: Tensor  # grad f_i of each client, of shape (clients, d)
     mean: Vector
-    products: Products
-    halves: tuple[Tensor, Tensor] | None  # the rows on two halves of the samples, if drawn
-    G: float
+    deviations: (
+        Tensor | None
+    )  # of the rows, (clients, folds, d), if only some samples were measured
     zeta: float
-    zeta_error: float  # the standard error, 0 unless data or clients were sampled
+    G: float
     apart: tuple[float, ...]  # |grad f_i - grad f| of each client
 
     @property
@@ -68,121 +170,120 @@ class Gradients:
         """The differences grad f_i - grad f."""
         return self.rows - self.mean
 
-    def replicates(self, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Return zeta and G as other clients and samples might have made them."""
-        square = (self.products.spread(draws.weights) + self.products.noise(draws)).clamp_min(0.0)
-        return square.sqrt(), (square + self.products.mean_size(draws.weights)).sqrt()
+    def of(self, clients: Sequence[int]) -> "Gradients":
+        """Return the same of some clients."""
+        some = list(clients)
+        deviations = None if self.deviations is None else self.deviations[some]
+        apart = tuple(self.apart[i] for i in some)
+        return replace(self, rows=self.rows[some], deviations=deviations, apart=apart)
+
+    def vectors(self, directions: Tensor | None = None) -> Vectors:
+        """Return the gradients in coordinates."""
+        return vectors(self.rows, directions, self.deviations)
 
 
-def at_point(panel: Panel, x: Vector, sampled_clients: bool = False) -> Gradients:
+def at_point(panel: Panel, x: Vector) -> Gradients:
     """Measure the gradients at x."""
-    p, rows, halves = panel.p, panel.gradients(x), None
-    mean = weighted(p, rows)
+    rows, deviations = panel.gradients(x), None
+    if panel.thinned is not None:
+        folds = torch.stack([fold.gradients(x) for fold in panel.fold_panels], 1)
+        deviations = panel.thinned.deviations(folds)
+    mean = weighted(panel.p, rows)
     apart = (rows - mean).norm(dim=1).cpu().double()
-    if panel.halves is not None:
-        first, second = (half.gradients(x) for half in panel.half_panels)
-        halves = first, second
-    products = inner_products(p, rows, halves)
-    square = float(products.spread(p))
-    variance = float(p.square() @ products.error.square())
-    if sampled_clients:
-        variance += float(p.square() @ (apart.square() - square).square())
-    zeta = sqrt(max(0.0, square))
-    error = sqrt(variance) / (2 * zeta) if zeta else 0.0
-    G = sqrt(zeta**2 + float(products.mean_size(p)))
-    return Gradients(rows, mean, products, halves, G, zeta, error, tuple(apart.tolist()))
-
-
-def inner_products(p: Tensor, rows: Tensor, halves: tuple[Tensor, Tensor] | None) -> Products:
-    """Return the inner products of rows, without the noise of sampled data where there are halves.
-
-    Two halves of the data have independent noise: the product of their differences has none on
-    average.
-    """
-    a, b = (rows, rows) if halves is None else halves
-    mean_a, mean_b = weighted(p, a), weighted(p, b)
-    a, b = a - mean_a, b - mean_b
-    M = (a @ b.T).cpu().double()
-    along = (a @ mean_b + b @ mean_a).cpu().double() / 2
-    error = torch.zeros(len(rows), dtype=torch.float64)
-    if halves is not None:
-        across = ((a + b) / 2 * (a - b)).sum(1).cpu().double()
-        noise = (a - b).square().sum(1).cpu().double() / 2
-        error = (across.square() + noise.square() / rows.shape[1]).sqrt()
-    return Products((M + M.T) / 2, along, float((mean_a * mean_b).cpu().double().sum()), error)
+    own = vectors(rows, rows[:0], deviations)
+    found = scalars(panel.p.cpu().double(), X=own.each, error=own.error)
+    zeta = max(0.0, float(found["zeta"]))
+    return Gradients(rows, mean, deviations, zeta, float(found["G"]), tuple(apart.tolist()))
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """B^2 between two points: sum p_i |grad f_i(x) - grad f_i(x*)|^2 over |grad f(x)|^2."""
+    """B between two points: B^2 = sum p_i |grad f_i(x) - grad f_i(x*)|^2 / |grad f(x)|^2."""
 
-    products: Products
+    differences: Vectors
 
-    def of(self, w: Tensor) -> Tensor:
-        """Return B for each row of weights; at least 1, since a spread is not negative."""
-        size = self.products.mean_size(w)
-        ratio = 1 + self.products.spread(w).clamp_min(0.0) / size
-        return torch.where(size > 0, ratio.sqrt(), torch.ones_like(size))
-
-    def replicates(self, draws: Draws) -> Tensor:
-        """Return B as other clients and samples might have made it."""
-        w, products = draws.weights, self.products
-        square = products.spread(w) + products.noise(draws)
-        return (1 + square.clamp_min(0.0) / products.mean_size(w)).sqrt()
+    def of(self, p: Tensor, z: Tensor | None = None) -> Tensor:
+        """Return B for these weights and draws; at least 1, since a spread is not negative."""
+        mine = self.differences
+        error = None if mine.error is None else mine.error * (1 if z is None else 2)
+        spread, square = moments(p, mine.drawn(z), error)
+        ratio = (1 + spread.clamp_min(0.0) / square.clamp_min(1e-300)).sqrt()
+        return torch.where(square > 0, ratio, torch.ones_like(ratio))
 
 
-def ratio(p: Tensor, here: Gradients, best: Gradients) -> Ratio:
-    """Return sum p_i |grad f_i(x) - grad f_i(x*)|^2 / |grad f(x) - grad f(x*)|^2, rooted."""
-    halves = None
-    if here.halves is not None and best.halves is not None:
-        halves = here.halves[0] - best.halves[0], here.halves[1] - best.halves[1]
-    return Ratio(inner_products(p, here.rows - best.rows, halves))
+def ratio(here: Gradients, best: Gradients) -> Ratio:
+    """Return B between a point and the best one."""
+    deviations = None
+    if here.deviations is not None and best.deviations is not None:
+        deviations = here.deviations - best.deviations
+    rows = here.rows - best.rows
+    return Ratio(vectors(rows, rows[:0], deviations))
+
+
+# -- noise
 
 
 @dataclass(frozen=True)
 class BatchNoise:
-    """sigma, where sigma^2 = sum p_i E|g_i(x, k) - grad f_i(x)|^2, and its standard error."""
+    """The noise of mini-batch gradients; NaN and None if there was no time to measure it."""
 
-    sigma: float = nan  # NaN: it was not measured
-    error: float = 0.0
-    squares: Tensor | None = None  # |noise|^2 of each pair of mini-batches and client
-    samples: Tensor | None = None  # how many samples of each client were drawn to measure it on
+    sigma: float = nan  # sigma^2 = sum p_i E|noise|^2
+    squares: Tensor | None = None  # of each pair of mini-batches and client, (pairs, clients)
+    deviations: Tensor | None = None  # of the means, by folds, if only some samples are measured
 
-    def replicates(self, draws: Draws, seed: int) -> Tensor:
-        """Return sigma as other clients and mini-batches might have made it."""
-        if self.squares is None:
-            return torch.full((len(draws.weights),), nan, dtype=torch.float64)
-        pairs, count = len(self.squares), len(draws.weights)
-        chosen = torch.randint(pairs, (count, pairs), generator=stream(seed, NOISE, 6))
-        each = self.squares[chosen].mean(1)  # Pairs share no mini-batch, clients of a pair do not.
-        if self.samples is not None:  # A variance of n samples is off by about sqrt(2/n).
-            each = each * (1 + draws.normals * (2 / self.samples).sqrt()).clamp_min(0.0)
-        return (draws.weights * each).sum(1).sqrt()
+    @property
+    def each(self) -> Tensor | None:
+        """The measured E|noise|^2 of each client."""
+        return None if self.squares is None else self.squares.mean(0)
+
+    def drawn(self, draw: torch.Generator, z: Tensor | None) -> Tensor:
+        """Return E|noise|^2 of each client as other mini-batches and samples might have made it."""
+        assert self.squares is not None
+        pairs, mean = len(self.squares), self.squares.mean(0)
+        chosen = torch.randint(pairs, self.squares.shape, generator=draw)
+        # A resampled mean of n numbers has (n - 1)/n of the variance of the mean.
+        away = (self.squares.gather(0, chosen).mean(0) - mean) * sqrt(pairs / max(1, pairs - 1))
+        return Sampled(mean + away, self.deviations).drawn(z).clamp_min(0.0)
 
 
 def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> BatchNoise:
-    """Measure the noise of mini-batch gradients at x; NaN if not every client got a pair.
+    """Measure the noise of mini-batch gradients at x.
 
-    Half the squared distance of two independent mini-batch gradients is unbiased for sigma^2.
+    Half the squared distance of two independent mini-batch gradients is unbiased for |noise|^2.
+    Thinned data have it fold by fold, in turn, scaled to the mini-batches of all data.
     """
-    (fewest, most), squares = PAIRS, list[Tensor]()
-    for pair in range(most):
-        noise = noise_samples(panel, x, seed, pair, out_of_time)
+    thinned, squares = panel.thinned, list[Tensor]()
+    panels, p = [panel], panel.p.cpu().double()
+    scale = torch.ones(len(p), 1, dtype=torch.float64)
+    if thinned is not None:
+        panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
+    turn = len(panels)
+    fewest = max(RULES.folds, ceil(RULES.noise_pairs / len(p)))
+    for pair in range(RULES.most_noise_pairs):
+        noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
         if noise is None:
             break
-        squares.append(noise.cpu().double().square().sum(1))
-        total = [float(panel.p @ each) for each in squares]
-        if total[-1] == 0:
+        squares.append(noise.cpu().double().square().sum(1) * scale[:, pair % turn])
+        if (pair + 1) % turn or (pair + 1 < fewest and bool(squares[-1].any())):
+            continue
+        if _settled(p, torch.stack(squares)):
             break
-        if pair + 1 >= fewest and _error(total) <= STEADY * sum(total) / len(total):
-            break
-    if not squares:
+    each = torch.stack(squares[: len(squares) // turn * turn]) if len(squares) >= turn else None
+    if each is None or not bool(torch.isfinite(each).all()):
         return BatchNoise()
-    found = _rooted([float(panel.p @ each) for each in squares], torch.stack(squares))
-    if panel.halves is None or panel.samples is None:
-        return found
-    sizes = [panel.samples.clients.size(i) for i in range(panel.problem.N)]
-    return replace(found, samples=torch.tensor(sizes, dtype=torch.float64))
+    sigma = float(scalars(p, V=each.mean(0))["sigma"])
+    if thinned is None:
+        return BatchNoise(sigma, each)
+    parts = each.view(-1, turn, len(p)).mean(0).T
+    return BatchNoise(sigma, each, thinned.deviations(parts, equal=True))
+
+
+def _settled(p: Tensor, squares: Tensor) -> bool:
+    """Return whether the standard error of sigma^2 is small; clients draw independently."""
+    if len(squares) < 2:
+        return not bool(squares.any())
+    error = (p.square() @ squares.var(0) / len(squares)).sqrt()
+    return bool(error <= RULES.noise_error * (p @ squares.mean(0)))
 
 
 def noise_samples(
@@ -205,21 +306,3 @@ def noise_sample(problem: Problem, i: int, x: Vector, seed: int, pair: int) -> V
     """Return the difference of two mini-batch gradients, scaled to the noise of one."""
     first, second = (problem.oracle(i, seed, 2 * pair + j)(x, 0) for j in (1, 2))
     return (first - second) / sqrt(2)
-
-
-def _rooted(squares: list[float], each: Tensor) -> BatchNoise:
-    """Return sigma for independent estimates of sigma^2."""
-    square = sum(squares) / len(squares)
-    if not isfinite(square):
-        return BatchNoise()
-    sigma = sqrt(max(0.0, square))
-    return BatchNoise(sigma, _error(squares) / (2 * sigma) if sigma > 0 else 0.0, each)
-
-
-def _error(values: list[float]) -> float:
-    """Return the standard error of the mean."""
-    n = len(values)
-    if n < 2:
-        return 0.0
-    mean = sum(values) / n
-    return sqrt(sum((v - mean) ** 2 for v in values) / (n * (n - 1)))

@@ -15,10 +15,8 @@ from trimtab.core.streams import COHORT, NOISE, stream
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import BETA, MIMELITE, SCAFFOLD, SGD
 from trimtab.diagnosis.quadratic_model import QuadraticModel, local_steps
+from trimtab.diagnosis.rules import RULES
 
-KS = (1, 2, 4, 8, 16, 32, 64)  # the numbers of local steps that are looked at
-FINER = (0.1, 0.01)  # accuracies beyond the one that is wanted, as factors of eps
-NEAR = 1.15  # a K or a step size is good enough if it needs <= 1.15 x the fewest rounds
 FACTOR = 10**0.25  # the ratio of neighbouring step sizes, as `compare` has them in the end
 SLOW = 20, 100  # a K is given up after 20 x the fewest rounds of any, and >= 100
 DIVERGED = 1e12  # a lane is given up if its f - f* is > 1e12 x the start's
@@ -37,7 +35,7 @@ class Predicted:
     eta: float | None  # the smallest step size that is about as good as the best
     gap: float  # the least f - f* over the step sizes, as a share of the start's
     ran: int = 0  # the rounds that were run
-    finer: tuple[int | None, ...] = ()  # the rounds to FINER x the target, tuned for each
+    finer: tuple[int | None, ...] = ()  # the rounds to RULES.finer x the target, tuned for each
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -53,7 +51,9 @@ class Goal:
     N: int
     R: int  # no K runs for more rounds
     fewest: int | None = None  # the rounds that another algorithm needs, if that is known
-    finer: tuple[float, ...] = FINER  # it goes on to these, so that it is known how far it holds
+    finer: tuple[float, ...] = (
+        RULES.finer
+    )  # it goes on to these, so that it is known how far it holds
 
 
 def predict(
@@ -153,7 +153,7 @@ class _Race:
         by_K = self.when.view(len(self.when), len(self.Ks), -1).amin(2)
         for j, there in enumerate((by_K < inf).all(0).tolist()):
             if there and self.ends[j] is None:  # A step that is about as good gets there by then.
-                self.ends[j] = min(self.goal.R, floor(NEAR * r))
+                self.ends[j] = min(self.goal.R, floor(RULES.near * r))
         first = float(by_K[0].min())
         if first < inf:
             self.fewest = int(min(first, self.fewest or inf))
@@ -194,7 +194,7 @@ class _Race:
             rounds, eta = None, float(self.etas[int(least.argmin())])
             if fewest[0] < inf:
                 rounds = int(fewest[0])
-                eta = float(self.etas[when[0] <= floor(NEAR * rounds)].min())
+                eta = float(self.etas[when[0] <= floor(RULES.near * rounds)].min())
             found.append(Predicted(self.algorithm, K, rounds, eta, near, ran, finer))
         return found
 

@@ -1,30 +1,31 @@
-"""Where to measure: the start, a point after a few rounds, and the optimum if it can be had."""
+"""Where to measure: the start, a point after a few rounds, and the optimum if it can be had.
 
+L-BFGS (Liu and Nocedal, 1989) takes steps that satisfy Wolfe's conditions by bisection. SciPy and
+PyTorch have it too, but take longer to import, or to be used for the first time, than a diagnosis
+of a small problem takes.
+"""
+
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf, log2
 
 import torch
+from torch import Tensor
 
 from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.budget import Budget, OutOfTime
-from trimtab.diagnosis.lanczos import Spectrum, lanczos
-from trimtab.diagnosis.lbfgs import minimise
+from trimtab.diagnosis.lanczos import Spectrum, conjugate_gradients, lanczos
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.simulation import Diverged, simulate
 
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
 ON_THE_WAY = f"after {ROUNDS} rounds of FedAvg"
-REMEMBERED = 20_000_000  # the points that are remembered hold <= 20,000,000 numbers, and one more
-REACHED = 1e-3  # a point counts as an optimum if |grad f| there is <= 1e-3 x the start's
-WAY = 40  # of the points on the way, <= 40 are looked at again
-CLOSE = 1e-6  # the search ends if |grad f| is <= 1e-6 x the start's,
-PATIENCE = 50  # or if in 50 gradients |grad f| did not halve,
-STALLED = 1e-3  # and f fell by <= 0.001 x the whole way down, which is a tenth of eps
-MEMORY = 40  # L-BFGS remembers <= 40 steps,
-LARGE = 1_000_000  # and <= 4 if d > 1,000,000
 
 
 class _OverError(Exception):
@@ -99,7 +100,7 @@ def descend(
     if not panel.problem.symmetric:  # A search along a line wants gradients of f.
         return []
     search = _Search(panel, x, out_of_time)
-    memory = MEMORY if panel.problem.d <= LARGE else 4
+    memory = max(4, min(40, RULES.at_once // (2 * panel.problem.d)))
     with suppress(_OverError):
         minimise(search.look, x.cpu().double(), memory=memory, most=most)
     return search.way
@@ -127,21 +128,23 @@ class _Search:
         elif loss < least:
             self._keep(here, loss, slope)
         self.seen.append((min(loss, least), min(slope, flattest)))
-        if slope <= CLOSE * self.start or self._stalls():
+        if slope <= RULES.flat * self.start or self._stalls():
             raise _OverError
         return loss, gradient.to(at)
 
     def _keep(self, here: Vector, loss: float, slope: float) -> None:
-        if len(self.way) * len(self.like) >= REMEMBERED:
+        if len(self.way) * len(self.like) >= RULES.at_once:
             self.way.pop()
         self.way.append(Passed(here.clone(), loss, slope))
 
     def _stalls(self) -> bool:
         """Tell whether neither f nor |grad f| got much less in the last gradients."""
-        if len(self.seen) <= PATIENCE:
+        if len(self.seen) <= RULES.patience:
             return False
-        (f0, _), (before, steeper), (now, slope) = (self.seen[j] for j in (0, -1 - PATIENCE, -1))
-        return before - now <= STALLED * (f0 - now) and slope > steeper / 2
+        (f0, _), (before, steeper), (now, slope) = (
+            self.seen[j] for j in (0, -1 - RULES.patience, -1)
+        )
+        return before - now <= RULES.optimum * (f0 - now) and slope > steeper / 2
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,107 @@ class BestPoint:
     way: list[Passed]  # points on the way there, the start first
 
 
+def _polished(panel: Panel, point: Passed, out_of_time: OutOfTime) -> Passed:
+    """Return the minimum near a point up to rounding, by Newton steps, where f is convex.
+
+    A search ends where |grad f| is a millionth of the start's. Along a direction whose curvature is
+    a millionth of L that may be as far from the optimum as the start is.
+    """
+    for _ in range(6):
+        gradient = panel.gradient(point.x).detach()
+        hessian = partial(panel.mean_products, point.x)
+        step, left = conjugate_gradients(hessian, gradient, tolerance=1e-3, out_of_time=out_of_time)
+        if out_of_time():
+            break
+        x = point.x - step
+        slope = float(panel.gradient(x).norm())
+        if not (left < 0.1 and slope < point.slope / 2):
+            break
+        point = Passed(x, panel.loss(x), slope)
+    return point
+
+
 def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
     """Search for the optimum from x."""
     f, gradient = panel.loss_and_gradient(x)
     start = Passed(x, f, float(gradient.norm()))
     way = [start, *descend(panel, x, out_of_time)]
-    best = way[-1]
-    reached = best.slope <= REACHED * start.slope or panel.problem.x_star is not None
+    best, known = way[-1], panel.problem.x_star is not None
+    reached = known or best.slope <= RULES.optimum * start.slope
+    # Beyond that many dimensions what the directions leave out of the Hessians is more.
+    if reached and not known and panel.problem.symmetric and panel.problem.d <= RULES.small:
+        best = _polished(panel, best, out_of_time)
     if not reached and out_of_time():
         budget.note("The search for the optimum was cut short.")
-    return BestPoint(best.x, reached, [start, *way[1:][-WAY:]])
+    return BestPoint(best.x, reached, [start, *way[1:][-RULES.patience :]])
+
+
+Look = Callable[[Vector], tuple[float, Vector]]
+"""x -> f(x) and its gradient."""
+
+ENOUGH = 1e-4  # a step is short enough if f falls by >= 1e-4 x what its slope promises,
+FLATTER = 0.9  # and long enough if the slope at its end is <= 0.9 x that at its start
+BISECTIONS = 12  # a line is given up after 12 points
+CURVED = 1e-10  # a step is remembered if its curvature is > 1e-10 x the change of the gradient
+
+
+def minimise(look: Look, x: Vector, *, memory: int, most: int) -> Vector:
+    """Return where f is least, as far as the steps go: <= `most`, or until a line has no lower f.
+
+    >>> import torch
+    >>> def look(x):
+    ...     return float((x - 3).square().sum()), 2 * (x - 3)
+    >>> minimise(look, torch.zeros(2).double(), memory=5, most=20)
+    tensor([3., 3.], dtype=torch.float64)
+    """
+    f, gradient = look(x)
+    past = deque[tuple[Vector, Vector, float]](maxlen=memory)
+    for _ in range(most):
+        direction = _direction(gradient, past)
+        slope = float(direction @ gradient)
+        if not slope < 0:
+            break
+        first = 1.0 if past else min(1.0, 1 / float(gradient.abs().sum()))
+        found = _along(look, x, f, direction, slope, first)
+        if found is None:
+            break
+        step, f, new = found
+        s, y = step * direction, new - gradient
+        curvature = float(s @ y)
+        if curvature > CURVED * float(y @ y):
+            past.append((s, y, curvature))
+        x, gradient = x + s, new
+    return x
+
+
+def _direction(gradient: Vector, past: deque[tuple[Vector, Vector, float]]) -> Vector:
+    """Return minus the gradient times the inverse Hessian that the past steps suggest."""
+    q, shares = gradient.clone(), []
+    for s, y, curvature in reversed(past):
+        shares.append(float(s @ q) / curvature)
+        q.add_(y, alpha=-shares[-1])
+    if past:
+        _, y, curvature = past[-1]
+        q.mul_(curvature / float(y @ y))
+    for (s, y, curvature), share in zip(past, reversed(shares), strict=True):
+        q.add_(s, alpha=share - float(y @ q) / curvature)
+    return -q
+
+
+def _along(
+    look: Look, x: Vector, f: float, direction: Vector, slope: float, step: float
+) -> tuple[float, float, Tensor] | None:
+    """Return a step along the direction, with f and the gradient there; None if f is not lower."""
+    low, high = 0.0, inf
+    lower: tuple[float, float, Tensor] | None = None
+    for _ in range(BISECTIONS):
+        there, gradient = look(x + step * direction)
+        if not there <= f + ENOUGH * step * slope:  # So it is for NaN.
+            high = step
+        else:
+            lower = step, there, gradient
+            if float(direction @ gradient) >= FLATTER * slope:
+                return lower
+            low = step
+        step = (low + high) / 2 if high < inf else 2 * low
+    return lower

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, inf
+from itertools import pairwise
+from math import inf
 
 import torch
 from torch import Tensor
@@ -12,19 +13,47 @@ from torch import Tensor
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import PARTITION, stream
 from trimtab.diagnosis.budget import Budget, OutOfTime
+from trimtab.diagnosis.rules import RULES
 from trimtab.problems.problem import OnePass, Problem
 from trimtab.problems.quadratic import Quadratic
+from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
 
-FEWEST, MOST = 4, 1024  # >= 4 and <= 1024 clients are measured, or all if there are fewer
-ROOM = 100_000_000  # the gradients of the clients that are measured hold <= 100,000,000 numbers
-PASSES = 1500  # data are thinned until the time allows >= 1500 gradients of all that is measured
-FEW = 16  # >= 16 samples of a client are measured
-TIMING = 0.005  # no further gradient is timed if one takes > 0.005 x all the time
-ROWS = 16  # <= 16 products with a Hessian are made between two looks at the clock
-AT_ONCE = 64  # <= 64 clients are computed between two looks at the clock
 WORTH_A_GRAPH = 4  # a cohort of S >= 4 clients is worth a captured graph
-NUMBERS = 20_000_000  # the products of several clients at once hold <= 20,000,000 numbers
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """Some samples of every client, and the same samples in disjoint folds."""
+
+    folds: tuple[Supervised, ...]
+    shares: Tensor  # of each client's samples in each fold, (clients, folds); rows sum to 1
+    known: Tensor  # the share of each client's samples that is measured, (clients,)
+    noise: tuple[Supervised, ...]  # the folds in mini-batches that are smaller than they are
+    scale: Tensor  # the variance of the true mini-batches over that of `noise`, (clients, folds)
+
+    def mean(self, parts: Tensor, clients: Sequence[int] | None = None) -> Tensor:
+        """Return what the folds have measured together; parts: (clients, folds, ...)."""
+        return (self._shares(parts, clients) * parts).sum(1)
+
+    def deviations(
+        self, parts: Tensor, clients: Sequence[int] | None = None, *, equal: bool = False
+    ) -> Tensor:
+        """Return draws of a mean's error: with normal z_f, sum z_f deviation_f has its covariance.
+
+        The error is that of a mean over a share `known` of finitely many samples. clients: whose
+        parts these are; None: all. equal: the mean is that of folds with equal shares.
+        """
+        shares, known = self._shares(parts, clients), self.known
+        shares = torch.full_like(shares, 1 / len(self.folds)) if equal else shares
+        known = known if clients is None else known[list(clients)]
+        unknown = (1 - known).clamp_min(0.0).to(parts).view(-1, *[1] * (parts.dim() - 1))
+        away = parts - (shares * parts).sum(1, keepdim=True)
+        return away * (shares * unknown / (len(self.folds) - 1)).sqrt()
+
+    def _shares(self, parts: Tensor, clients: Sequence[int] | None) -> Tensor:
+        shares = self.shares if clients is None else self.shares[list(clients)]
+        return shares.to(parts).view(*shares.shape, *[1] * (parts.dim() - 2))
 
 
 @dataclass(frozen=True)
@@ -33,12 +62,14 @@ class Panel:
 
     problem: Problem
     clients: tuple[int, ...]  # the clients' numbers in the whole problem
-    halves: tuple[Problem, Problem] | None = None  # two halves of the data, if they are thinned
+    thinned: "Thinned | None" = None  # None: all samples of these clients are measured
 
     @cached_property
-    def half_panels(self) -> tuple["Panel", ...]:
-        """The same clients with either half of their samples."""
-        return tuple(Panel(half, self.clients) for half in self.halves or ())
+    def fold_panels(self) -> tuple["Panel", ...]:
+        """The same clients with one fold of their samples each; this panel if all are measured."""
+        if self.thinned is None:
+            return (self,)
+        return tuple(Panel(fold, self.clients) for fold in self.thinned.folds)
 
     @property
     def p(self) -> Tensor:
@@ -111,7 +142,7 @@ class Panel:
         if at_once is None:
             return self.problem.gradient(x)
         total = torch.zeros_like(x)
-        for some in torch.split(torch.arange(self.problem.N), AT_ONCE):
+        for some in torch.split(torch.arange(self.problem.N), RULES.step):
             rows = at_once(some.tolist(), 0, 1)(x)
             total += weights[some].to(rows) @ rows
         return total
@@ -135,13 +166,13 @@ class Panel:
         time is; after that, there are no more when it is over. clients: all, or these in turn.
         """
         every = torch.tensor(range(self.problem.N) if clients is None else clients)
-        at_once = 1 if self._products_at_once is None else AT_ONCE
-        at_once = max(1, min(at_once, NUMBERS // (V.shape[-2] * V.shape[-1])))
+        at_once = 1 if self._products_at_once is None else RULES.step
+        at_once = max(1, min(at_once, RULES.at_once // (V.shape[-2] * V.shape[-1])))
         begun = False
         for some in torch.split(every, at_once):
             products: list[Tensor] = []
             own = V if V.dim() == 2 else V.index_select(0, some.to(V.device))
-            for rows in torch.split(own, ROWS, dim=-2):
+            for rows in torch.split(own, RULES.step, dim=-2):
                 if begun and out_of_time():
                     return
                 products.append(self._products(some.tolist(), x, rows))
@@ -171,7 +202,7 @@ class Panel:
         N, at_once, gradient = self.problem.N, self.gradients_at_once, self.problem.client_gradient
         if at_once is None:
             return torch.stack([gradient(i, x).detach() for i in range(N)])
-        parts = torch.split(torch.arange(N), AT_ONCE)
+        parts = torch.split(torch.arange(N), RULES.step)
         return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
 
     def gradients_of(self, clients: list[int], points: Tensor) -> Tensor:
@@ -187,7 +218,7 @@ class Panel:
     ) -> Tensor | None:
         """Return a mini-batch gradient of each client; None if the time is over before the end."""
         at_once, rows = self._batches_at_once, list[Tensor]()
-        for some in torch.split(torch.arange(self.problem.N), AT_ONCE if at_once else 1):
+        for some in torch.split(torch.arange(self.problem.N), RULES.step if at_once else 1):
             if out_of_time():
                 return None
             clients = some.tolist()
@@ -216,7 +247,7 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     """Choose clients and samples so that the time suffices; note what was left out."""
     N, d = problem.N, problem.d
     clients = tuple(range(N))
-    most = max(FEWEST, min(MOST, ROOM // d))
+    most = max(2, min(RULES.clients, RULES.stored // d))
     if most < N:
         drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
@@ -224,8 +255,13 @@ def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     samples = problem if isinstance(problem, Supervised) else None
     rows = None if samples is None else _samples(samples, clients, budget)
     if samples is None or rows is None:
-        return Panel(problem if len(clients) == N else _Some(problem, clients), clients)
+        return panel_of(problem, clients)
     return thinned(samples, clients, rows, seed, budget)
+
+
+def panel_of(problem: Problem, clients: tuple[int, ...]) -> Panel:
+    """Return a panel of some clients on all their data."""
+    return Panel(problem if len(clients) == problem.N else _Some(problem, clients), clients)
 
 
 def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int | None:
@@ -234,25 +270,29 @@ def _samples(problem: Supervised, clients: Sequence[int], budget: Budget) -> int
     largest = clients[max(range(len(clients)), key=lambda j: sizes[j])]
     data = problem.clients[largest]
     each = inf
-    for few in (2, FEW, *[8 * FEW] * 8):  # The first is slow, and others use the machine too.
+    for few in (
+        2,
+        RULES.samples,
+        *[8 * RULES.samples] * 8,
+    ):  # The first is slow, and others use the machine too.
         some = data.cut(0, few)
         started = budget.spent
         problem.sample_gradient(x, some)
         took = budget.spent - started
-        each = took / len(some) if few <= FEW else min(each, took / len(some))
-        if took > TIMING * budget.seconds:
+        each = took / len(some) if few <= RULES.samples else min(each, took / len(some))
+        if took * RULES.short > budget.seconds:
             break
-    room = budget.seconds / PASSES / each  # This counts the samples of all clients together.
+    room = budget.seconds / RULES.passes / each  # This counts the samples of all clients together.
     if room >= sum(sizes):
         return None
-    rows = max(FEW, int(room / len(clients)))
+    rows = max(RULES.samples, int(room / len(clients)))
     return rows if rows < max(sizes) else None
 
 
 def thinned(
     problem: Supervised, clients: tuple[int, ...], rows: int, seed: int, budget: Budget
 ) -> Panel:
-    """Return a panel of at most so many samples of each client, drawn at random."""
+    """Return a panel of at most this many samples of each client, drawn at random."""
     kept = []
     for i in clients:
         data = problem.clients[i]
@@ -261,13 +301,62 @@ def thinned(
         kept.append(data.take(order))
     p = problem.weights[list(clients)]
     budget.note(f"At most {rows} samples of each client were measured.")
-    cut = [ceil(len(data) / 2) if len(data) > 1 else 1 for data in kept]
-    first = [data.cut(0, n) for data, n in zip(kept, cut, strict=True)]
-    second = [data.cut(len(data) - n, len(data)) for data, n in zip(kept, cut, strict=True)]
-    whole, half, other = (
-        problem.replace(clients=part, weights=p, test=None) for part in (kept, first, second)
+    edges = [_edges(len(data)) for data in kept]
+    folds = [
+        [data.cut(*ends[f]) for data, ends in zip(kept, edges, strict=True)]
+        for f in range(RULES.folds)
+    ]
+    whole, *parts = (problem.replace(clients=part, weights=p, test=None) for part in (kept, *folds))
+    sizes = [[end - start for start, end in ends] for ends in edges]
+    full = [problem.clients.size(i) for i in clients]
+    known = torch.tensor([len(data) / n for data, n in zip(kept, full, strict=True)])
+    noise = [
+        _smaller_batches(part, column)
+        for part, column in zip(parts, zip(*sizes, strict=True), strict=True)
+    ]
+    scale = [
+        [
+            _variance(problem, n) / (_variance(part, size) or 1.0)
+            for part, size in zip(noise, row, strict=True)
+        ]
+        for n, row in zip(full, sizes, strict=True)
+    ]
+    shares = torch.tensor(sizes, dtype=torch.float64)
+    folded = Thinned(
+        tuple(parts),
+        shares / shares.sum(1, keepdim=True),
+        known.double(),
+        tuple(noise),
+        torch.tensor(scale, dtype=torch.float64),
     )
-    return Panel(whole, clients, (half, other))
+    return Panel(whole, clients, folded)
+
+
+def _edges(n: int) -> list[tuple[int, int]]:
+    """Return where the folds of n samples start and end; fewer samples than folds are in each."""
+    if n < RULES.folds:
+        return [(0, n)] * RULES.folds
+    cuts = [round(f * n / RULES.folds) for f in range(RULES.folds + 1)]
+    return list(pairwise(cuts))
+
+
+def _smaller_batches(fold: Supervised, sizes: Sequence[int]) -> Supervised:
+    """Return a fold in mini-batches of half its samples, where those of the problem are all of it.
+
+    A mini-batch of all samples that are measured has no noise, though it has some among all.
+    """
+    if fold.batch is None or fold.sampling == "iid":
+        return fold
+    too_large = any(batch_size(fold.batch, n) >= n > 1 for n in sizes)
+    return fold.replace(batch=0.5) if too_large else fold
+
+
+def _variance(problem: Supervised, n: int) -> float:
+    """Return the variance of the mean of a mini-batch of n samples, in units of the samples'."""
+    size = batch_size(problem.batch, n)
+    if problem.batch is None:
+        return 0.0
+    return (1 - (1 if problem.sampling == "iid" else size) / n) / size
 
 
 class _Some(Problem):

@@ -9,15 +9,14 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import quadratic_model
+from trimtab.diagnosis.advise import Choice, choose, pick
 from trimtab.diagnosis.candidates import BETA, FEDAVG, MIMELITE, SCAFFOLD, SGD, has_K, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import Choice, choose, pick
-from trimtab.diagnosis.model_rounds import KS, Goal, Predicted, least_rounds, predict
+from trimtab.diagnosis.model_rounds import Goal, Predicted, least_rounds, predict
 from trimtab.diagnosis.quadratic_model import QuadraticModel
-from trimtab.diagnosis.trial import LEAST, MOST, Lane, Trial
-from trimtab.diagnosis.winner import better_step, winner
+from trimtab.diagnosis.race import LEAST, MOST, Lane, Trial, better_step, winner
+from trimtab.diagnosis.rules import RULES
 
-ROUNDS = 1000  # an algorithm runs for <= 1000 rounds on the model
 LOOK = 10  # the first look takes <= 10 rounds
 FEW, MANY = 4, 16  # 4 and 16 local steps are tried where the model says nothing
 STABLE = 1.8  # a candidate's step is <= 1.8/L, or that times 1 - beta with momentum
@@ -69,9 +68,9 @@ def predictions(case: Case, model: QuadraticModel, until: float) -> Iterator[Pre
     """Yield the rounds of every algorithm and K on the model, until the time is over."""
     out_of_time = case.budget.until(until)
     names = (MIMELITE, FEDAVG) if case.cross_device else (SCAFFOLD, FEDAVG)
-    goal = Goal(share_of(case, model), case.S, case.problem.N, ROUNDS)
+    goal = Goal(share_of(case, model), case.S, case.problem.N, RULES.rounds)
     for name in (*names, SGD):
-        Ks = sorted(KS, reverse=True) if has_K(name) else [1]
+        Ks = sorted(RULES.local_steps, reverse=True) if has_K(name) else [1]
         found = predict(model, name, Ks, goal, case.seed, out_of_time)
         if out_of_time():
             case.budget.note(f"{named(name)} was not looked at on the model.")
@@ -109,7 +108,7 @@ def trials(
     look: the plan of the first look, which stands if there is no time for another. alike: whether
     the clients' gradients agree on the way. trusted: whether the model's curvature holds there.
     """
-    careful = case.panel.halves is not None or not trusted or not predicted
+    careful = case.panel.thinned is not None or not trusted or not predicted
     trial = Trial(case, until, careful, share)
     affordable = [p for p in predicted if trial.affords(p.K + 1)]
     if len(affordable) < len(predicted):

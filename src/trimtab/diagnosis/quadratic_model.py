@@ -17,11 +17,11 @@ from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.measure import noise_samples
 from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import weighted
 
 WHOLE = 64  # the model has all directions if d <= 64
 START, BIAS, PULLS = 16, 6, 10  # beyond, <= 16 of the error, <= 6 of the bias, <= 10 of gradients
-FLAT = 1e-7  # the model is shifted until the least eigenvalue of Hess is >= 1e-7 x the largest
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def _with_minimum(A: Tensor, p: Tensor) -> Tensor:
     """Shift all Hessians until f has a minimum; that leaves their differences alone."""
     least = float(torch.linalg.eigvalsh(weighted(p, A))[0])
     top = float(torch.linalg.eigvalsh(A).abs().max())
-    if not least < FLAT * top:
+    if not least < RULES.flat * top:
         return A
-    return A + (FLAT * top - least) * torch.eye(A.shape[1], dtype=torch.float64)
+    return A + (RULES.flat * top - least) * torch.eye(A.shape[1], dtype=torch.float64)
 
 
 def noise_in(panel: Panel, x: Vector, Q: Tensor, seed: int) -> float:

@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from trimtab.diagnosis.advise import Choice, Reach
 from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SGD, has_K, named
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import CHANGES, Choice, Reach
-from trimtab.diagnosis.hessians import FLAT, Hessians
-from trimtab.diagnosis.model_rounds import KS, Predicted
+from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.prediction import Plan
+from trimtab.diagnosis.race import LONG, Lane
 from trimtab.diagnosis.rows import Bias
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import Constants, knee
-from trimtab.diagnosis.trial import LONG, Lane
 
-APART = 2.0  # the K advised and theory's knee need a word if they differ by a factor >= 2
 SHORTER = 4.0  # a step is much smaller than the model's if that is >= 4 times as large
-CLOSE = 0.2  # Hessians are close if delta/L < 0.2
 
 
 def why(
@@ -69,7 +68,9 @@ def _hessians(hessians: Hessians) -> str:
             f"how far their Hessians differ is known in part only (delta >= {hessians.delta:.2g})"
         )
     ratio = hessians.delta / hessians.L if hessians.L else 0.0
-    return f"their Hessians {'are close' if ratio < CLOSE else 'differ'} (delta/L = {ratio:.2g})"
+    return (
+        f"their Hessians {'are close' if ratio < RULES.close else 'differ'} (delta/L = {ratio:.2g})"
+    )
 
 
 def _race(predicted: Sequence[Predicted], first: str, drawn: str) -> str:
@@ -95,7 +96,7 @@ def _rounds(case: Case, plan: Plan) -> list[str]:
         f"{lane_name(lane)} to {lane.losses[-1]:.4g} in {len(lane.losses)} rounds"
         for lane in sorted(lanes, key=lambda lane: lane is not plan.best)
     )
-    where = "" if case.panel.halves is None else " on the samples that were measured"
+    where = "" if case.panel.thinned is None else " on the samples that were measured"
     return [f"Tried{where}: f went from {plan.f_start:.4g} with {shown}."]
 
 
@@ -130,9 +131,9 @@ def about_K(choice: Choice | None, at: Constants | None, eps: float) -> str:
     if choice is None or at is None:
         return ""
     long_run = knee(at.L, at.delta, at.mu)
-    if max(choice.K, 1) < APART * long_run and long_run < APART * max(choice.K, 1):
+    if max(choice.K, 1) < RULES.outlier * long_run and long_run < RULES.outlier * max(choice.K, 1):
         return ""
-    most = ", the most that were looked at," if max(KS) == choice.K else ""
+    most = ", the most that were looked at," if max(RULES.local_steps) == choice.K else ""
     shown = "no bound" if long_run == inf else f"K of about {long_run:.0f}"
     return (
         f"K = {choice.K}{most} is for f - f* = {eps:.2g} from this start; theory's {shown} is for "
@@ -169,7 +170,7 @@ def confidence(
         if plan.reached is not None:
             return Confidence(f"fairly sure{only}; tried on the problem, it got there.", doubts)
         held = agrees and not _is_shorter(plan)
-        if held and reach is not None and change <= CHANGES:
+        if held and reach is not None and change <= RULES.change:
             return Confidence(f"fairly sure{only}; the quadratic model holds on the way.", doubts)
     return Confidence("not very sure; let `trimtab compare` decide between the best.", doubts)
 
@@ -190,18 +191,18 @@ def _is_shorter(plan: Plan) -> bool:
 
 def _doubts_about_numbers(case: Case, change: float, hessians: Hessians) -> list[str]:
     doubts = list(case.doubts)
-    if case.panel.halves is not None:
+    if case.panel.thinned is not None:
         doubts.append("Only some of the data were measured, and rounds were tried on those alone.")
     elif case.some_clients:
         doubts.append("Only some of the clients were measured, and rounds were tried on those.")
-    if isfinite(change) and change > CHANGES:
+    if isfinite(change) and change > RULES.change:
         doubts.append(
             f"Curvature changes by a factor of {change:.2g} between start and end, so rounds "
             "counted on one quadratic model are rough."
         )
     elif not isfinite(change):
         doubts.append("Whether curvature changes on the way was not measured.")
-    if hessians.mu < -FLAT * hessians.L:
+    if hessians.mu < -RULES.flat * hessians.L:
         doubts.append("f is not convex here; the model is shifted until it has a minimum.")
     return doubts
 

@@ -2,21 +2,18 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from math import nan
-
-import torch
+from math import inf, isfinite, nan
+from statistics import median
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, prediction, stationary
 from trimtab.diagnosis.candidates import named
-from trimtab.diagnosis.case import SHORT, Case, explore, leave_the_optimum
-from trimtab.diagnosis.choice import ALIKE, CHANGES
+from trimtab.diagnosis.case import Case, explore, leave_the_optimum
 from trimtab.diagnosis.differences import probe
 from trimtab.diagnosis.first_facts import Early, FirstFacts
-from trimtab.diagnosis.hessian_products import WORST, by_products
+from trimtab.diagnosis.hessian_products import by_products
 from trimtab.diagnosis.hessians import (
-    SMALL,
     Hessians,
     HessiansSeen,
     by_asymmetric_matrices,
@@ -25,32 +22,109 @@ from trimtab.diagnosis.hessians import (
     full_hessian,
     full_hessians,
 )
-from trimtab.diagnosis.intervals import at_point
+from trimtab.diagnosis.intervals import Left, at_point
 from trimtab.diagnosis.lanczos import Spectrum
-from trimtab.diagnosis.measure import BatchNoise, Gradients
+from trimtab.diagnosis.measure import BatchNoise, Gradients, Ratio
 from trimtab.diagnosis.model_rounds import Predicted
+from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.resampling import drawn
-from trimtab.diagnosis.tables import Points
+from trimtab.diagnosis.rows import ClientRow, PointRow
+from trimtab.diagnosis.rules import RULES
 
-SOON = 10.0  # the first facts are told after about 10 seconds
-TIMINGS = 5  # <= 5 gradients are timed
-WORST_AT_START = 2  # the Hessians of <= 2 clients are followed at the start
-AMPLE = 10_000  # there is ample time if it allows >= 10,000 gradients of all data
+
+@dataclass(frozen=True)
+class Points:
+    """What was measured at each point, the best last."""
+
+    rows: tuple[PointRow, ...]
+    B: float  # the largest B seen; NaN if none was
+    ratios: tuple[Ratio, ...] = ()  # of which B is the largest; empty where it is exact
+
+
+def of_points(
+    case: Case, first: Gradients, early: Early, here: Gradients, seen: HessiansSeen, until: float
+) -> Points:
+    """Return a row for the start, for a point on the way, and for the best point."""
+    best, start = seen.here, seen.start
+    panel, problem = case.panel, case.panel.problem
+
+    def row(
+        where: str, x: Vector, at: Gradients, ratio: Ratio | None, hessians: Hessians | None
+    ) -> PointRow:
+        B = None if ratio is None else float(ratio.of(panel.p))
+        ratios = () if ratio is None else (ratio,)
+        found = at_point(where, x, early.draws, panel.p, at, hessians, None, ratios, B).estimates()
+        return PointRow(
+            where=where,
+            loss=panel.loss(x),
+            zeta=at.zeta,
+            G=at.G,
+            B=B,
+            gradient=float(at.mean.norm()),
+            L=None if hessians is None else hessians.L,
+            delta=None if hessians is None else hessians.delta,
+            intervals={name: one for name, one in found.items() if isfinite(one.value)},
+        )
+
+    if case.best is case.x0:
+        return Points((row("start", case.x0, here, None, best),), nan)
+    ratio = measure.ratio(first, here)
+    rows, ratios = [row("start", case.x0, first, ratio, start)], [ratio]
+    if early.x is not None and early.gradients is not None:
+        ratio = measure.ratio(early.gradients, here)
+        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
+        ratios.append(ratio)
+    rows.append(row(case.where, case.best, here, None, best))
+    exact = panel.closed_forms if case.budget.decomposes(problem.d, until) else None
+    if exact is not None:
+        return Points(tuple(rows), exact.B)
+    return Points(tuple(rows), max(float(r.of(panel.p)) for r in ratios), tuple(ratios))
+
+
+def of_clients(panel: Panel, here: Gradients, hessians: Hessians) -> tuple[ClientRow, ...]:
+    """Return a row for each client, those that differ most first; outliers are named."""
+    known = [[v for v in sizes if isfinite(v)] for sizes in (here.apart, hessians.apart)]
+    usual = [median(values or [0.0]) for values in known]
+    top = [max(values, default=0.0) or 1.0 for values in known]
+    rows = []
+    for j, client in enumerate(panel.clients):
+        sizes = here.apart[j], hessians.apart[j]
+        far = [
+            word
+            for word, size, middle in zip(("gradient", "Hessian"), sizes, usual, strict=True)
+            if size > RULES.outlier * middle > 0 and len(panel.clients) > 2
+        ]
+        rows.append(
+            ClientRow(
+                client=client,
+                weight=float(panel.p[j]),
+                gradient=sizes[0],
+                hessian=sizes[1],
+                measured=hessians.measured[j],
+                outlier=f"outlier by {' and '.join(far)}" if far else "",
+            )
+        )
+
+    def how_far(row: ClientRow) -> float:
+        second = row.hessian / top[1] if isfinite(row.hessian) else 0.0
+        return row.gradient / top[0] + second
+
+    return tuple(sorted(rows, key=how_far, reverse=True))
+
+
+def _between(start: float, end: float, part: float) -> float:
+    return start + part * (end - start)
+
 
 # Each is the share of the time that is over when a stage has to end.
-CURVATURE = 0.05
-LOOK = 0.12
-OPTIMUM = 0.22
-NOISE = 0.26
-HESSIANS = 0.36
-HESSIANS_AT_START = 0.4
-POINTS = 0.43
-BASIS, MODEL, PREDICTIONS = 0.46, 0.51, 0.57
-TRIALS = 0.93
-BIAS = 0.96
-GAIN = 1.0
+OPTIMUM, HESSIANS_AT_START = RULES.until_optimum, RULES.until_hessians
+PREDICTIONS, TRIALS = RULES.until_model, RULES.until_trials
+CURVATURE, LOOK = OPTIMUM / 4, OPTIMUM / 2
+NOISE, HESSIANS = (_between(OPTIMUM, HESSIANS_AT_START, part) for part in (0.25, 0.75))
+POINTS, MODEL = (_between(HESSIANS_AT_START, PREDICTIONS, part) for part in (1 / 3, 2 / 3))
+BIAS = _between(TRIALS, 1.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -84,20 +158,25 @@ class Measured:
         low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
 
-    @property
-    def short_of(self) -> float:
-        """By which share of the way the best point is short of the optimum, if f is quadratic."""
-        first, best = self.points.rows[0], self.points.rows[-1]
-        left = best.gradient / max(first.gradient, 1e-300)
-        # Along the flattest direction a small gradient is L/mu times as far from the optimum.
-        L, mu = self.hessians.L, self.hessians.mu
-        return min(1.0, left * max(1.0, L / mu if mu > 0 else 1.0))
+    def left(self, case: Case) -> Left | None:
+        """Return what is left of the way to the optimum; None if the point is not about there.
+
+        Along the flattest direction x is |grad f|/mu away.
+        """
+        mu, way = self.hessians.mu, float((case.x0 - case.best).norm())
+        if not (case.optimum and mu > RULES.flat * self.hessians.L):
+            return None
+        known = case.panel.problem.x_star is not None
+        distance = 0.0 if known else float(self.here.mean.norm()) / mu
+        if distance > RULES.near_optimum * way:
+            return None
+        return Left(distance, inf if case.quadratic or way == 0 else way)
 
     @property
     def alike(self) -> bool:
         """Whether the clients' gradients agree on the way."""
         on_the_way = self.points.rows[:-1] or self.points.rows
-        return all(row.zeta <= ALIKE * row.gradient for row in on_the_way)
+        return all(row.zeta <= row.gradient for row in on_the_way)
 
 
 @dataclass(frozen=True)
@@ -112,11 +191,11 @@ class Modelled:
 def curvature(case: Case, first: Gradients) -> Spectrum:
     """Return what a few gradients or products say of Hess at the start; time them."""
     budget, seconds = case.budget, []
-    for _ in range(TIMINGS):  # Others use the machine too, so the shortest time counts.
+    for _ in range(5):  # Others use the machine too, so the shortest time counts.
         started = budget.spent
         steep = optimum.along_gradient(case.panel, case.x0, first.mean)
         seconds.append(budget.spent - started)
-        if sum(seconds) * SHORT > budget.seconds:
+        if sum(seconds) * RULES.short > budget.seconds:
             break
     case.pass_seconds = case.step_seconds = min(seconds)
     if case.short:
@@ -136,11 +215,11 @@ def first_facts(
     samples = problem.samples
     sizes = () if samples is None else tuple(samples(i)[0] for i in panel.clients)
     found = probe(panel, sizes or None, case.seed)
-    soon = budget.until(min(LOOK, SOON / budget.seconds))
+    soon = budget.until(min(LOOK, RULES.first_facts / budget.seconds))
     x = None
     if not case.short:
         x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), soon)
-    on_the_way = None if x is None else measure.at_point(panel, x, case.some_clients)
+    on_the_way = None if x is None else measure.at_point(panel, x)
     early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
     points = [("start", case.x0, first)]
     if x is not None and on_the_way is not None:
@@ -153,7 +232,7 @@ def first_facts(
         differences=found,
         points=tuple(
             (
-                at_point(where, at, early.draws, case.seed, gradients).estimates()["zeta"],
+                at_point(where, at, early.draws, panel.p, gradients).estimates()["zeta"],
                 float(gradients.mean.norm()),
             )
             for where, at, gradients in points
@@ -168,7 +247,7 @@ def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
 
     Where there is ample time for all that comes later, they would tell nothing.
     """
-    if case.pass_seconds * AMPLE < case.budget.seconds:
+    if case.pass_seconds * RULES.ample < case.budget.seconds:
         return prediction.nothing_tried(case)
     until = TRIALS if case.short else LOOK
     L = max(steep.norm, 1e-30)
@@ -184,7 +263,7 @@ def best_gradients(case: Case, first: Gradients) -> Generator[Progress, None, Gr
     yield Progress("the optimum", LOOK)
     explore(case, budget.until(OPTIMUM))
     yield Progress("gradients", OPTIMUM)
-    return measure.at_point(case.panel, case.best, case.some_clients)
+    return measure.at_point(case.panel, case.best)
 
 
 def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
@@ -202,13 +281,13 @@ def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, He
         return HessiansSeen(by_mean_alone(case.panel, steep), None)
     if not case.panel.problem.symmetric:
         return _not_symmetric(case, steep)
-    here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, WORST)
+    here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, RULES.followed)
     if case.quadratic or case.best is case.x0:
         return HessiansSeen(here, here)
     if case.budget.out_of_time(HESSIANS_AT_START):
         case.budget.note("The Hessians at the start were not looked at.")
         return HessiansSeen(here, None)
-    start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, WORST_AT_START)
+    start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, RULES.followed // 3)
     return HessiansSeen(here, start)
 
 
@@ -219,9 +298,11 @@ def _not_symmetric(case: Case, steep: Spectrum) -> HessiansSeen:
         matrices = full_hessians(case.panel, x, case.budget.until(HESSIANS_AT_START))
         if matrices is None:
             break
-        seen.append(by_asymmetric_matrices(case.panel, matrices))
+        seen.append(by_asymmetric_matrices(case.panel, matrices.each))
     if not seen:
-        case.budget.note(f"d is above {SMALL}, or there was no time for matrices of all clients.")
+        case.budget.note(
+            f"d is above {RULES.small}, or there was no time for matrices of all clients."
+        )
         return HessiansSeen(by_mean_alone(case.panel, steep), None)
     return HessiansSeen(seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None)
 
@@ -233,13 +314,10 @@ def _hessians_at(
     yield Progress("Hessians", begin)
     panel, budget, d = case.panel, case.budget, case.problem.d
     out_of_time, half = budget.until(end), budget.until((begin + end) / 2)
-    parts = [full_hessians(each, x, half) for each in panel.half_panels or (panel,)]
-    whole = [part for part in parts if part is not None]
-    if len(whole) == len(parts):
-        noise = (whole[0] - whole[1]) / 2 if len(whole) == 2 else None
-        found = by_matrices(panel, torch.stack(whole).mean(0), out_of_time, noise)
-        if found is not None:
-            return found
+    matrices = full_hessians(panel, x, half)
+    found = None if matrices is None else by_matrices(panel, matrices, out_of_time)
+    if found is not None:
+        return found
     hessians = yield from by_products(panel, x, case.seed, budget, out_of_time, worst, begin)
     # The whole matrix is for the law of the noise at an optimum, and makes mu exact on the way.
     if not (case.optimum and x is case.best and budget.decomposes(d, end)):
@@ -253,7 +331,7 @@ def _hessians_at(
 
 def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:
     """Build the quadratic model and count rounds on it."""
-    if case.budget.out_of_time(BASIS):
+    if case.budget.out_of_time(POINTS):
         case.budget.note("There was no time for the quadratic model.")
         return Modelled()
     if case.best is case.x0:
@@ -266,7 +344,7 @@ def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]
     if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
-    quadratic = prediction.build(case, moved, pull, noisy, (BASIS, MODEL))
+    quadratic = prediction.build(case, moved, pull, noisy, (POINTS, MODEL))
     predicted: list[Predicted] = []
     if quadratic is not None:
         for rounds in prediction.predictions(case, quadratic, PREDICTIONS):
@@ -290,7 +368,7 @@ def trials(
             look,
             L,
             alike=measured.alike,
-            trusted=measured.change <= CHANGES,
+            trusted=measured.change <= RULES.change,
             share=PREDICTIONS,
             until=TRIALS,
         )

@@ -1,4 +1,7 @@
-"""Bias, variance and drift at a step size and K, from what was measured."""
+"""Bias, variance and drift at a step size and K, from what was measured.
+
+What mini-batch noise does is to first order, for i.i.d. mini-batches and small d only.
+"""
 
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -7,22 +10,104 @@ import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.diagnosis import noise, quadratic_model, theory
+from trimtab.diagnosis import quadratic_model, theory
+from trimtab.diagnosis.advise import Choice
+from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.choice import Choice
-from trimtab.diagnosis.hessians import DENSE, Hessians
+from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.lanczos import conjugate_gradients
-from trimtab.diagnosis.measure import Gradients
-from trimtab.diagnosis.model_rounds import KS
-from trimtab.diagnosis.noise import NoiseLaw
-from trimtab.diagnosis.panel import AT_ONCE, Panel
+from trimtab.diagnosis.measure import Gradients, noise_sample
+from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
+from trimtab.diagnosis.rules import RULES
+from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.batches import batch_size
+from trimtab.problems.supervised.problem import Supervised
 
-SOLVE, LAW = 0.97, 0.98  # the shares of the time at which the bias and the noise's law are due
-FLAT = 1e-6  # a direction is left out of Hess^-1 if its eigenvalue is <= 1e-6 L
-TOLD = 0.05  # a relative residual is told if it is > 0.05
+SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """C, and V with Hess V + V Hess = C."""
+
+    C: Tensor  # N times the covariance of the clients' mean mini-batch gradient
+    V: Tensor
+
+
+def counted(p: Tensor) -> Tensor:
+    """Return N p_i^2, by which noises count in N times the covariance of their weighted mean.
+
+    >>> counted(torch.tensor([0.5, 0.5])), counted(torch.tensor([0.75, 0.25]))
+    (tensor([0.5000, 0.5000]), tensor([1.1250, 0.1250]))
+    """
+    return len(p) * p.square()
+
+
+def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
+    """Return C = N sum p_i^2 C_i, C_i the covariance of one i.i.d. mini-batch gradient.
+
+    With equal weights that is the mean of the C_i.
+    """
+    problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
+    quadratic, samples = panel.closed_forms, panel.samples
+    if quadratic is not None:
+        same = torch.eye(d, dtype=torch.float64) * quadratic.sigma**2 / d
+        return float(share.sum()) * same
+    C = torch.zeros(d, d, dtype=torch.float64)
+    for i in range(problem.N):
+        if samples is not None:
+            C_i = _of_samples(samples, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
+        else:
+            C_i = _of_pairs(problem, i, x, seed, SAMPLES // problem.N + 2, out_of_time)
+        if C_i is None or out_of_time():
+            return None
+        C += float(share[i]) * C_i
+    return C
+
+
+def _of_pairs(
+    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
+) -> Tensor | None:
+    """Return the covariance of a mini-batch gradient, from pairs of them."""
+    draws: list[Vector] = []
+    for j in range(most):
+        draws.append(noise_sample(problem, i, x, seed, j))
+        if out_of_time():
+            return None
+    rows = torch.stack(draws).cpu().double()
+    return rows.T @ rows / len(rows)
+
+
+def _of_samples(
+    problem: Supervised, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
+) -> Tensor | None:
+    """Return the covariance of the gradient of one sample, divided by the size of a mini-batch."""
+    data = problem.clients[i]
+    if problem.batch is None:
+        return torch.zeros(problem.d, problem.d, dtype=torch.float64)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]
+    rows = []
+    for some in torch.split(order, RULES.step):
+        found = problem.sample_gradients(x, data.take(some.to(data.device)))
+        rows.append(found.detach().cpu().double())
+        if out_of_time():
+            return None
+    each = torch.cat(rows)
+    each = each - each.mean(0)
+    return each.T @ each / len(each) / batch_size(problem.batch, len(data))
+
+
+def noise_law(
+    panel: Panel, x: Vector, hessians: Hessians, seed: int, out_of_time: OutOfTime
+) -> NoiseLaw | None:
+    """Return what the variance needs; None if there was no time."""
+    C = covariance(panel, x, seed, out_of_time)
+    if C is None:
+        return None
+    return NoiseLaw(C, hessians.lyapunov(C, symmetric=panel.problem.symmetric))
 
 
 @dataclass(frozen=True)
@@ -90,7 +175,7 @@ def by_K(bias: Bias, model: QuadraticModel | None, choice: Choice | None) -> tup
     if first is None or choice is None or choice.eta is None or choice.K == 1:
         return ()
     rows = []
-    for K in KS:
+    for K in RULES.local_steps:
         limit = None if model is None else quadratic_model.fedavg_limit(model, choice.eta, K)
         norm = None if limit is None else float(limit.norm())
         rows.append(BiasAtK(K, first * (K - 1) / (choice.K - 1), norm))
@@ -103,14 +188,14 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
         return float(torch.linalg.solve(hessians.matrix, pull.cpu().double()).norm())
     if hessians.matrix is not None:
         values, U = hessians.eigen
-        steep = values > FLAT * hessians.L
+        steep = values > RULES.flat * hessians.L
         return float(((U.T @ pull.cpu().double())[steep] / values[steep]).norm())
     solution, left = conjugate_gradients(
         lambda v: case.panel.mean_products(case.best, v),
         pull,
-        out_of_time=case.budget.until(SOLVE),
+        out_of_time=case.budget.until(1.0),
     )
-    if left > TOLD:
+    if left > RULES.noise_error:
         case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
     return float(solution.cpu().double().norm())
 
@@ -119,10 +204,10 @@ def _noise_law(case: Case, hessians: Hessians) -> NoiseLaw | None:
     """Return what the variance needs; None, and a note, if it cannot be had."""
     budget = case.budget
     if hessians.matrix is None:
-        why = f"d is above {DENSE:,}" if case.problem.d > DENSE else "there was no time"
+        why = f"d is above {RULES.dense:,}" if case.problem.d > RULES.dense else "there was no time"
         budget.note(f"The stationary variance is left out ({why}).")
         return None
-    law = noise.noise_law(case.panel, case.best, hessians, case.seed, budget.until(LAW))
+    law = noise_law(case.panel, case.best, hessians, case.seed, budget.until(1.0))
     if law is None:
         budget.note("There was no time for the stationary variance.")
     return law
@@ -148,7 +233,7 @@ def _with_noise(
     spread = torch.zeros(())
     if at.S < at.N:
         rows = here.rows.cpu().double()
-        of_all = (noise.counted(panel.p)[:, None] * rows).T @ rows
+        of_all = (counted(panel.p)[:, None] * rows).T @ rows
         spread = hessians.lyapunov(of_all, symmetric=panel.problem.symmetric).trace()
 
     def trace(algorithm: str) -> float:
@@ -175,7 +260,7 @@ def drift(case: Case, choice: Choice | None, pull: Vector | None) -> float:
     panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
     eta, K = choice.eta, choice.K
     mean = torch.zeros_like(x)
-    at_once = 1 if panel.gradients_at_once is None else AT_ONCE
+    at_once = 1 if panel.gradients_at_once is None else RULES.step
     for some in torch.split(torch.arange(panel.problem.N), at_once):
         ends = x.expand(len(some), -1)
         for _ in range(K):

@@ -5,7 +5,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
-from trimtab.diagnosis.estimate import LEVEL
+from trimtab.diagnosis.resampling import LEVEL
+from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from trimtab.diagnosis.rows import ClientRow
 
 SHOWN = 5  # <= 5 clients are shown
-FLAT = 1e-6  # there is no strong convexity if |mu| <= 1e-6 L
 
 
 def first_sentence(diagnosis: "Diagnosis") -> str:
@@ -130,7 +130,7 @@ def _convexity(diagnosis: "Diagnosis") -> str:
     if diagnosis.convexity == NO_GRADIENTS:
         return "least eigenvalue of the symmetric part of the mean matrix"
     mu = diagnosis.intervals.get("mu")
-    if abs(diagnosis.mu) <= FLAT * diagnosis.L or (mu is not None and mu.low <= 0 <= mu.high):
+    if abs(diagnosis.mu) <= RULES.flat * diagnosis.L or (mu is not None and mu.low <= 0 <= mu.high):
         return "no strong convexity to be seen"
     below_zero = isfinite(diagnosis.mu) and diagnosis.mu < 0
     return "least eigenvalue of Hess: not convex there" if below_zero else "strong convexity"

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trimtab.errors import BadArgument
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -230,6 +232,8 @@ def find_metric(name: str) -> BuiltinMetric | None:
     >>> find_metric("balanced_accuracy").metric.name, find_metric("ndcg")
     ('balanced accuracy', None)
     """
+    if not isinstance(name, str):
+        raise BadArgument("metric", "{metric:{_given}}; pass its name.", _given=repr(name))
     return BUILTIN_METRICS.get(name.lower().replace("_", " ").replace("-", " "))
 
 

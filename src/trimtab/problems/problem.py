@@ -347,8 +347,6 @@ def with_target_metric(problem: Problem, metric: str | Metric) -> Problem:
     >>> with_target_metric(Quadratic(A=[1.0, 2.0], b=[0.0, 1.0]), "distance").metric.higher
     False
     """
-    if not isinstance(metric, str | Metric):
-        raise BadArgument("metric", "{metric:{_given}}; pass its name.", _given=repr(metric))
     given, asked, own = metric, problem, own_metric(problem)
     if own is not None and given in (own, own.name):
         return problem
@@ -369,8 +367,7 @@ def with_target_metric(problem: Problem, metric: str | Metric) -> Problem:
             _given=name,
             _known=", ".join([*measured, *others]),
         )
-    function = problem.metrics.get(name)
-    judge = given if isinstance(given, Metric) else metric_named(name, function)
+    judge = given if isinstance(given, Metric) else metric_named(name, problem.metrics.get(name))
     return record_step(asked, _with(problem, judge), "with_target_metric", given)  # type: ignore[no-any-return]
 
 

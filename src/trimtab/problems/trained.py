@@ -193,6 +193,11 @@ class TrainedModel:
                 f"predict got inputs of shape {tuple(X.shape)}, but the module takes ({wanted}); "
                 "pass a row for each sample."
             )
+        if X.is_floating_point() and not bool(X.isfinite().all()):
+            row = int((~X.isfinite().reshape(len(X), -1).all(1)).nonzero()[0])
+            raise ValueError(
+                f"predict got NaN or infinity (first in row {row}); drop or fill in such rows."
+            )
         if self.description.whole and X.is_floating_point():
             raise ValueError(
                 f"predict got inputs of {X.dtype}, but the module takes whole numbers, such as "
@@ -208,6 +213,11 @@ def load(folder: str | Path, *, algorithm: str | None = None, module: Any = None
     module: the module, or the function that builds it, where it was passed from Python; also where
         the problem's file or data are not at hand. By default the problem is loaded again.
     """
+    if not isinstance(folder, str | Path):
+        raise ValueError(
+            f"load got a {type(folder).__name__}; pass the folder of a run, a comparison or a "
+            "federation's model."
+        )
     path = Path(folder)
     if algorithm is not None:
         path = _of_algorithm(path, algorithm)

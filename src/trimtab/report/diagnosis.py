@@ -12,9 +12,9 @@ from trimtab.core.sections import Section, Table
 from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Difference, Differences
-from trimtab.diagnosis.estimate import LEVEL
 from trimtab.diagnosis.first_facts import FirstFacts
 from trimtab.diagnosis.model_rounds import Predicted
+from trimtab.diagnosis.resampling import LEVEL
 from trimtab.diagnosis.theory import dominating
 from trimtab.report.charts.bars import Bar, bar_chart, spectrum_chart
 from trimtab.report.charts.lines import Line, line_chart

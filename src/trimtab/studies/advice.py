@@ -270,8 +270,9 @@ def _caveats(found: Verdict) -> str:
     compared = (*found.alike, *found.unsure, *found.unknown)
     if compared and not why and len(chosen.runs) < LEAST_SEEDS:
         said.append(f"{obstacle(compared[0], chosen)} to claim a difference")
-    if _is_open(chosen) and f"the search of {chosen.shown} {_unfinished(chosen)}" not in why:
-        said.append(f"its search {_unfinished(chosen)}")
+    own = f"the search of {chosen.shown} {_unfinished(chosen)}"
+    if _is_open(chosen) and own not in why:
+        said.append(own)
     return "".join(f"; {each}" for each in said)
 
 

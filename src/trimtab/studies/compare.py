@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
+from trimtab.algorithms.registry import algorithm_list
 from trimtab.core import Vector
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
@@ -23,8 +24,8 @@ from trimtab.studies.advice import advise
 from trimtab.studies.budget import Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
-from trimtab.studies.holdout import ProblemSpec
-from trimtab.studies.pool import Finished, Pool, process_pool
+from trimtab.studies.holdout import ProblemSpec, check_compare
+from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool
 from trimtab.studies.prior import Prior
 from trimtab.studies.record import RoundDone, execution_facts
 from trimtab.studies.search import FIRST_REPORT_SEED
@@ -113,6 +114,7 @@ def compare(
     [('fedavg', False), ('scaffold', True)]
     """
     R = round_count(R)
+    check_compare(K=K, eta_g=eta_g, name=name, out=out, resume=resume, prior=prior, cluster=cluster)
     check_budget(minutes, budget, round_cost)
     seeds = _count("seeds", seeds, "seeds")
     jobs = _count("jobs", jobs, "processes")
@@ -124,7 +126,7 @@ def compare(
     target = None if target is None else float(target)
     settings = StudySettings(
         problem=problem,
-        algorithms=algorithms or DEFAULT,
+        algorithms=DEFAULT if algorithms is None else algorithm_list(algorithms),
         name=name or type(problem).__name__.lower(),
         target=target,
         K=K,
@@ -214,7 +216,7 @@ class _Run:
         Where there are workers, they run the stage first; this process then repeats it from disk,
         so that no number depends on how many there are.
         """
-        left = {tuner.spec.label: tuner for tuner in self.tuners}
+        left, errors = {tuner.spec.label: tuner for tuner in self.tuners}, list[WorkerError]()
         if self.pool is not None:
             slots = ceil(len(left) / self.pool.size)
             timed = replace(stage, seconds=self.deadline.until(until) / slots)
@@ -226,11 +228,13 @@ class _Run:
                     yield from self._repeat(left.pop(event.label), replace(stage, seconds=0.0))
                     self._save(goal, finished=False)
                 else:
-                    warnings.warn(f"{event.error}; this process continues its work.", stacklevel=2)
+                    errors.append(event.error)
         for count, tuner in zip(range(len(left), 0, -1), left.values(), strict=True):
             seconds = self.deadline.until(until) / count
             yield from self._repeat(tuner, replace(stage, seconds=seconds))
             self._save(goal, finished=False)
+        for error in errors:  # An error of a user's file has been raised here by now.
+            warnings.warn(f"{error}; this process continued its work.", stacklevel=2)
 
     def _repeat(self, tuner: Tuner, stage: Stage) -> Events:
         """Run a stage with the rounds that are on disk, and those that are not."""

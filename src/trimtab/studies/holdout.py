@@ -180,7 +180,7 @@ def check_compare(
         raise BadArgument("out", "{out:{_given}}; pass the path of a folder.", _given=repr(out))
     if resume and out is None:
         raise BadArgument("resume", "{resume:True} continues what is in {out}; pass {out} too.")
-    if prior is not None and not hasattr(prior, "local_steps"):
+    if prior is not None and not hasattr(prior, "judged"):
         sentence = "{prior:{_given}}; pass the Prior of a diagnosis."
         raise BadArgument("prior", sentence, _given=repr(prior))
     if not isinstance(cluster, str | bool):

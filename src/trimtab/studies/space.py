@@ -1,4 +1,4 @@
-"""What is searched for an algorithm: its step size, K, eta_g and the momentum of its base."""
+"""What is searched for an algorithm, its step size, K, eta_g and momentum, and by which rules."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +24,47 @@ OCTAVE = 8
 """Step sizes are 2^(j/8) for whole j, so that j + 8 doubles the step."""
 
 
+@dataclass(frozen=True)
+class SearchRules:
+    """The rules of the search; each value was chosen on ten problems and held on ten others."""
+
+    first: int = 8
+    """Rounds before the step sizes of one family are compared. They double from there."""
+
+    scale: int = -24
+    """The first step size is 2^(scale / 8) = 1/8, and moves by factors of 4."""
+
+    furthest: int = 14
+    """A bracket moves by at most 14 of its factors, since all steps may be equally good."""
+
+    nearly: float = 1.5
+    """A candidate runs to 1.5 times the fewest rounds: other seeds may turn the order."""
+
+    far: int = 3
+    """Where the rounds double, steps 3 factors from the best run too. With more rounds a distant
+    step may be better, though those between are worse: brackets followed a small step that was
+    best because it had not yet overfitted, and held no target that large steps hold."""
+
+    as_good: float = 1.05
+    """Steps within 5 % are equally good, and the middle one is taken. Taking the largest led
+    brackets to step sizes of 1,024 for metrics that do not see the scale of x, such as auc."""
+
+    refined: tuple[tuple[int, int], ...] = ((4, 4), (2, 2), (2, 1))
+    """How many of the best families are refined, and by which j: factors of 1.41, 1.19 and 1.09."""
+
+    finalists: int = 16
+    finalists_of_a_family: int = 4
+    """The steps of one family resemble each other, so that few of them leave room for others."""
+
+    worthwhile: float = 1.05
+    """Beyond the largest K that every search tries, K doubles only while that saves 5 % or more."""
+
+    pilot_share: float = 0.2
+    search_share: float = 0.6
+    finals_share: float = 0.8
+    """The shares of the budget that may be spent by the end of these stages."""
+
+
 @dataclass(frozen=True, order=True)
 class Family:
     """All that is searched but the step size; K is None if it is given or does not exist."""
@@ -36,7 +77,7 @@ class Family:
         parts = [] if self.K is None else [f"K = {self.K}"]
         parts += [] if self.eta_g == 1 else [f"eta_g = {self.eta_g:g}"]
         parts += [] if self.beta == 0 else [f"beta = {self.beta:g}"]
-        return ", ".join(parts) or "the step size"
+        return " with ".join(parts) or "the step size"
 
 
 @dataclass(frozen=True, order=True)

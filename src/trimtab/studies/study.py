@@ -64,6 +64,9 @@ class StudySettings:
             else self.problem
         )
         measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
+        cohort_size(
+            self.rounds.S, measured.problem.N
+        )  # It refuses a bad S before a folder is made.
         goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
         given = {"base": self.base, "eta_g": self.eta_g}
         return Study(

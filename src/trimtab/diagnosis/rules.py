@@ -1,0 +1,133 @@
+"""The thresholds of a diagnosis, in one place."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds, each with the inequality in which it is used and the reason for its value.
+
+    "The gap" is f - f*, with the smallest f that is known in the place of f*. Advice is measured by
+    `python benchmarks/advice.py` (results/account), intervals by benchmarks/diagnosis_coverage.py
+    and time by benchmarks/diagnosis_time.py (both in results/diagnosis).
+    """
+
+    # -- who is measured
+
+    clients: int = 1024
+    """<= clients clients are measured, drawn at random, since each costs a Hessian of its own."""
+    samples: int = 16
+    """>= samples samples of a client are measured, so that each of its folds has four."""
+    folds: int = 4
+    """Thinned data are measured in this many folds. The intervals of L and delta rest on the
+    scatter between folds; of two, Student's factor alone would be 6.5."""
+    passes: int = 1500
+    """Data are thinned until the time allows >= passes gradients of all that is measured, which is
+    about what a diagnosis of a small network takes."""
+    stored: int = 100_000_000
+    """Gradients of clients, or vectors of Lanczos, hold <= stored numbers: 0.8 GB in float64."""
+    at_once: int = 20_000_000
+    """What is computed at once, or remembered of a search, holds <= at_once numbers: 0.16 GB."""
+    step: int = 16
+    """<= step clients, samples or products are computed between two looks at the clock, so that a
+    diagnosis ends within a gradient of all data or two of its time."""
+
+    # -- the optimum
+
+    optimum: float = 1e-3
+    """A point counts as an optimum if |grad f| is <= optimum x the start's; a search that lowered f
+    by less than that share of the way in `patience` gradients ends."""
+    patience: int = 50
+    """A search ends if |grad f| did not halve in patience gradients; L-BFGS needs fewer for a digit
+    wherever f is convex."""
+    near_optimum: float = 0.01
+    """Numbers are those of the optimum if <= near_optimum of the way to it is left; else their
+    intervals would say nothing."""
+    vanished: float = 0.1
+    """f has no minimum nearby if |Hess| at the best point is < vanished x that at the start, as for
+    separable data."""
+    flat: float = 1e-6
+    """An eigenvalue counts as zero if it is <= flat x L in size, and a gradient if it is <= flat x
+    the start's: rounding in float32, with a margin."""
+
+    # -- Hessians and noise
+
+    small: int = 300
+    """The Hessians of all clients are formed if d <= small, where eigenvalues take 10 ms a
+    client."""
+    dense: int = 2000
+    """The mean Hessian is formed if d <= dense, where its eigenvalues take ten seconds."""
+    directions: int = 56
+    """Beyond that, Hessians are known in <= directions common directions, which cost a product with
+    the Hessian of every client each."""
+    followed: int = 6
+    """<= followed of the steepest and most different clients are followed until they settle."""
+    residual: float = 0.02
+    """A Ritz value counts as an eigenvalue if its residual is <= residual x the norm, which is less
+    than another seed would change."""
+    unlikely: float = 1.2
+    """A client is not followed if unlikely x its estimated norm is < the largest norm seen."""
+    noise_error: float = 0.05
+    """Mini-batches are drawn until the standard error of sigma^2 is <= noise_error x sigma^2."""
+    noise_pairs: int = 100
+    """>= noise_pairs pairs of mini-batches are drawn of all clients together: with fewer, drawing
+    ends where the standard error is too small by chance."""
+    most_noise_pairs: int = 200
+    """<= most_noise_pairs pairs are drawn of each client, since few clients in few dimensions would
+    need thousands."""
+
+    # -- the model and the choice
+
+    eps: float = 0.01
+    """The wanted gap is eps x the gap at the start, unless another was asked for."""
+    finer: tuple[float, ...] = (0.1, 0.01)
+    """Rounds on the model are also counted to finer x the wanted gap, which shows how far advice
+    holds; points within the first of these of the least f count as the same."""
+    local_steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    """The numbers of local steps that are compared. The best of results/account have 8 or more in
+    43 of 45 cases, and 64 in 20."""
+    rounds: int = 1000
+    """An algorithm runs for <= rounds rounds on the model."""
+    near: float = 1.15
+    """A K or a step size is good enough if it needs <= near x the fewest rounds. The smallest such
+    is advised, since it costs less and is stable for longer."""
+    simpler: float = 1.1
+    """A simpler algorithm is advised if it needs <= simpler x the fewest rounds."""
+    change: float = 3.0
+    """The model is trusted if curvature changes by a factor <= change on the way."""
+    holds: float = 1.3
+    """Advice holds for an accuracy if it needs <= holds x the fewest rounds, the measure of
+    results/account."""
+    repeats: int = 5
+    """Rounds on the model are counted for this many other draws of cohorts, noise and clients."""
+
+    # -- time
+
+    short: int = 300
+    """The time is short if it allows < short gradients of all data. Then all of it goes to rounds
+    on the problem, and no further gradient is timed if it takes more than 1/short of it."""
+    ample: int = 10_000
+    """The time is ample if it allows >= ample gradients: then nothing is tried before the model."""
+    first_facts: float = 10.0
+    """The first facts are reported after <= first_facts seconds, when people begin to wonder."""
+    until_optimum: float = 0.22
+    """The optimum is due after this share of the time; half of it is for the first look."""
+    until_hessians: float = 0.4
+    """Noise and Hessians are due after this share of the time."""
+    until_model: float = 0.57
+    """Rounds on the model are due after this share of the time."""
+    until_trials: float = 0.93
+    """Rounds on the problem are due after this share of the time; the rest is for the bias."""
+
+    # -- what is reported
+
+    outlier: float = 2.0
+    """A client is an outlier if it is > outlier x as far off as the median client, and data differ
+    if they do by > outlier x what equal clients would show by chance."""
+    trifle: float = 0.1
+    """A difference of data counts if it is > trifle, in shares, standard deviations or octaves."""
+    close: float = 0.2
+    """Hessians are called close if delta/L < close."""
+
+
+RULES = Rules()
