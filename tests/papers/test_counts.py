@@ -8,7 +8,7 @@ import pytest
 
 from trimtab_papers.items import REPRODUCTIONS, read
 from trimtab_papers.page import excerpt, page
-from trimtab_papers.verdicts import Claim, Sentences, Verdict, aggregate_seeds, repeated
+from trimtab_papers.verdicts import Claim, Sentences, Verdict, over_seeds, repeated
 
 ROOT = Path(__file__).parents[2]
 EXACT = {"figure3", "theorem2", "concrete", "local-steps"}  # nothing in them is random
@@ -51,9 +51,9 @@ def test_six_sentences_on_mime_and_five_on_table_5_rest_on_one_seed():
 
 
 def test_two_sizes_of_clients_with_one_seed_are_one_seed():
-    both = aggregate_seeds({"full size, seed 0": True, "small clients, seed 0": True}, "7 rounds")
+    both = over_seeds({"full size, seed 0": True, "small clients, seed 0": True}, "7 rounds")
     assert both.seeds == 1
-    three = aggregate_seeds(
+    three = over_seeds(
         dict.fromkeys((0, "small clients, seed 1", "small clients, seed 2"), True), ""
     )
     assert three.seeds == 3

@@ -16,7 +16,7 @@ from trimtab_papers.verdicts import (
     MissingRecordError,
     Sentences,
     Verdict,
-    aggregate_seeds,
+    over_seeds,
     counted,
     write,
 )
@@ -154,7 +154,7 @@ def test_a_sentence_without_its_records_is_open():
 def judged(held):
     """Return the claim of a sentence that is judged by seeds."""
     judge = Sentences("section 1").says("It is faster.")(
-        lambda records: aggregate_seeds(held, "7 rounds")
+        lambda records: over_seeds(held, "7 rounds")
     )
     return judge.judged({})
 

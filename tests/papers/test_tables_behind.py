@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.core.sections import sections_html
 from trimtab_papers.figures import POINTS, label_of, new_figure, tables_behind
 from trimtab_papers.items import REPRODUCTIONS, read
 from trimtab_papers.page import reproduction_page
@@ -21,7 +22,7 @@ def cells(html):
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_every_panel_has_its_numbers_under_the_names_of_its_lines(name):
     figure = REPRODUCTIONS[name].figure(read(RESULTS / name))
-    html = tables_behind(figure)
+    html = sections_html(tables_behind(figure))
     drawn = [axes for axes in figure.axes if axes.lines or axes.patches]
     titles = re.findall("<summary>(.*?)</summary>", html)
     assert len(titles) == len(set(titles)) == len(drawn) > 0
@@ -63,7 +64,7 @@ def test_seeds_levels_bars_bands_and_errors_are_told():
         words.bar([0, 1], [3, 4], label=label_of("bars"))
         words.errorbar([0.1, 1.1], [5, 6], yerr=[0.25, 0.5], fmt="o", label="points")
         words.set_xticks([0, 1], ["here", "there"])
-    first, second = tables_behind(made).split("</details>")[:2]
+    first, second = sections_html(tables_behind(made)).split("</details>")[:2]
     rows = {row[0]: row[1:] for row in cells(first)}
     heads = rows.pop("rounds")
     assert heads == ["ours", "ours, least", "ours, greatest", "target", "knee (rounds)"]
