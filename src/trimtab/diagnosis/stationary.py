@@ -90,7 +90,7 @@ def _of_samples(
         return torch.zeros(problem.d, problem.d, dtype=torch.float64)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]
     rows = []
-    for some in torch.split(order, RULES.step):
+    for some in torch.split(order, 4 * RULES.step):
         found = problem.sample_gradients(x, data.take(some.to(data.device)))
         rows.append(found.detach().cpu().double())
         if out_of_time():
