@@ -177,8 +177,8 @@ def page_part(found: dict[tuple[str, str], dict[str, Any]]) -> str:
     missing = f" {left} cases have no verdict yet." if left else ""
     about = (
         f"{len(CASES)} problems and {len(ALGORITHMS)} algorithms. Budget 1 is 20 seconds of an "
-        f"algorithm; a seed that fails counts {R} rounds; the grid ends at K = 64, the search may "
-        "go beyond."
+        f"algorithm; a seed that fails counts {R} rounds. A regret below 1 is that of a K above "
+        "64, or of a grid whose best was lucky with the seeds that chose it."
     )
     said = f"At budget 1: {goals}.{missing}{_misses(found)}"
     return "\n".join([about, "", *lines, "", said, ""])
