@@ -13,7 +13,7 @@ endif
 	format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
-	$(BIN)/trimtab compare
+	$(BIN)/trimtab compare --algorithms sgd,fedavg,scaffold --minutes 0.5 --jobs 2
 
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -201,7 +201,9 @@ def _two(value: float | None) -> str:
 
 
 def _goal(name: str, reached: float | None) -> str:
-    if reached is None or reached <= GOALS[name]:
+    if reached is None:
+        return f"{name} not measured (goal {GOALS[name]})"
+    if reached <= GOALS[name]:
         return f"{name} {_two(reached)} (goal {GOALS[name]}, met)"
     return f"{name} {_two(reached)} (goal {GOALS[name]}, missed by {reached - GOALS[name]:.2f})"
 

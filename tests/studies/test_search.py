@@ -5,8 +5,11 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-from trimtab import Quadratic
+from trimtab import Quadratic, Supervised, compare
 from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY
 from trimtab.studies.budget import Ledger
@@ -376,11 +379,58 @@ def test_a_pilot_keeps_to_its_share_and_the_search_continues_its_runs():
 
 
 def test_a_quadratic_is_searched_with_real_trials():
-    from trimtab import compare
-
     problem = Quadratic([1.0, 2.0], [1.0, -1.0])
     found = compare(problem, ["scaffold"], target=problem.f_star + 1e-6, R=50, minutes=inf)
     (entry,) = found.entries
     assert entry.complete
     assert entry.reached == 5
     assert entry.rounds <= 5
+
+
+def test_a_loss_times_1024_has_the_step_divided_by_1024():
+    """1,024 is a power of 4, so that both searches try the same steps but for the factor."""
+    A = torch.tensor([[3.0, 0.5], [1.0, 0.8], [0.2, 2.0]], dtype=torch.float64)
+    b = torch.tensor([[1.0, -1.0], [0.3, 2.0], [-2.0, 0.5]], dtype=torch.float64)
+    found = []
+    for factor in (1, 1024):
+        problem = Quadratic(factor * A, factor * b)
+        target = problem.f_star + factor * 1e-4
+        result = compare(problem, ["fedavg", "scaffold"], target=target, R=80, minutes=inf)
+        found.append(result.entries)
+    for one, other in zip(*found, strict=True):
+        assert other.settings["K"] == one.settings["K"]
+        assert other.settings["eta_l"] * 1024 == pytest.approx(one.settings["eta_l"])
+        assert abs(other.rounds - one.rounds) <= 1
+
+
+# -- the default target
+
+
+def regression(seed=0, n=60):
+    draw = torch.Generator().manual_seed(seed)
+    w = torch.randn(4, 1, generator=draw)
+
+    def rows(shift):
+        X = torch.randn(n, 4, generator=draw) + shift
+        return X, X @ w + 0.5 * torch.randn(n, 1, generator=draw)
+
+    torch.manual_seed(0)
+    clients = [rows(0.3 * i) for i in range(5)]
+    return Supervised(nn.Linear(4, 1), F.mse_loss, clients, batch=10)
+
+
+def test_the_default_target_hardly_depends_on_the_start():
+    problem = regression()
+    how = {"metric": "r2", "R": 60, "minutes": inf, "seeds": 1}
+    near = compare(problem, ["scaffold"], **how)
+    far = compare(problem, ["scaffold"], x=problem.x0() + 30, **how)
+    assert "one standard error" in near.about.target_from
+    assert abs(near.target - far.target) < 0.1
+    assert near.target > 0.5
+
+
+def test_a_target_that_is_held_at_once_means_too_few_rows():
+    problem = regression(n=8)
+    found = compare(problem, ["scaffold"], R=30, minutes=inf, seeds=1)
+    early = found.entries[0].rounds is not None and found.entries[0].rounds < 4
+    assert any("too few rows for a target" in note for note in found.about.notes) == early

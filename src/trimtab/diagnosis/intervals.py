@@ -99,8 +99,8 @@ def at_point(
     around = {name: replicated.around(name, value, draws) for name, value in values.items()}
     if left is not None and "step" in replicated.seen and hessians is not None:
         # At another optimum Hessians differ, to an unknown side, as they change on the way there.
-        moved = replicated.seen["step"] / left.way * draws.tails[2]
-        around |= {name: around[name] + hessians.L * moved for name in OF_HESSIANS}
+        grown = (replicated.seen["step"] / left.way * draws.tails[2]).exp()
+        around |= {name: around[name] * grown for name in OF_HESSIANS}
     if B is not None:
         values["B"], around["B"] = B, _of_ratios(ratios, draws, B)
     slack = _slack(x, here, hessians, left or Left())
