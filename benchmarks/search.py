@@ -169,11 +169,31 @@ def page_part(found: dict[tuple[str, str], dict[str, Any]]) -> str:
             failed = f"{row['failed']} of {len(FRESH) * row['cases']:,} seeds"
             cells += [failed, f"{row['spent']:.2f} of the budget"]
             lines.append(f"| {share:g} | {' | '.join(map(str, cells))} |")
-    whole = summaries[1.0] or {"cases": 0}
-    goals = [_goal(name, whole.get(name)) for name in GOALS]
+    whole = summaries[1.0]
+    if whole is None:
+        return "No case has a verdict yet.\n"
+    goals = "; ".join(_goal(name, whole[name]) for name in GOALS)
     left = len(CASES) * len(ALGORITHMS) - whole["cases"]
     missing = f" {left} cases have no verdict yet." if left else ""
-    return "\n".join([*lines, "", f"At budget 1: {'; '.join(goals)}.{missing}", ""])
+    about = (
+        f"{len(CASES)} problems and {len(ALGORITHMS)} algorithms. Budget 1 is 20 seconds of an "
+        f"algorithm; a seed that fails counts {R} rounds. A regret below 1 is that of a K above "
+        "64, or of a grid whose best was lucky with the seeds that chose it."
+    )
+    said = f"At budget 1: {goals}.{missing}{_misses(found)}"
+    return "\n".join([about, "", *lines, "", said, ""])
+
+
+def _misses(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Name the cases above the goal for 90 % of them."""
+    verdicts = {case: record.get("judged", {}).get("1") for case, record in found.items()}
+    above = [
+        f"{problem} with {name} {_two(verdict['regret'])} ({verdict['failed']} seeds fail"
+        + (")" if verdict["complete"] else ", not complete)")
+        for (problem, name), verdict in verdicts.items()
+        if verdict is not None and verdict["regret"] > GOALS["90 %"]
+    ]
+    return f" Above {GOALS['90 %']}: {'; '.join(above)}." if above else ""
 
 
 def _two(value: float | None) -> str:
