@@ -16,8 +16,8 @@ from trimtab_papers.verdicts import (
     MissingRecordError,
     Sentences,
     Verdict,
-    over_seeds,
     counted,
+    over_seeds,
     write,
 )
 
