@@ -20,12 +20,12 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 BUDGET = {
     ".": (929, 7),
     "algorithms": (2004, 24),
-    "cli": (2976, 20),
+    "cli": (2977, 20),
     "cluster": (1642, 9),
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (6178, 29),
-    "federation": (8555, 72),
+    "federation": (8557, 72),
     "problems": (9586, 44),
     "report": (2782, 17),
     "simulation": (2260, 13),
@@ -33,7 +33,7 @@ BUDGET = {
     "testing": (858, 4),
 }
 PAPERS = (9420, 35)
-TESTS = 44_230  # lines
+TESTS = 44_220  # lines
 
 
 def files_of(folder):

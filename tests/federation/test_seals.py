@@ -176,7 +176,7 @@ def test_a_file_that_was_changed_by_hand_says_what_to_do(tmp_path, refused):
     path.write_text('{"R": 4}')
     assert read_sealed(path) == {"R": 4}
     path.write_text("[]")
-    with refused("it is no JSON object"):
+    with refused("holds no JSON object"):
         read_sealed(path)
 
 

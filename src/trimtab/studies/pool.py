@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,14 +18,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from types import FrameType
 from typing import IO, Any, Protocol
 
 import torch
 
-from trimtab._files import Lock as FolderLock
-from trimtab._files import plain
+from trimtab._files import Lock, plain
 from trimtab._processes import Child, json_lines
 from trimtab.algorithms.registry import decode, encode
 from trimtab.compute.kernel.library import CORES_VARIABLE, cores
@@ -81,7 +81,7 @@ class Pool:
         self._workers: list[Worker] = []
         self._threads: list[Thread] = []
         self._closed = False
-        self._starting = Lock()
+        self._starting = threading.Lock()
 
     def __enter__(self) -> "Pool":
         return self
@@ -165,7 +165,7 @@ class Pool:
         return RoundDone(spec.label, made(**words), line, message["run"])
 
 
-def process_pool(size: int, study: Study, settings: Message, lock: FolderLock) -> Pool:
+def process_pool(size: int, study: Study, settings: Message, lock: Lock) -> Pool:
     """Return a pool of processes on this machine, which share its cores."""
     size = min(size, len(study.specs))
     share, setup = max(1, cores() // size), worker_setup(study, settings)
@@ -185,7 +185,7 @@ def worker_setup(study: Study, settings: Message) -> Message:
 class ProcessWorker:
     """One process; it ends when this process ends, in whatever way."""
 
-    def __init__(self, setup: Message, share: int, lock: FolderLock) -> None:
+    def __init__(self, setup: Message, share: int, lock: Lock) -> None:
         self.child = Child(
             "a worker of the comparison",
             "trimtab.studies.pool:main",

@@ -24,7 +24,8 @@ COMMANDS = {
     "init": "Make the operator's folder DIR: an authority, the server's certificate, the problem.",
     "join": "Admit another site; it takes part as soon as it connects, between two rounds.",
     "leave": "Remove a site, between two rounds; its key is not accepted after that.",
-    "model": "Write the model of the last committed round to OUT, for `trimtab.load`.",
+    "model": "Write the model of the last committed round to OUT, for `trimtab.load`. OUT is a new "
+    "folder, or a file NAME.safetensors, which gets NAME.json beside it.",
     "register": "Admit the site of a REQUEST, or its new key, and write the archive for it.",
     "renew": "Write a new server certificate; sites need nothing new. Then restart the server.",
     "resume": "Continue the experiment in DIR from its last committed round.",

@@ -6,8 +6,8 @@ from trimtab.algorithms.registry import kind
 from trimtab.core.hyper import settings_of
 from trimtab.federation.setup.operator_folder import Federation
 from trimtab.federation.storage.ledger import read_journal, read_standing
+from trimtab.problems import saved
 from trimtab.problems.saved import MODEL, Card
-from trimtab.problems.saved import save_model as save
 
 
 def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
@@ -41,5 +41,7 @@ def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
         d=problem.d,
     )
     names = {"weights": weights.name, "about": about.name}
-    save(weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec)
+    saved.save_model(
+        weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
+    )
     return weights, standing.r
