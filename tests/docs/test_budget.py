@@ -29,7 +29,7 @@ BUDGET = {
     "problems": (9586, 44),
     "report": (2782, 17),
     "simulation": (2260, 13),
-    "studies": (5258, 23),
+    "studies": (5259, 23),
     "testing": (858, 4),
 }
 PAPERS = (9420, 35)

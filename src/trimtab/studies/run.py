@@ -143,10 +143,11 @@ def run(
         )
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
+        # The model comes first: a run whose result is written counts as finished.
+        _save(trial, given, result, save, seed, out)
         record.note(**how, **result.chosen.to_json())
         result.save()
         used.close()
-        _save(trial, given, result, save, seed, out)
         return result
 
 
