@@ -47,7 +47,8 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FORBIDDEN = {"problems": {"algorithms"}, "simulation": {"algorithms"}}  # although it stands above
 APART = {  # of ours, these only
-    "testing": {"core", "errors", "algorithms", "compute", "problems", "simulation", "testing"}
+    "sklearn": {"core", "errors", "algorithms", "compute", "problems", "simulation", "sklearn"},
+    "testing": {"core", "errors", "algorithms", "compute", "problems", "simulation", "testing"},
 }
 
 
