@@ -75,10 +75,10 @@ def test_options_are_what_they_were():
     watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
         "approve": ["--problem", "--yes"],
-        "enroll": ["--name", "--rotate"],
+        "enroll": ["--federation", "--name", "--rotate"],
         "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
-        "register": ["--replace"],
+        "register": ["--readmit", "--replace"],
         "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
         "resume": sorted([*run.split(), *watched]),
         "site": sorted(["--data", "--proxy", *watched]),
@@ -132,7 +132,9 @@ BAD = {
     "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
     "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",
     "federate enroll Oslo": "'Oslo' is no name for a site; use small letters, digits",
-    "federate enroll oslo --rotate": "oslo has no key yet; drop --rotate.",
+    "federate enroll oslo": "pass --federation ID, the 12 digits that the operator's `trimtab",
+    "federate enroll oslo --federation 12": "oslo belongs to no federation yet; pass --federation",
+    f"federate enroll oslo --rotate --federation {'0' * 12}": "oslo has no key yet; drop --rotate.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is not an algorithm (did you mean",
     f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
     f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",
