@@ -71,7 +71,9 @@ def test_options_are_what_they_were():
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
-    run = "--bind --json --live --min-sites --on-lost-state --round-timeout --target -R"
+    run = (
+        "--bind --experiment --json --live --min-sites --on-lost-state --round-timeout --target -R"
+    )
     watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
         "approve": ["--problem", "--yes"],
@@ -82,9 +84,9 @@ def test_options_are_what_they_were():
         "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
         "resume": sorted([*run.split(), *watched]),
         "site": sorted(["--data", "--proxy", *watched]),
-        "status": ["--json"],
-        "audit": ["--bind", "--json"],
-        "model": [],
+        "status": ["--experiment", "--json"],
+        "audit": ["--bind", "--experiment", "--json"],
+        "model": ["--experiment"],
         "join": [],
         "leave": [],
         "renew": ["--host"],
@@ -142,6 +144,7 @@ BAD = {
     f"{SERVER} sgd --eta 1 -R 1 --round-timeout 0": "--round-timeout 0; pass a number of seconds.",
     "federate server nosuch --algorithm sgd --eta 1 -R 1": "nosuch holds no federation.json; pass",
     "federate resume made": "made holds no experiment; begin one with `trimtab federate server`.",
+    f"{SERVER} sgd --eta 1 -R 1 --experiment a/b": "'a/b' is no name for an experiment; use small",
     "federate audit made": "made holds no experiment; begin one with `trimtab federate server`.",
     "federate model made out.safetensors": "made has no model yet; no round was committed.",
     "federate site made --data .": "made holds no site.json; pass the folder of `trimtab federate",

@@ -26,6 +26,7 @@ from trimtab.core.hyper import settings_of
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
 from trimtab.federation.setup.approval import problem_text
+from trimtab.federation.setup.job import state_of
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.federation.storage.policy import digest_of
@@ -230,15 +231,19 @@ def _as(dtype: torch.dtype, part: Any) -> Any:
 # -- the model
 
 
-def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
+def save_model(
+    federation: Federation, out: Path, experiment: str | None = None
+) -> tuple[Path, int]:
     """Write the model of the last committed round; return its file and that round's number.
 
+    federation: the operator's folder.
     out: a new folder for model.safetensors and model.json, or a file NAME.safetensors, which gets
         NAME.json beside it.
+    experiment: the experiment's name; default the last one that was started.
     """
     file = federation.problem  # It may register the algorithm.
     problem = file.server_problem()
-    state = federation.folder / "state"
+    state = federation.folder / state_of(federation.folder, experiment)
     standing = read_standing(state)
     if standing is None:
         raise ValueError(f"{federation.folder} has no model yet; no round was committed.")

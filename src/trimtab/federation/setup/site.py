@@ -204,11 +204,11 @@ def secret(folder: Path) -> Path:
     return path
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, what: str = "a site") -> None:
     """Refuse a name that cannot be a folder's."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name[:40]!r} is no name for a site; use small letters, digits, - and _, at most 31."
+            f"{name[:40]!r} is no name for {what}; use small letters, digits, - and _, at most 31."
         )
 
 
