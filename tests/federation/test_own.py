@@ -45,7 +45,7 @@ def test_a_site_that_approved_another_file_sits_out(tmp_path, monkeypatch):
         for name in whole.names:
             whole.start_site(name)
         whole.start_server("server", str(whole.operator), *COMMAND, "-R", "2", "--min-sites", "1")
-        whole.wait_for("site b sits out: policy.toml, line 5: problem = ")
+        whole.wait_for("site b sits out: approved.sha256: ")
         whole.wait_for("the server's problem file is", "b")
         whole.stop(whole.server)
     finally:
