@@ -259,14 +259,18 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
         panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
     turn = len(panels)
     fewest = max(RULES.folds, ceil(RULES.noise_pairs / len(p)))
+    pilot = -(-fewest // turn) * turn
+    most = RULES.most_noise_pairs
     for pair in range(RULES.most_noise_pairs):
+        if pair == pilot:
+            most = _needed(p, torch.stack(squares))
+        if pair >= max(most, pilot):
+            break
         noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
         if noise is None:
             break
         squares.append(noise.cpu().double().square().sum(1) * scale[:, pair % turn])
-        if (pair + 1) % turn or (pair + 1 < fewest and bool(squares[-1].any())):
-            continue
-        if _settled(p, torch.stack(squares)):
+        if (pair + 1) % turn == 0 and not bool(torch.stack(squares).any()):
             break
     each = torch.stack(squares[: len(squares) // turn * turn]) if len(squares) >= turn else None
     if each is None or not bool(torch.isfinite(each).all()):
@@ -276,6 +280,12 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
         return BatchNoise(sigma, each)
     parts = each.view(-1, turn, len(p)).mean(0).T
     return BatchNoise(sigma, each, thinned.deviations(parts, equal=True))
+
+
+def _needed(p, squares):
+    error = p.square() @ squares.var(0)
+    needed = float(error) / (RULES.noise_error * float(p @ squares.mean(0))) ** 2
+    return min(RULES.most_noise_pairs, ceil(needed))
 
 
 def _settled(p: Tensor, squares: Tensor) -> bool:

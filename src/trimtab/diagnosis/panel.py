@@ -368,6 +368,7 @@ class _Some(Problem):
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
         self.symmetric = problem.symmetric
+        self.constant_hessians = problem.constant_hessians
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)
