@@ -28,9 +28,8 @@ from trimtab._files import write_json
 from trimtab.core.threads import one_thread
 from trimtab.diagnosis import hessians, intervals, measure, optimum
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.intervals import Left
+from trimtab.diagnosis.intervals import Left, drawn
 from trimtab.diagnosis.panel import Panel, panel_of, thinned
-from trimtab.diagnosis.resampling import drawn
 from trimtab.problems.supervised.batches import batch_size
 
 ROOT = Path(__file__).resolve().parents[1]
