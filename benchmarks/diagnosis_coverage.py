@@ -98,7 +98,10 @@ def scales(draw: Draw, N: int) -> Quadratic:
 
 
 def samples(draw: Draw, N: int, classes: int, module: nn.Module | None = None) -> Supervised:
-    """Return clients with features and truths of their own; classes: 0 for least squares."""
+    """Return clients with features and truths of their own.
+
+    classes: 0 for least squares, and 1 for two classes with one logit, so that mu is not l2 alone.
+    """
     d, own = draw.whole(2, 6), draw.power(-1.5, -0.5)
     truth, clients = draw.normal(d, max(1, classes)), []
     for _ in range(N):
@@ -106,14 +109,15 @@ def samples(draw: Draw, N: int, classes: int, module: nn.Module | None = None) -
         X = draw.normal(n, d) * (own * draw.normal(d)).exp() + own * draw.normal(d)
         scores = X @ (truth + own * draw.normal(*truth.shape))
         scores = scores + 0.5 * draw.normal(*scores.shape)
-        clients.append((X, scores.argmax(1) if classes else scores))
+        y = scores.argmax(1) if classes > 1 else (scores > 0).double() if classes else scores
+        clients.append((X, y))
     torch.manual_seed(draw.whole(0, 10**6))
     batch: float | int = draw.between(0.05, 0.4) if draw.whole(0, 1) else draw.whole(4, 24)
     sampling: Any = "iid" if draw.whole(0, 1) else "reshuffle"
     made = nn.Linear(d, max(1, classes)) if module is None else module
     if module is not None:
         made = nn.Sequential(nn.Linear(d, 4), nn.Tanh(), nn.Linear(4, classes))
-    loss = F.cross_entropy if classes else F.mse_loss
+    loss = (F.mse_loss, F.binary_cross_entropy_with_logits, F.cross_entropy)[min(classes, 2)]
     return Supervised(made.double(), loss, clients, batch=batch, sampling=sampling, l2=0.02)
 
 
@@ -133,12 +137,12 @@ FAMILIES = {
     ),
     "scales, some clients": Family(lambda draw: scales(draw, draw.whole(30, 200)), clients=True),
     "logistic, some clients": Family(
-        lambda draw: samples(draw, draw.whole(24, 60), 3), clients=True
+        lambda draw: samples(draw, draw.whole(24, 60), 1), clients=True
     ),
     "least squares, some samples": Family(
         lambda draw: samples(draw, draw.whole(4, 12), 0), data=True
     ),
-    "logistic, some samples": Family(lambda draw: samples(draw, draw.whole(4, 12), 3), data=True),
+    "logistic, some samples": Family(lambda draw: samples(draw, draw.whole(4, 12), 1), data=True),
     "network, some samples": Family(
         lambda draw: samples(draw, draw.whole(4, 8), 3, nn.Tanh()), data=True, at_optimum=False
     ),
@@ -147,7 +151,7 @@ FAMILIES = {
     ),
     "matrices, all": Family(lambda draw: matrices(draw, draw.whole(4, 20))),
     "scales, all": Family(lambda draw: scales(draw, draw.whole(4, 20))),
-    "logistic, all": Family(lambda draw: samples(draw, draw.whole(4, 8), 3)),
+    "logistic, all": Family(lambda draw: samples(draw, draw.whole(4, 8), 1)),
 }
 
 

@@ -90,19 +90,8 @@ class HessiansSeen:
 def by_mean_alone(panel: Panel, norm: float) -> Hessians:
     """Return what the mean Hessian says of the others: that one of them is as steep."""
     N = panel.problem.N
-    return Hessians(
-        L=norm,
-        mu=nan,
-        delta=nan,
-        second=nan,
-        norm=norm,
-        weak=0.0,
-        apart=(nan,) * N,
-        measured=(False,) * N,
-        exact=False,
-        mu_exact=False,
-        rough=True,
-    )
+    known = Hessians(norm, nan, nan, nan, norm, 0.0, (nan,) * N, (False,) * N)
+    return replace(known, exact=False, mu_exact=False, rough=True)
 
 
 # -- whole matrices
@@ -202,23 +191,19 @@ def by_products(
         )
     most = max(PROBES, min(RULES.directions, d, RULES.stored // (d * (3 + worst))))
     followed: dict[int, None] = {}
-    late = False
-    while len(space.Q) < most and (ends := space.ends(followed, worst)):
-        late = out_of_time()
-        if late:
-            break
-        yield Progress(f"Hessians in {len(space.Q)} directions", share)
-        if not space.add(torch.stack(ends[: most - len(space.Q)])):
-            late = out_of_time()
-            break
-    if late:
+    open_ = True
+    while open_ and len(space.Q) < most and (ends := space.ends(followed, worst)):
+        if open_ := not out_of_time():
+            yield Progress(f"Hessians in {len(space.Q)} directions", share)
+            open_ = space.add(torch.stack(ends[: most - len(space.Q)]))
+    if not open_ and out_of_time():
         budget.note(f"The Hessians were looked at in {len(space.Q)} directions only.")
     return space.conclude(tuple(followed))
 
 
 @dataclass(frozen=True)
 class _Ritz:
-    """The Ritz value of largest size of a matrix in the subspace, and what the matrix adds."""
+    """A Ritz value of a matrix in the subspace, and what the matrix adds."""
 
     value: float
     away: Vector  # M v - value v for the Ritz vector v: the direction to look at next

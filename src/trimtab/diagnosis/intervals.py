@@ -44,11 +44,7 @@ EXTREMES = ("L", "delta")  # of a single client, whose folds alone say how far t
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the interval in which another seed would find it.
-
-    >>> Estimate(0.5, 0.4, 0.7, "optimum").overlaps(Estimate(0.8, 0.65, 0.9, "optimum"))
-    True
-    """
+    """A number with the interval in which another seed would find it."""
 
     value: float
     low: float
@@ -123,7 +119,8 @@ class Draws:
 
     weights: Tensor  # p as other clients might have made it, of shape (replicates, clients)
     normals: Tensor | None  # of the folds' deviations, (replicates, clients, folds)
-    tails: Tensor  # exponential and gamma numbers of each replicate, (2, replicates)
+    tails: Tensor  # exponential, gamma and normal numbers of each replicate, (3, replicates)
+    clients: float  # 1 / sum p_i^2: so many equal clients would say as much (Kish)
     N: int  # the clients of the whole problem
     seed: int
 
@@ -142,11 +139,6 @@ class Draws:
         """Whether only some of the clients, or of their samples, were measured."""
         return self.clients_vary or self.normals is not None
 
-    @property
-    def each_normals(self) -> Sequence[Tensor | None]:
-        """The normal numbers of each replicate."""
-        return [None] * REPLICATES if self.normals is None else list(self.normals)
-
     def of_some(self, clients: tuple[int, ...], p: Tensor) -> "Draws":
         """Return replicates for some of the panel's clients, drawn at random; p: their weights.
 
@@ -158,10 +150,12 @@ class Draws:
 
     def widen(self, name: str) -> float:
         """Return Student's quantile over the normal one, for so few clients or folds."""
-        clients = student(max(1, self.weights.shape[1] - 1)) if self.clients_vary else 1.0
-        folds = self.normals is not None and name in EXTREMES
-        # The largest of all is now one client's and now another's, so that the folds of two count.
-        return max(clients, student(2 * (RULES.folds - 1)) if folds else 1.0)
+        factors = [student(max(1.0, self.clients - 1))] if self.clients_vary else [1.0]
+        if self.normals is not None:
+            # The largest of all is now one client's and now another's, so the folds of two count.
+            clients = 2 if name in EXTREMES else self.clients
+            factors.append(student(clients * (RULES.folds - 1)))
+        return max(factors)
 
 
 def drawn(panel: Panel, N: int, seed: int) -> Draws:
@@ -181,16 +175,19 @@ def _drawn(p: Tensor, N: int, seed: int, thinned: bool) -> Draws:
     chosen = torch.randint(n, (REPLICATES, n), generator=draw)
     ones = torch.ones(REPLICATES, n, dtype=torch.float64)
     counts = torch.zeros_like(ones).scatter_add(1, chosen, ones)
-    shrunk = min(1.0, sqrt((1 - n / N) * n / max(1, n - 1)))
+    equal = 1 / float(p.square().sum())
+    shrunk = min(1.0, sqrt((1 - n / N) * equal / max(1.0, equal - 1)))
     weights = p * (1 + shrunk * (counts - 1))
-    tails = torch.empty(2, REPLICATES, dtype=torch.float64)
+    tails = torch.empty(3, REPLICATES, dtype=torch.float64)
     tails[0].exponential_(generator=draw)
     tails[1] = torch._standard_gamma(torch.full_like(tails[1], _top(n)), generator=draw)
+    tails[2].normal_(generator=draw)
     normals = torch.randn(REPLICATES, n, RULES.folds, generator=draw, dtype=torch.float64)
     return Draws(
         weights=weights / weights.sum(1, keepdim=True),
         normals=normals if thinned else None,
         tails=tails,
+        clients=equal,
         N=N,
         seed=seed,
     )
@@ -213,7 +210,7 @@ def largest(values: Tensor, draws: Draws) -> Tensor:
     top = _top(len(ordered))
     if not draws.clients_vary or len(ordered) < 2 or not ordered[0] > 0:
         return torch.ones(REPLICATES, dtype=torch.float64)
-    edge, exponential, gamma = ordered[top], *draws.tails
+    edge, exponential, gamma = ordered[top], *draws.tails[:2]
     excess = sum(value - edge for value in ordered[:top]) / gamma
     unseen = torch.tensor(top * (1 / draws.share - 1), dtype=torch.float64)
     factor: Tensor = (edge + excess * (unseen / exponential).log()) / ordered[0]
@@ -291,6 +288,10 @@ def at_point(
     measured = _Measured(p.cpu().double(), here, restricted, noise, differences, left is not None)
     replicated = _replicated(draws, measured)
     around = {name: replicated.around(name, value, draws) for name, value in values.items()}
+    if left is not None and "step" in replicated.seen:
+        # At another optimum Hessians differ, to an unknown side, as they change on the way there.
+        grown = (replicated.seen["step"] / left.way * draws.tails[2]).exp()
+        around |= {name: around[name] * grown for name in OF_HESSIANS}
     slack = _slack(x, here, hessians, left or Left())
     return Sample(at, values, _consistent(around), {name: slack.get(name, 0.0) for name in values})
 
@@ -363,7 +364,8 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
     p, V, share = of.p, None, draws.share
     if of.noise.squares is not None:
         draw = stream(draws.seed, NOISE, 6)
-        V = torch.stack([of.noise.drawn(draw, z, share) for z in draws.each_normals])
+        normals = [None] * REPLICATES if draws.normals is None else sqrt(share) * draws.normals
+        V = torch.stack([of.noise.drawn(draw, z, share) for z in normals])
     if not draws.vary:
         if V is None:
             return _Replicated({}, {}, {})

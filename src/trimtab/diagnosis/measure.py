@@ -74,6 +74,7 @@ def scalars(
             steep = values > RULES.flat * values.abs().amax()
             inverse = torch.where(steep, 1 / torch.where(steep, values, 1.0), 0.0)
             step = U @ (inverse * (U.mT @ (p @ X)[: len(values)]))
+            found["step"] = step.norm()
             X = torch.cat([X[:, : len(step)] - A @ step, X[:, len(step) :]], 1)
     if X is not None:
         spread, square = moments(p, X, error)

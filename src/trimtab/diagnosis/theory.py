@@ -40,7 +40,6 @@ Option = Literal["I", "II"]
 Rate = dict[str, float]
 """The terms of a rate by name; they add up to rounds."""
 
-
 _HUGE = 1e75  # rates are computed of numbers < 1e75, whose fourth powers are finite
 
 
@@ -129,11 +128,7 @@ def totals(at: Constants, K: int) -> dict[str, float]:
 
 
 def dominating(rate: Mapping[str, float]) -> str:
-    """Return the name of the largest term.
-
-    >>> dominating({"noise": 1.0, "drift": 3.0})
-    'drift'
-    """
+    """Return the name of the largest term."""
     return max(rate, key=lambda name: rate[name])
 
 
@@ -245,8 +240,7 @@ def stationary(
     if limits[0] is not None:
         bias = replace(bias, limit=float(limits[0].norm()))
         if limits[1] is not None and eta * at.L < 1:  # Else twice the step diverges.
-            left = float((2 * limits[0] - limits[1]).norm())
-            bias = replace(bias, richardson_romberg=left)
+            bias = replace(bias, richardson_romberg=float((2 * limits[0] - limits[1]).norm()))
     if at.sigma == 0:
         return Law(replace(bias, stochastic=0.0, scaffold=0.0), Variance(0.0, 0.0))
     if at.convexity != STRONGLY_CONVEX:
@@ -261,9 +255,8 @@ def stationary(
         budget.note("There was no time for the stationary variance.")
         return Law(bias)
     if panel.steps_in_a_pass is not None:
-        budget.note(
-            "The stationary variance is that of i.i.d. mini-batches; reshuffled ones have less."
-        )
+        why = "is that of i.i.d. mini-batches; reshuffled ones have less"
+        budget.note(f"The stationary variance {why}.")
     noise, spread = hessians.lyapunov_trace(C), 0.0
     if at.S < at.N:
         rows = here.rows.cpu().double()
@@ -284,8 +277,8 @@ def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
         values, U = hessians.eigen
         steep = values > RULES.flat * hessians.L
         return float(((U.T @ pull.cpu().double())[steep] / values[steep]).norm())
-    product = partial(case.panel.mean_products, case.best)
-    solution, left = conjugate_gradients(product, pull, out_of_time=case.budget.until(1.0))
+    product, out_of_time = partial(case.panel.mean_products, case.best), case.budget.until(1.0)
+    solution, left = conjugate_gradients(product, pull, out_of_time=out_of_time)
     if left > RULES.noise_error:
         case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
     return float(solution.cpu().double().norm())
@@ -298,12 +291,11 @@ def by_K(
     first = bias.heterogeneity
     if first is None or eta is None or K == 1:
         return ()
-    rows = []
-    for k in RULES.local_steps:
-        limit = None if model is None else fedavg_limit(model, eta, k)
-        norm = None if limit is None else float(limit.norm())
-        rows.append(BiasAtK(k, first * (k - 1) / (K - 1), norm))
-    return tuple(rows)
+    limits = {k: None if model is None else fedavg_limit(model, eta, k) for k in RULES.local_steps}
+    return tuple(
+        BiasAtK(k, first * (k - 1) / (K - 1), None if limit is None else float(limit.norm()))
+        for k, limit in limits.items()
+    )
 
 
 def counted(p: Tensor) -> Tensor:
@@ -318,10 +310,9 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
     """
     problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
     quadratic, samples = panel.closed_forms, panel.samples
-    C = torch.eye(d, dtype=torch.float64)
     if quadratic is not None:
-        return C * float(share.sum()) * quadratic.sigma**2 / d
-    C.zero_()
+        return torch.eye(d, dtype=torch.float64) * float(share.sum()) * quadratic.sigma**2 / d
+    C = torch.zeros(d, d, dtype=torch.float64)
     most = SAMPLES // problem.N + 2
     for i in range(problem.N):
         if samples is None:
@@ -409,12 +400,8 @@ def of_bias(
     K: int,
 ) -> dict[str, Estimate]:
     """Return FedAvg's bias and drift with what they inherit from the clients that were drawn."""
-    values: Mapping[str, float | None] = {
-        "bias": bias.heterogeneity,
-        "limit": bias.limit,
-        "drift": drift if isfinite(drift) else None,
-    }
-    known = {name: value for name, value in values.items() if value is not None}
+    values = {"bias": bias.heterogeneity, "limit": bias.limit, "drift": drift}
+    known = {name: value for name, value in values.items() if value is not None and isfinite(value)}
     relative = {name: constant(1.0) for name in known}
     if model is not None and draws.clients_vary and known:
         relative |= _relative(model, draws, eta, K)
@@ -434,8 +421,7 @@ def _relative(model: QuadraticModel, draws: Draws, eta: float, K: int) -> Number
         pull = weighted(p, torch.einsum("nij,nj->ni", A, -mine.b))
         limit = fedavg_limit(mine, eta, K)
         solved = torch.linalg.lstsq(mine.H, pull[:, None]).solution[:, 0]
-        norms = [float(solved.norm()), 0.0 if limit is None else float(limit.norm())]
-        return [*norms, float(pull.norm())]
+        return [float(v.norm()) for v in (solved, torch.zeros(1) if limit is None else limit, pull)]
 
     base = numbers(model.p)
     rows = [numbers(p) for p in draws.weights[::4]]
