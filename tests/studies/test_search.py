@@ -140,6 +140,25 @@ def test_a_bracket_sees_distant_steps_that_become_better_with_more_rounds():
     assert found.runs[found.chosen, FINALS_SEEDS[0]].rounds < 100
 
 
+def test_a_K_follows_the_best_step_of_the_K_before_it_when_the_rounds_double():
+    """After 8 rounds large steps seem best; with more, small ones that K = 16 has not tried."""
+
+    def start(point, seed):
+        K, j = point.family.K, point.j
+
+        def curve(r):
+            if r <= 8:
+                return 0.5 - 0.001 * abs(j - 40)
+            if K == 16:
+                return 0.9 * r / 12 if j <= 8 else 0.5 + 0.0001 * j
+            return 0.6 - 0.001 * abs(j - 16)
+
+        return MadeUpTrial(curve)
+
+    found = search_of(start, R=60)
+    assert found.run(found.chosen, FINALS_SEEDS[0]).rounds == 12
+
+
 def test_a_given_K_has_one_bracket():
     found = space_of(kind("fedavg"), 7, {"eta_g": 1.0})
     assert found.families == [Family()]
@@ -261,13 +280,37 @@ def test_one_unlucky_round_after_the_target_does_not_lose():
     assert search_of(start).chosen.family.K == 16
 
 
-def test_a_candidate_that_fails_with_other_seeds_loses_the_finals():
+@pytest.mark.parametrize("failing", [FINALS_SEEDS, FINALS_SEEDS[4::4]])
+def test_a_family_that_fails_with_other_seeds_loses_to_one_that_needs_more_rounds(failing):
+    """K = 16 is so fast with the seed of the search that it stops all others at first."""
+
     def start(point, seed):
-        if point.family.K == 16 and seed in FINALS_SEEDS:
-            return MadeUpTrial(lambda r: 0.5)
-        return MadeUpTrial(lambda r: (0.2 if point.family.K == 16 else 0.15) * r)
+        if point.family.K != 16:
+            return MadeUpTrial(lambda r: 0.9 * r / (12 + abs(point.j / 80)))
+        return MadeUpTrial(lambda r: 0.5 if seed in failing else 0.2 * r)
+
+    search = search_of(start)
+    assert search.chosen.family.K != 16
+    assert search.complete
+
+
+def test_where_the_finals_need_more_rounds_others_run_on():
+    def start(point, seed):
+        needs = 4 if seed in (SEARCH_SEED, *CONFIRM_SEEDS) else 24
+        return MadeUpTrial(lambda r: 0.9 * r / (needs if point.family.K == 16 else 12))
 
     assert search_of(start).chosen.family.K != 16
+
+
+def test_where_every_candidate_fails_the_fewest_rounds_win():
+    def start(point, seed):
+        fails = seed in FINALS_SEEDS[::2]
+        needs = 5 if point.family.K == 16 else 6 + abs(point.j / 8)
+        return MadeUpTrial(lambda r: 0.5 if fails else 0.9 * r / needs)
+
+    search = search_of(start)
+    assert search.chosen.family.K == 16
+    assert search.complete
 
 
 def test_a_seed_has_one_role():
