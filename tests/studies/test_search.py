@@ -14,7 +14,6 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY
 from trimtab.studies.budget import Ledger
 from trimtab.studies.goal import Goal, HeldTarget
-from trimtab.studies.prior import Expected, Prior
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import (
     CONFIRM_SEEDS,
@@ -24,7 +23,7 @@ from trimtab.studies.search import (
     Run,
     Search,
 )
-from trimtab.studies.space import Family, Point, space_of
+from trimtab.studies.space import Expected, Family, Point, Prior, space_of
 
 GOAL = Goal(ACCURACY, 0.9)
 

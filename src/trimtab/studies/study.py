@@ -22,12 +22,12 @@ from trimtab.simulation.executors import choose
 from trimtab.studies.budget import Budget, timed_budget
 from trimtab.studies.goal import Goal, goal_of, unit_named
 from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
-from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, RoundDone, open_folder
 from trimtab.studies.space import (
     EntrySpec,
     LocalSteps,
     Point,
+    Prior,
     baseline_specs,
     entry_specs,
 )

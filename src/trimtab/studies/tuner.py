@@ -126,7 +126,7 @@ class Tuner:
             try:
                 again = yield from self._from_moved_start()
                 yield from self._run_on(self.winner, stage.horizon)
-            except Stopped:  # The curve is shorter, and nobody knows whether the step is fragile.
+            except Stopped:  # The curve is shorter, and it is unknown whether the step is fragile.
                 pass
         self._runs = [self._seed_run(run) for run in self.reported]
         self._again = again
