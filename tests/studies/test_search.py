@@ -20,10 +20,10 @@ from trimtab.studies.search import (
     FINALS_SEEDS,
     FIRST_REPORT_SEED,
     SEARCH_SEED,
-    Run,
     Search,
 )
 from trimtab.studies.space import Expected, Family, Point, Prior, space_of
+from trimtab.studies.trial import Run
 
 GOAL = Goal(ACCURACY, 0.9)
 

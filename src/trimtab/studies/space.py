@@ -165,12 +165,12 @@ class Prior:
         advised = f"it advised {kind(self.algorithm).shown} (K = {self.K})"
         if not mine or len(raced) == len(mine):
             return f"The diagnosis cannot be judged: {advised}; compare it with others."
-        needs = {e.label: e.rounds for e in raced if e.rounds is not None and not e.diverged}
-        if not needs:
+        there = [e for e in raced if e.rounds is not None and not e.diverged]
+        if not there:
             return f"The diagnosis cannot be judged: {advised}, and no algorithm got there."
-        best = min((e for e in raced if e.label in needs), key=lambda e: needs[e.label])
-        own = min((needs[e.label] for e in mine if e.label in needs), default=None)
-        if own is not None and own <= RIGHT * needs[best.label]:
+        best = min(there, key=lambda e: e.rounds or 0)
+        own = min((e.rounds or 0 for e in there if e in mine), default=None)
+        if own is not None and own <= RIGHT * (best.rounds or 0):
             looked_at = listed(list(dict.fromkeys(e.shown for e in raced)))
             first = f"of {looked_at}, which it had looked at, it is the best"
             than = first if best in mine else f"{best.shown} needs {best.rounds}"

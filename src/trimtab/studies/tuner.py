@@ -20,10 +20,10 @@ from trimtab.studies.entry import (
 from trimtab.studies.fragility import Again, judge, moved
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundDone
-from trimtab.studies.search import FIRST_REPORT_SEED, Run, Search
+from trimtab.studies.search import FIRST_REPORT_SEED, Search
 from trimtab.studies.space import EntrySpec, Point
 from trimtab.studies.study import Study
-from trimtab.studies.trial import Trial
+from trimtab.studies.trial import Run, Trial
 
 Events = Generator[RoundDone | Note, None, None]
 
