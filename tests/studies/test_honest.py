@@ -11,7 +11,7 @@ from trimtab import Supervised, compare
 from trimtab.cli import cli
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.holdout import held_out
-from trimtab.studies.table import columns
+from trimtab.studies.sections import columns
 
 
 def clients(n=30, N=3, dtype=torch.float32):

@@ -9,8 +9,7 @@ import torch
 from trimtab import Quadratic, compare, diagnose
 from trimtab.algorithms.registry import kind
 from trimtab.cli import cli
-from trimtab.studies.prior import Expected, Prior
-from trimtab.studies.space import Point, space_of
+from trimtab.studies.space import Expected, Point, Prior, space_of
 
 PAIR = Quadratic(
     A=torch.tensor([[1.0, 0.1], [0.8, 0.05]]), b=torch.tensor([[2.0, 0.3], [-1.0, 0.1]])
@@ -52,7 +51,7 @@ def test_what_is_given_is_not_searched_whatever_the_prior_says():
         (PRIOR, [entry("scaffold", 13), entry("fedavg", 10)], "was right"),
         (PRIOR, [entry("scaffold", 14), entry("fedavg", 10)], "was wrong"),
         (PRIOR, [entry("scaffold", None), entry("fedavg", 10)], "does not get there"),
-        (PRIOR, [entry("scaffold", None), entry("fedavg", None)], "nobody reached"),
+        (PRIOR, [entry("scaffold", None), entry("fedavg", None)], "no algorithm got there"),
         (PRIOR, [entry("fedavg", 10)], "cannot be judged"),
         (PRIOR, [entry("scaffold", 9), entry("mime", 2)], "cannot be judged"),
         (Prior(), [entry("scaffold", 5), entry("fedavg", 9)], "no advice"),

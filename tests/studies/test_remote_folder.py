@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trimtab.studies.pool import WorkerError
-from trimtab.studies.remote import Actor, RayWorker
+from trimtab.studies.pool import Actor, RayWorker, WorkerError
 
 
 class RayError(Exception):

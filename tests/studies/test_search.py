@@ -14,17 +14,23 @@ from trimtab.algorithms.registry import kind
 from trimtab.problems.metrics import ACCURACY
 from trimtab.studies.budget import Ledger
 from trimtab.studies.goal import Goal, HeldTarget
-from trimtab.studies.prior import Expected, Prior
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import (
     CONFIRM_SEEDS,
     FINALS_SEEDS,
     FIRST_REPORT_SEED,
     SEARCH_SEED,
-    Run,
     Search,
 )
-from trimtab.studies.space import Family, Point, confirming_space, space_of
+from trimtab.studies.space import (
+    Expected,
+    Family,
+    Point,
+    Prior,
+    confirming_space,
+    space_of,
+)
+from trimtab.studies.trial import Run
 
 GOAL = Goal(ACCURACY, 0.9)
 
@@ -138,6 +144,25 @@ def test_a_bracket_sees_distant_steps_that_become_better_with_more_rounds():
 
     found = search_of(start, name="sgd")
     assert found.runs[found.chosen, FINALS_SEEDS[0]].rounds < 100
+
+
+def test_a_K_follows_the_best_step_of_the_K_before_it_when_the_rounds_double():
+    """After 8 rounds large steps seem best; with more, small ones that K = 16 has not tried."""
+
+    def start(point, seed):
+        K, j = point.family.K, point.j
+
+        def curve(r):
+            if r <= 8:
+                return 0.5 - 0.001 * abs(j - 40)
+            if K == 16:
+                return 0.9 * r / 12 if j <= 8 else 0.5 + 0.0001 * j
+            return 0.6 - 0.001 * abs(j - 16)
+
+        return MadeUpTrial(curve)
+
+    found = search_of(start, R=60)
+    assert found.run(found.chosen, FINALS_SEEDS[0]).rounds == 12
 
 
 def test_a_given_K_has_one_bracket():
@@ -287,13 +312,37 @@ def test_one_unlucky_round_after_the_target_does_not_lose():
     assert search_of(start).chosen.family.K == 16
 
 
-def test_a_candidate_that_fails_with_other_seeds_loses_the_finals():
+@pytest.mark.parametrize("failing", [FINALS_SEEDS, FINALS_SEEDS[4::4]])
+def test_a_family_that_fails_with_other_seeds_loses_to_one_that_needs_more_rounds(failing):
+    """K = 16 is so fast with the seed of the search that it stops all others at first."""
+
     def start(point, seed):
-        if point.family.K == 16 and seed in FINALS_SEEDS:
-            return MadeUpTrial(lambda r: 0.5)
-        return MadeUpTrial(lambda r: (0.2 if point.family.K == 16 else 0.15) * r)
+        if point.family.K != 16:
+            return MadeUpTrial(lambda r: 0.9 * r / (12 + abs(point.j / 80)))
+        return MadeUpTrial(lambda r: 0.5 if seed in failing else 0.2 * r)
+
+    search = search_of(start)
+    assert search.chosen.family.K != 16
+    assert search.complete
+
+
+def test_where_the_finals_need_more_rounds_others_run_on():
+    def start(point, seed):
+        needs = 4 if seed in (SEARCH_SEED, *CONFIRM_SEEDS) else 24
+        return MadeUpTrial(lambda r: 0.9 * r / (needs if point.family.K == 16 else 12))
 
     assert search_of(start).chosen.family.K != 16
+
+
+def test_where_every_candidate_fails_the_fewest_rounds_win():
+    def start(point, seed):
+        fails = seed in FINALS_SEEDS[::2]
+        needs = 5 if point.family.K == 16 else 6 + abs(point.j / 8)
+        return MadeUpTrial(lambda r: 0.5 if fails else 0.9 * r / needs)
+
+    search = search_of(start)
+    assert search.chosen.family.K == 16
+    assert search.complete
 
 
 def test_a_seed_has_one_role():

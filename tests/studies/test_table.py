@@ -19,7 +19,7 @@ from trimtab.studies.entry import Candidate, Entry, SeedRun, new_entry
 from trimtab.studies.fragility import Again
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
-from trimtab.studies.table import columns, legend, rows
+from trimtab.studies.sections import columns, legend, rows
 
 ROUNDS = [10, 20, 30, 12, 16]
 

@@ -199,9 +199,10 @@ def _class_in(spec: str) -> type[Any]:
 
 
 def _one_of(module: Any, otherwise: str) -> str:
-    """Return the name of an algorithm in a module, which an error message proposes."""
-    own = [n for n, c in vars(module).items() if isinstance(c, type) and hasattr(c, "init_server")]
-    return own[0] if own else otherwise
+    """Return the name of an algorithm for an error message: one that the module defines, if any."""
+    found = [c for c in vars(module).values() if isinstance(c, type) and hasattr(c, "init_server")]
+    found.sort(key=lambda c: c.__module__ != module.__name__)
+    return found[0].__name__ if found else otherwise
 
 
 def _check_class(cls: Any, where: str) -> None:

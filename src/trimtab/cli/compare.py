@@ -22,7 +22,7 @@ from trimtab.cli.output import follow_study, output_folder, short_name, show, us
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
-    from trimtab.studies.prior import Prior
+    from trimtab.studies.space import Prior
 
 # Repeated from studies, which would load torch for `--help`.
 UNITS = ("rounds", "exchanges", "bytes", "work")
@@ -129,7 +129,7 @@ def _share(split: float | str | None) -> float | None:
 def _prior(folder: Path) -> "Prior":
     """Return the predictions of a diagnosis, which the search tries first."""
     from trimtab._files import read_json
-    from trimtab.studies.prior import Prior
+    from trimtab.studies.space import Prior
 
     path = folder / "diagnosis.json"
     if not path.exists():

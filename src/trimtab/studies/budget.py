@@ -4,21 +4,14 @@ Minutes are turned once into sample gradients. From there on the results depend 
 sample gradients alone, unless the deadline passes first.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import floor, inf, isfinite, log10
 from numbers import Real
-from statistics import median
 from time import monotonic
 
 from trimtab.errors import BadArgument
-from trimtab.studies.goal import Goal, cost_of
-from trimtab.studies.record import RoundDone
-from trimtab.studies.trial import Trial
-
-TIMED_ROUNDS = 16  # after one that is not timed, since it loads the data
-TIMED_SECONDS = 0.5  # No more rounds of a trial are timed after this time.
 
 
 class Stopped(Exception):
@@ -112,49 +105,24 @@ class Budget:
         return Ledger(self.gradients, self.round_cost)
 
 
-def timed_budget(
-    trials: Sequence[Trial], goal: Goal, seconds: float
-) -> Generator[RoundDone, None, Budget]:
-    """Return how many sample gradients fit in so many seconds, from a few timed rounds.
+def budget_of(points: Sequence[tuple[float, float]], seconds: float) -> Budget:
+    """Return how many sample gradients fit in so many seconds, from the work and time of rounds.
 
-    A round takes seconds = a + b work. The trials differ in K, so that two of them give a and b; a
-    round costs as much as a/b sample gradients besides its own. The median round of each counts,
-    since another program may hold up a single one.
-    """
-    found: list[tuple[float, float]] = []  # work and seconds of a round
-    for trial in trials:
-        yield from trial.advance(1, goal.without_target())
-        began, times = monotonic(), list[float]()
-        while len(times) < TIMED_ROUNDS and monotonic() - began < TIMED_SECONDS:
-            if trial.diverged:
-                break
-            started = monotonic()
-            yield from trial.advance(len(trial.rounds) + 1, goal.without_target())
-            times.append(max(1e-9, monotonic() - started))
-        if times:
-            work = cost_of(trial.rounds).work / len(trial.rounds)
-            found.append((work, median(times)))
-    a, b = _line(found)
-    if b == 0:
-        return Budget()
-    return Budget(two_digits(seconds / b), two_digits(a / b) if a > 0 else 0.0)
+    A round takes a + b work seconds, so that it costs a/b sample gradients besides its own.
 
-
-def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return a >= 0 and b > 0 of seconds = a + b work; b = 0 if no round has any work.
-
-    >>> _line([(10, 3.0), (110, 8.0)])
-    (2.5, 0.05)
+    >>> budget_of([(10, 3.0), (110, 8.0)], seconds=60.0)
+    Budget(gradients=1200.0, round_cost=50.0)
     """
     known = sorted(point for point in points if point[0] > 0)
     if not known:
-        return 0.0, 0.0
+        return Budget()
     (low, fast), (high, slow) = known[0], known[-1]
+    # Where timing noise hides the work, all of the time is that of the larger round's work.
+    a, b = 0.0, max(fast, slow) / high
     if high > low and slow > fast:
         b = (slow - fast) / (high - low)
-        return max(0.0, fast - b * low), b
-    # Timing noise hides the work: charge all of the time to the work of the larger round.
-    return 0.0, max(fast, slow) / high
+        a = max(0.0, fast - b * low)
+    return Budget(two_digits(seconds / b), two_digits(a / b) if a > 0 else 0.0)
 
 
 def two_digits(value: float) -> float:

@@ -25,11 +25,10 @@ from trimtab.studies.budget import Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
 from trimtab.studies.holdout import ProblemSpec, check_compare
-from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool
-from trimtab.studies.prior import Prior
+from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool, ray_pool
 from trimtab.studies.record import RoundDone, execution_facts
 from trimtab.studies.search import FIRST_REPORT_SEED
-from trimtab.studies.space import LocalSteps
+from trimtab.studies.space import LocalSteps, Prior
 from trimtab.studies.statistics import NORMAL
 from trimtab.studies.study import Study, StudySettings
 from trimtab.studies.tuner import Stage, Tuner
@@ -171,8 +170,6 @@ def _pool(
     """Return the workers: so many processes here, or as many as a cluster has room for."""
     if not cluster:
         return process_pool(jobs, study, settings, lock)
-    from trimtab.studies.remote import ray_pool
-
     return ray_pool(None if cluster is True else str(cluster), study, settings)
 
 

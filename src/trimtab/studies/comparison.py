@@ -8,12 +8,11 @@ from trimtab._files import plain, read_json, write_json
 from trimtab.core.sections import sections_html
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import ClientSummary
-from trimtab.studies import table
 from trimtab.studies.advice import verdict
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import SelectedModel
-from trimtab.studies.sections import sections
+from trimtab.studies.sections import sections, to_csv, to_latex, to_pandas
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,15 @@ class Comparison:
 
     def to_csv(self) -> str:
         """Return the table as CSV: one row an algorithm, numbers in full."""
-        return table.to_csv(self)
+        return to_csv(self)
 
     def to_latex(self) -> str:
         """Return the table for a paper (booktabs), the best of each column bold."""
-        return table.to_latex(self)
+        return to_latex(self)
 
     def to_pandas(self) -> Any:
         """Return the table as a DataFrame of pandas."""
-        return table.to_pandas(self)
+        return to_pandas(self)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.entries)} algorithms on {self.problem}: {self.advice}>"

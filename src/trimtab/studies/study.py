@@ -5,6 +5,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
+from statistics import median
+from time import monotonic
 from typing import Any
 
 from safetensors.torch import load, save
@@ -19,15 +21,15 @@ from trimtab.problems.loading import absolute_spec
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
-from trimtab.studies.budget import Budget, timed_budget
-from trimtab.studies.goal import Goal, goal_of, unit_named
+from trimtab.studies.budget import Budget, budget_of
+from trimtab.studies.goal import Goal, cost_of, goal_of, unit_named
 from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
-from trimtab.studies.prior import Prior
 from trimtab.studies.record import Record, RoundDone, open_folder
 from trimtab.studies.space import (
     EntrySpec,
     LocalSteps,
     Point,
+    Prior,
     baseline_specs,
     entry_specs,
 )
@@ -35,6 +37,8 @@ from trimtab.studies.trial import Trial
 
 NAMED = "its name or file.py:function"
 TIMED_J = -320  # With a step size of 2^-40 no timed round diverges, and it takes as long as others.
+TIMED_ROUNDS = 16  # after one that is not timed, since it loads the data
+TIMED_SECONDS = 0.5  # No more rounds of a trial are timed after this time.
 
 
 @dataclass(frozen=True)
@@ -231,12 +235,28 @@ class Study:
             write_json(path, record | facts)
 
     def _timed_budget(self, seconds: float) -> Generator[RoundDone, None, Budget]:
+        """Return what fits in so many seconds, from timed rounds with the least and most K.
+
+        The median round of each counts, since another program may hold up a single one.
+        """
         searched = [spec for spec in self.specs if spec.space.fixed is None]
         spaces = [spec.space for spec in (searched or self.specs) if spec.measured is None]
         space = max(spaces, key=lambda space: len(space.Ks))
-        ends = dict.fromkeys((space.families[0], space.families[-1]))
-        trials = [self._in_memory(space.build(Point(family, TIMED_J))) for family in ends]
-        return (yield from timed_budget(trials, self.goal, seconds))
+        points, goal = list[tuple[float, float]](), self.goal.without_target()
+        for family in dict.fromkeys((space.families[0], space.families[-1])):
+            trial = self._in_memory(space.build(Point(family, TIMED_J)))
+            yield from trial.advance(1, goal)
+            began, times = monotonic(), list[float]()
+            while len(times) < TIMED_ROUNDS and monotonic() - began < TIMED_SECONDS:
+                if trial.diverged:
+                    break
+                started = monotonic()
+                yield from trial.advance(len(trial.rounds) + 1, goal)
+                times.append(max(1e-9, monotonic() - started))
+            if times:
+                work = cost_of(trial.rounds).work / len(trial.rounds)
+                points.append((work, median(times)))
+        return budget_of(points, seconds)
 
     def _in_memory(self, algorithm: Algorithm) -> Trial:
         here, record = self.measured, Record(None, {})

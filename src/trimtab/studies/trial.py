@@ -1,10 +1,11 @@
-"""One algorithm with one seed: run round by round, recorded, resumed."""
+"""One algorithm with one seed: run round by round, recorded, resumed, and paid for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from math import inf
+from math import inf, log
 from pathlib import Path
 from shutil import copyfile
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,8 @@ from trimtab.core.hyper import at
 from trimtab.errors import Diverged
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Rounds, Simulation
-from trimtab.studies.goal import Goal
+from trimtab.studies.budget import Ledger
+from trimtab.studies.goal import Goal, cost_of, crossing
 from trimtab.studies.holdout import read_model
 from trimtab.studies.record import Record, RoundDone, RoundLine, model_round, write_model
 
@@ -202,6 +204,63 @@ class Trial:
 
     def _tensors(self, x: Vector) -> dict[str, Tensor]:
         return self.problem.unflatten(x)
+
+
+class Run:
+    """One candidate with one seed: its trial, its scores, and its cost to the target."""
+
+    def __init__(self, trial: Trial, goal: Goal, ledger: Ledger) -> None:
+        self.trial, self.ledger = trial, ledger
+        self.scores: list[float] = []
+        self.work = self.spent = 0.0
+        self.set_goal(goal)
+
+    def set_goal(self, goal: Goal) -> None:
+        """Judge the rounds so far, and those to come, by a goal."""
+        self.goal, self.tracker = goal, goal.tracker()
+        self._update()
+
+    def _update(self) -> None:
+        r = self.tracker.add(self.scores).round
+        self.rounds = r
+        self.cost: float | None = None  # to the target, in the unit of the goal
+        if r is not None:
+            whole = self.goal.cost(self.trial.rounds[:r])
+            # The fraction tells candidates apart that need the same number of rounds.
+            self.cost = max(1e-9, whole * crossing(self.scores, self.tracker.target, r) / r)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run diverged."""
+        return self.trial.diverged is not None
+
+    @property
+    def cost_of_a_round(self) -> float:
+        """The mean cost of a round, in the unit of the goal; 0 before the first."""
+        return self.goal.cost(self.trial.rounds) / max(1, len(self.trial.rounds))
+
+    def advance(self, to: int) -> Generator[RoundDone, None, None]:
+        """Run until the target is held, or no round up to `to` can be the first to hold it."""
+        while self.rounds is None and not self.diverged:
+            if len(self.scores) >= to and not self.tracker.undecided(to):
+                return
+            expected = self.spent / max(1, len(self.scores))
+            self.ledger.ask(expected, recorded=self.trial.recorded)
+            yield from self.trial.step(self.goal)
+            new = self.trial.rounds[len(self.scores) :]
+            self.scores += [self.goal.score(line.metrics) for line in new]
+            # A round that diverges has no line; it is charged as one of the rounds before it.
+            self.work += (
+                work := cost_of(new).work if new else self.work / max(1, len(self.scores))
+            )
+            self.spent += self.ledger.charge(work)
+            self._update()
+
+    def standing(self, r: int) -> tuple[float, float]:
+        """Return what candidates are ranked by: the cost to the target, else a late median."""
+        if self.diverged or not self.scores:
+            return (-1.0, 0.0)
+        return (0.0, median(self.scores[:r][-3:])) if self.cost is None else (1.0, -log(self.cost))
 
 
 class _RoundsWithoutGain:

@@ -20,10 +20,10 @@ from trimtab.studies.entry import (
 from trimtab.studies.fragility import Again, judge, moved
 from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundDone
-from trimtab.studies.search import FIRST_REPORT_SEED, Run, Search
+from trimtab.studies.search import FIRST_REPORT_SEED, Search
 from trimtab.studies.space import EntrySpec, Point
 from trimtab.studies.study import Study
-from trimtab.studies.trial import Trial
+from trimtab.studies.trial import Run, Trial
 
 Events = Generator[RoundDone | Note, None, None]
 
@@ -126,7 +126,7 @@ class Tuner:
             try:
                 again = yield from self._from_moved_start()
                 yield from self._run_on(self.winner, stage.horizon)
-            except Stopped:  # The curve is shorter, and nobody knows whether the step is fragile.
+            except Stopped:  # The curve is shorter, and it is unknown whether the step is fragile.
                 pass
         self._runs = [self._seed_run(run) for run in self.reported]
         self._again = again
