@@ -30,6 +30,7 @@ from trimtab.diagnosis.candidates import named
 ROOT = Path(__file__).resolve().parents[1]
 ACCOUNT = ROOT / "results" / "account"
 TIMES = ROOT / "results" / "diagnosis" / "time.json"  # what diagnosis_time.py measured
+COVERAGE = TIMES.with_name("coverage.json")  # what diagnosis_coverage.py counted
 R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
@@ -311,6 +312,7 @@ def page(recorded: dict[str, Any]) -> str:
         within=WITHIN,
         names=NAMES,
         times=times(),
+        coverage=coverage(),
     )
 
 
@@ -323,6 +325,17 @@ def share_of(recorded: dict[str, Any]) -> str:
         f"{good} of {len(with_advice)} cases with advice ({good / max(1, len(with_advice)):.0%}, "
         f"{LEVEL:.0%} interval {low:.0%} to {high:.0%})"
     )
+
+
+def coverage() -> str:
+    """Say how many intervals contain the truth, where something was drawn and where nothing was."""
+    rows = json.loads(COVERAGE.read_text("utf-8"))
+    shares = []
+    for name in rows[0]["widths"]:
+        drawn = [name in row["covered"] for row in rows if name not in row["narrow"]]
+        shares.append(f"{name} {sum(drawn) / len(drawn):.0%}")
+    exact = [(name in row["covered"]) for row in rows for name in row["narrow"]]
+    return f"{', '.join(shares)}; where nothing was drawn, {sum(exact):,} of {len(exact):,}"
 
 
 def times() -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from math import ceil, inf
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from trimtab.diagnosis import hessians, intervals, measure
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.intervals import LEVEL, Estimate, drawn, estimated, largest
 from trimtab.diagnosis.panel import panel_of, thinned
+from trimtab.diagnosis.rules import RULES
 
 SEEDS = range(1, 7)
 MARGIN = 0.15  # an interval that is 4 x too narrow is contradicted in > 15 % of the pairs
@@ -194,6 +196,63 @@ def test_sigma_of_thinned_data_is_that_of_the_true_mini_batches():
     assert ratios == pytest.approx(
         [1, 1], rel=0.2
     )  # Unscaled, the first would be 2.2, the other 0.
+
+
+def test_the_first_pairs_of_mini_batches_say_how_many_are_drawn(monkeypatch):
+    """Drawing until the error is small ends where it is small by chance."""
+    drawn_, problem = [], quadratics(N=4, d=3, sigma=1.0)
+
+    def noise(panel, x, seed, pair, out_of_time):
+        """Return noise that varies among the first 28 pairs, and hardly after them."""
+        drawn_.append(pair)
+        size = 1 + (0.5 * random(panel.problem.N, 1, seed=pair) if pair < 28 else 0)
+        return size * torch.ones(panel.problem.N, 3).double()
+
+    monkeypatch.setattr(measure, "noise_samples", noise)
+    found = measure.batch_noise(everybody(problem), problem.x0(), 0, lambda: False)
+    first = found.squares[:25]
+    error = problem.weights.square() @ first.var(0)
+    needed = float(error / (RULES.noise_error * problem.weights @ first.mean(0)) ** 2)
+    assert len(drawn_) == ceil(needed) > 35
+
+
+def test_mini_batches_of_sampled_clients_count_once():
+    """Clients that differ by their mini-batches alone differ by all that these cause."""
+    pairs, n, N = 20, 50, 1000
+    squares = random(pairs, n).square()
+    p = torch.full((n,), 1 / n, dtype=torch.float64)
+    panel, here = some(quadratics(N=N, d=3), n, 0), measure.at_point
+    draws = drawn(panel, N, 0)
+    noise = measure.BatchNoise(float(squares.mean().sqrt()), squares)
+    x = panel.problem.x0()
+    sample = intervals.at_point("x", x, draws, p, here(panel, x), None, noise)
+    error = squares.mean(0).std() / n**0.5 / squares.mean()
+    logs = 2 * sample.replicates["sigma"].log()
+    assert float(logs.std() / error) == pytest.approx(1, abs=0.2)  # Counted twice it would be 1.4.
+
+
+def test_hessians_of_some_quadratics_do_not_depend_on_the_optimum():
+    """The panel knows that Hessians are constant; else the interval of L was 5 x L wide."""
+    problem = quadratics(N=60, d=6, G=20.0, delta=0.05)
+    panel = some(problem, 24, 0)
+    assert panel.problem.constant_hessians
+    for at in (inf, 1e-3):
+        x, left = problem.x0() + 0.5, intervals.Left(0.0, at)
+        found = hessians.by_matrices(
+            panel, hessians.full_hessians(panel, x, lambda: False), lambda: False
+        )
+        how = drawn(panel, 60, 0), panel.p, measure.at_point(panel, x), found
+        one = intervals.at_point("x", x, *how, left=left).estimates()["L"]
+        assert (one.high - one.low < 0.5 * one.value) == (at == inf)
+
+
+def test_an_interval_is_longer_where_the_truth_may_be_further_off():
+    """A replicate that is far above the centre stands for a truth far below the value."""
+    seen = {"mu": 1 + torch.linspace(0, 1, 200).double() ** 4}
+    found = intervals._Replicated({"mu": seen["mu"].mean()}, seen, {})
+    draws = drawn(everybody(quadratics()), 6, 0)
+    around = found.around("mu", 1.0, draws)
+    assert 1 - float(around.min()) > 1.5 * (float(around.max()) - 1)
 
 
 def test_clients_that_were_not_measured_may_be_further_off_by_one_factor_on_matrices():
