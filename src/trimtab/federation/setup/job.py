@@ -156,7 +156,7 @@ def start_job(
         algorithm=encode(algorithm),
         R=R,
         target=target,
-        min_sites=len(federation.sites) if min_sites is None else min_sites,
+        min_sites=default_min_sites(len(federation.sites)) if min_sites is None else min_sites,
         round_timeout=round_timeout,
         seed=seed,
         on_lost_state=on_lost_state,
@@ -187,7 +187,11 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
         )
     if job.results != RESULTS:
-        _refuse_other_results(federation.folder, job)
+        begun = f"{job.trimtab} (results {job.results})"
+        raise ValueError(
+            f"{federation.folder} was begun with trimtab {begun}, this is {__version__} (results "
+            f"{RESULTS}); go on with that version."
+        )
     check_checkpoint(federation.folder / job.state)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
@@ -206,6 +210,15 @@ def warnings_of(job: Job, sites: int) -> list[str]:
     return [
         f"{few}: in a round of two, each site can compute the other's update; three is the least."
     ]
+
+
+def default_min_sites(sites: int) -> int:
+    """Return the fewest replies for a round: half of the sites, but at least three if there are.
+
+    >>> [default_min_sites(sites) for sites in (1, 2, 3, 4, 6, 7, 20)]
+    [1, 2, 3, 3, 3, 4, 10]
+    """
+    return max(min(sites, 3), (sites + 1) // 2)
 
 
 def check_checkpoint(folder: Path) -> None:
@@ -239,12 +252,3 @@ def check_job(job: Job, sites: int) -> None:
             "{round_timeout:{seconds}}; pass a number of seconds.",
             seconds=f"{job.round_timeout:g}",
         )
-
-
-def _refuse_other_results(folder: Path, job: Job) -> None:
-    from trimtab.federation.message import versions  # it imports torch
-
-    ours, theirs = versions(job.to_json())
-    raise ValueError(
-        f"{folder} was begun with trimtab {theirs}, this is {ours}; go on with that version."
-    )
