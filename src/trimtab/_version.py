@@ -11,6 +11,10 @@ __version__ = "0.2.0"
 # captured graphs.
 RESULTS = 3
 
+# Server and sites of a federation work together if they have the same number. It changes whenever
+# messages, states or archives change in a way that an older version cannot read.
+PROTOCOL = 2
+
 
 @cache
 def environment() -> dict[str, str]:

@@ -100,7 +100,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 NAMES = ("status", "site", "tag", "base", "why", "seen", "metrics", "tested", "seconds", "start")
-NAMES += ("results", "trimtab", "n", "d", "dtype", "kind", "experiment")
+NAMES += ("protocol", "trimtab", "n", "d", "dtype", "kind", "experiment")
 QUIET = settings(
     max_examples=60,
     deadline=None,
@@ -127,7 +127,7 @@ def test_whatever_a_site_says_it_takes_part_or_sits_out(tmp_path_factory, header
 
 
 REQUEST = ("kind", "tag", "clock", "experiment", "algorithm", "exchange", "r", "seed", "x", "site")
-REQUEST += ("index", "accepted", "results", "trimtab")
+REQUEST += ("index", "accepted", "protocol", "trimtab")
 
 
 @QUIET
@@ -269,7 +269,7 @@ def test_a_header_that_is_too_deep_to_be_shown_is_no_message(federation):
     deep = []
     for _ in range(300):  # What a test can write depends on how deep its own stack is.
         deep = [deep]
-    for name in ("status", "why", "trimtab", "results", "tested"):
+    for name in ("status", "why", "trimtab", "protocol", "tested"):
         with pytest.raises(ValueError, match="levels deep"):
             decode(encode(Message({name: deep})))
     assert decode(encode(Message({"metrics": {"a": [[1]]}}))).header

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from tests.helpers.two_exchanges import twice  # noqa: F401
 from trimtab import Diverged, FedAvg, Quadratic, Scaffold, Supervised, simulate
-from trimtab._version import RESULTS, __version__
+from trimtab._version import PROTOCOL, __version__
 from trimtab.algorithms import registry
 from trimtab.federation.message import Message, check_arrays, decode, encode, this_trimtab
 from trimtab.federation.protocol.coordinator import Coordinator, LostState
@@ -22,7 +22,7 @@ from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.states import KEPT, START, States
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
-OTHER = {"trimtab": "9", "results": 9}  # a trimtab that gives other numbers
+OTHER = {"trimtab": "9", "protocol": 9}  # a trimtab that does not work with this one
 
 
 def advance(federation, count, ask=None):
@@ -213,8 +213,8 @@ def test_a_state_of_an_old_epoch_or_a_foreign_experiment_is_not_taken(make):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"trimtab": "9.9", "results": 9}, (f"trimtab {__version__}", "9.9", "install")),
-        ({"results": 1}, ("(results 1)", f"(results {RESULTS})")),
+        ({"trimtab": "9.9", "protocol": 9}, (f"trimtab {__version__}", "9.9", "install")),
+        ({"protocol": 1}, ("(protocol 1)", f"(protocol {PROTOCOL})")),
         ({"site": "site1"}, ("site1",)),
         ({"kind": "shell"}, ("shell",)),
         ({"experiment": "../../etc"}, ("../../etc",)),
@@ -294,7 +294,7 @@ def with_array(name, tensor):
         (with_array("2", torch.ones(2, dtype=torch.float64)), "0, 1, 2"),
         (lambda reply: Message(reply.header, {}), "nothing"),
         (
-            lambda reply: Message(reply.header | {"trimtab": "9", "results": 9}, reply.arrays),
+            lambda reply: Message(reply.header | {"trimtab": "9", "protocol": 9}, reply.arrays),
             "trimtab 9",
         ),
         (lambda reply: Message(reply.header | {"base": "ab"}, reply.arrays), "another state"),
@@ -824,3 +824,14 @@ def test_the_journal_tells_what_happened(make):
     assert lines[0]["weights"] == {"site0": 1 / 3, "site1": 1 / 3, "site2": 1 / 3}
     assert lines[1]["cohort"] == federation.names
     assert lines[1]["bytes_up"] == 3 * 2 * 2 * 8
+
+
+def test_versions_of_one_protocol_work_together(make):
+    federation = make(R=2)
+
+    def newer(requests, timeout):
+        asked = {n: Message(m.header | {"trimtab": "9"}, m.arrays) for n, m in requests.items()}
+        for name, reply in federation.ask(asked, timeout):
+            yield name, Message(reply.header | {"trimtab": "8"}, reply.arrays)
+
+    assert [len(done.cohort) for done in federation.run(newer)] == [3, 3]

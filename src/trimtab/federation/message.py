@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from trimtab._version import RESULTS, __version__
+from trimtab._version import PROTOCOL, __version__
 from trimtab.core import State, leaves, map_leaves
 from trimtab.federation.log import printable
 
@@ -106,26 +106,23 @@ def check_arrays(
 
 
 def this_trimtab() -> dict[str, Any]:
-    """Return what every message says of its sender: its version, and which numbers it computes."""
-    return {"trimtab": __version__, "results": RESULTS}
+    """Return what every message says of its sender: its version, and the protocol it speaks."""
+    return {"trimtab": __version__, "protocol": PROTOCOL}
 
 
-def same_results(header: dict[str, Any]) -> bool:
-    """Return whether a sender computes the same numbers as this trimtab."""
-    return bool(header.get("results") == RESULTS)
+def same_protocol(header: dict[str, Any]) -> bool:
+    """Return whether a sender speaks the protocol of this trimtab."""
+    return bool(header.get("protocol") == PROTOCOL)
 
 
 def versions(header: dict[str, Any]) -> tuple[str, str]:
-    """Return the versions of this trimtab and of a sender, so that they can be told apart.
+    """Return the versions of this trimtab and of a sender, with their protocols.
 
-    >>> versions({"trimtab": "0.1.9"})[1]
-    '0.1.9'
+    >>> versions({"trimtab": "0.1.9", "protocol": 1})[1]
+    '0.1.9 (protocol 1)'
     """
-    ours, theirs = __version__, printable(str(header.get("trimtab")), 40)
-    if ours == theirs:
-        results = printable(str(header.get("results")), 40)
-        return f"{ours} (results {RESULTS})", f"{theirs} (results {results})"
-    return ours, theirs
+    theirs, protocol = (printable(str(header.get(name)), 40) for name in ("trimtab", "protocol"))
+    return f"{__version__} (protocol {PROTOCOL})", f"{theirs} (protocol {protocol})"
 
 
 class ReplyStatus(StrEnum):

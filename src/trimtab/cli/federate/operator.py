@@ -103,7 +103,9 @@ def init(
 )
 @click.option("-R", "R", type=int, required=True, help="Maximum number of rounds.")
 @click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
-@click.option("--min-sites", type=int, help="Fewest replies for a round; all sites by default.")
+@click.option(
+    "--min-sites", type=int, help="Fewest replies for a round; by default half of the sites, and 3."
+)
 @click.option("--round-timeout", type=float, default=3600.0, show_default=True, help="Seconds.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(

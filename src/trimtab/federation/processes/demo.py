@@ -142,7 +142,15 @@ def _run(
 ) -> Generator[Note, None, RunSummary]:
     federation = operator.federation
     if read_summary(federation.folder / state) is None:
-        job = start_job(federation, algorithm, R=R, round_timeout=120, seed=seed, state=state)
+        job = start_job(
+            federation,
+            algorithm,
+            R=R,
+            min_sites=len(sites),
+            round_timeout=120,
+            seed=seed,
+            state=state,
+        )
     else:
         job = resume_job(federation, algorithm=encode(algorithm), state=state)
     ended, audit = None, None

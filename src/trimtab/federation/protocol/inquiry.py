@@ -14,7 +14,7 @@ from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
     ReplyStatus,
-    same_results,
+    same_protocol,
     this_trimtab,
     versions,
 )
@@ -167,9 +167,9 @@ class Inquiry:
         status = header.get("status")
         if header.get("site") != member.name:
             return f"it claims the name {shown(header.get('site'))}"
-        if not same_results(header):
+        if not same_protocol(header):
             ours, theirs = versions(header)
-            return f"it has trimtab {theirs}, the server {ours}; install the same"
+            return f"it has trimtab {theirs}, the server {ours}; install versions of one protocol"
         if status == ReplyStatus.STALE:
             self.clock.pass_by(member.name, whole("seen", header.get("seen"), 0, _END_OF_TIME))
             self.absent[member.name] = "it has seen later requests; the next one will be later"

@@ -31,7 +31,7 @@ from trimtab.federation.message import (
     arrays_of,
     check_arrays,
     filled,
-    same_results,
+    same_protocol,
     this_trimtab,
     versions,
 )
@@ -227,9 +227,11 @@ class Site:
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        if not same_results(request.header):
+        if not same_protocol(request.header):
             ours, theirs = versions(request.header)
-            raise _Refusal(f"it has trimtab {ours}, the server {theirs}; install the same on both.")
+            raise _Refusal(
+                f"it has trimtab {ours}, the server {theirs}; install versions of one protocol."
+            )
         if request["site"] != self.name:
             got = shown(request["site"])
             raise _Refusal(f"it got a request for {got}; check the names of sites.")

@@ -187,7 +187,11 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
         )
     if job.results != RESULTS:
-        _refuse_other_results(federation.folder, job)
+        begun = f"{job.trimtab} (results {job.results})"
+        raise ValueError(
+            f"{federation.folder} was begun with trimtab {begun}, this is {__version__} (results "
+            f"{RESULTS}); go on with that version."
+        )
     check_checkpoint(federation.folder / job.state)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
@@ -239,12 +243,3 @@ def check_job(job: Job, sites: int) -> None:
             "{round_timeout:{seconds}}; pass a number of seconds.",
             seconds=f"{job.round_timeout:g}",
         )
-
-
-def _refuse_other_results(folder: Path, job: Job) -> None:
-    from trimtab.federation.message import versions  # it imports torch
-
-    ours, theirs = versions(job.to_json())
-    raise ValueError(
-        f"{folder} was begun with trimtab {theirs}, this is {ours}; go on with that version."
-    )

@@ -38,10 +38,8 @@ batch = [8, 1000000000]  # samples in a mini-batch, or in all data if there are 
 hours = "00:00-24:00"  # by the clock of this machine; "20:00-06:00" goes over midnight
 seconds = 86400  # that the work on one request may take
 memory = {memory}  # GB that the worker may take; 0: as much as there is
-branches = 100  # experiments, rollbacks and restored backups that may train with one problem file
-metrics = 1000  # answers with metrics for one problem file; after that, rounds without metrics
-metrics_per_experiment = 1000  # of these, for one experiment
-metrics_per_day = 1000  # of these, in one day
+branches = 100  # experiments, and repetitions from an earlier round, for this problem file
+metrics = 1000  # replies with metrics of this site's test data, for this problem file
 
 # The other sites, by the fingerprints of their keys. If there are any here, this site takes part
 # with these alone.
@@ -63,8 +61,6 @@ class Policy:
     memory: float  # GB
     branches: int
     metrics: int
-    metrics_per_experiment: int
-    metrics_per_day: int
     sites: Mapping[str, str]  # fingerprints by name; none: any
     lines: Mapping[str, str]  # the file, line and text of each entry
 
@@ -190,7 +186,7 @@ def _read(key: str, value: Any, line: str) -> Any:
 
 
 _NOT = object()
-_COUNTS = ("branches", "metrics", "metrics_per_experiment", "metrics_per_day")
+_COUNTS = ("branches", "metrics")
 
 
 def _names(value: Any) -> Any:
