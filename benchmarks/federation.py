@@ -31,8 +31,8 @@ from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import start_job
-from trimtab.federation.setup.operator_folder import Federation, create
-from trimtab.federation.setup.site_folder import secret, unpack
+from trimtab.federation.setup.operator import Federation, create
+from trimtab.federation.setup.site import secret, unpack
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.server import Control, SuperLink, superlink_arguments
 from trimtab.federation.transport.flower.site import supernode_arguments

@@ -46,7 +46,7 @@ def opened(problem: str, algorithm: str, runs: Runs) -> dict[str, Any]:
     """Return the record of a case, a new one if it has none; raise ValueError if it is another."""
     case = CASES[problem]
     said = {"problem": problem, "algorithm": algorithm, "metric": case.metric}
-    said |= {"target": case.target, "S": case.S, "digest": digest(runs.problem)}
+    said |= {"target": case.target, "S": case.S, "digest": digest(case.make)}
     path = path_of(problem, algorithm)
     if not path.exists():
         return said | {"versions": environment(), "grid": {}, "picked": {}, "best": None}

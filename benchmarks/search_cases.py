@@ -2,7 +2,7 @@
 
 All data are in scikit-learn or are made up with fixed seeds. A target is a fixed number that the
 best settings reach in 5 to 60 rounds. Nothing here may change while results/search has records of
-it: a digest of the data tells.
+it: the record has a digest of the source of the function that makes the problem.
 """
 
 from collections.abc import Callable, Sequence
@@ -207,6 +207,21 @@ def tiny() -> Supervised:
     return _supervised(lambda: nn.Linear(2, 1), loss, (X, y), cut, "loss", 4)
 
 
+def network() -> Supervised:
+    """Digits by a network with 24 hidden units."""
+    return digits(24)
+
+
+def quadratic() -> Quadratic:
+    """Eight quadratics without noise."""
+    return _quadratic(1, 8, 10, 0.0, 1.0, 0.0)
+
+
+def noise() -> Quadratic:
+    """Eight quadratics with noise and unequal weights."""
+    return _quadratic(7, 8, 10, 0.5, 0.7, 0.5)
+
+
 CASES = {
     "digits": Case("convex", digits, "accuracy", 0.93, 6e7, 5800),
     "patients": Case("regression, unscaled", patients, "r2", 0.6, 6e8, 7.4e4),
@@ -217,14 +232,16 @@ CASES = {
     "iris": Case("few rows", iris, "loss", 0.15, 7.7e7, 3100, aside=True),
     "tiny": Case("few rows", tiny, "loss", 0.4, 1.5e8, 5300),
     "wide": Case("large", wide, "accuracy", 0.82, 5.4e7, 4800),
-    "network": Case("network", lambda: digits(24), "accuracy", 0.93, 2.3e7, 2200),
+    "network": Case("network", network, "accuracy", 0.93, 2.3e7, 2200),
     "curves": Case("network", curves, "r2", 0.85, 4.3e7, 4300, aside=True),
-    "quadratic": Case(
-        "convex", lambda: _quadratic(1, 8, 10, 0.0, 1.0, 0.0), "gap", 0.001, 7.8e5, 32
-    ),
+    "quadratic": Case("convex", quadratic, "gap", 0.001, 7.8e5, 32),
     "noise": Case(
         "noise, unequal weights",
-        *(lambda: _quadratic(7, 8, 10, 0.5, 0.7, 0.5), "gap", 0.3, 3.3e5, 10),
+        noise,
+        "gap",
+        0.3,
+        3.3e5,
+        10,
         S=4,
         aside=True,
     ),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from inspect import getsource
 from math import ceil, exp, fsum, inf, log
 from typing import Any
 
@@ -96,11 +98,15 @@ def mean(rounds: Iterable[float | None]) -> float:
     return exp(fsum(logs) / len(logs))
 
 
-def digest(problem: Problem) -> str:
-    """Return what tells the data of a problem from others, whatever Python's version."""
-    parts = problem.fingerprint.split(" ")
-    own = ("N", "d", "batch", "data", "validation", "weights", "A", "b", "sigma")
-    return " ".join(part for part in parts if part.partition("=")[0] in own)
+def digest(make: Callable[[], Problem]) -> str:
+    """Return what identifies the data of a case on every machine: its sizes and its source.
+
+    The numbers themselves would not: torch rounds them by the instruction set of the processor.
+    """
+    own = ("N", "d", "batch", "sigma")
+    parts = [part for part in make().fingerprint.split(" ") if part.partition("=")[0] in own]
+    source = sha256(getsource(make).encode()).hexdigest()[:16]
+    return " ".join([*parts, f"source={source}"])
 
 
 class Grid:

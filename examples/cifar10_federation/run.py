@@ -29,7 +29,7 @@ from trimtab._processes import Child, tail
 from trimtab._version import environment
 from trimtab.algorithms.registry import kind
 from trimtab.federation.processes.ports import free_port
-from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.setup.site import unpack
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.problems.data.images import cifar10

@@ -33,7 +33,7 @@ CONCRETE -= {"__init__", "bases", "registry", "scheduled", "through"}
 LEVELS = (
     ("_version", "errors", "_importing", "_processes"),
     ("_files",),
-    ("core",),
+    ("core", "commit"),
     ("compute", "algorithms"),
     ("problems",),
     ("simulation",),

@@ -18,7 +18,7 @@ from tests.helpers.connect_proxy import Relay
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 
 SITES = "abc"
 FATES = {

@@ -12,7 +12,7 @@ from tests.helpers.connect_proxy import ConnectProxy, Listener, Relay
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.processes import front, operator, site
-from trimtab.federation.setup.site_folder import SiteFolder
+from trimtab.federation.setup.site import SiteFolder
 from trimtab.federation.storage import keys
 
 pytestmark = pytest.mark.federation

@@ -11,7 +11,7 @@ import pytest
 
 from trimtab.federation.processes.demo import R, demonstrate
 from trimtab.federation.setup.job import read_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 
 pytestmark = pytest.mark.federation
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.federation.test_federate_cli import trimtab
 from tests.helpers.whole_federation import Whole
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 
 pytestmark = pytest.mark.federation
 

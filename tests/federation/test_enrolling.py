@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.federation.test_federate_cli import GOOD, trimtab
 from trimtab.federation.setup.approval import approve, policy_of, propose
-from trimtab.federation.setup.key_request import enrol, read_request
-from trimtab.federation.setup.operator_folder import Federation, create, register
-from trimtab.federation.setup.site_folder import SiteFolder, unpack
+from trimtab.federation.setup.operator import Federation, create, register
+from trimtab.federation.setup.site import SiteFolder, read_request, request_key, unpack
 from trimtab.federation.storage import keys
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.storage.seal import sealed_text
@@ -34,7 +33,7 @@ def operator(tmp_path, monkeypatch):
 @pytest.fixture
 def oslo(operator):
     """A site that enrolled, was registered and has approved."""
-    enrol(Path("oslo"), "oslo")
+    request_key(Path("oslo"), "oslo")
     register(operator, read_request(Path("oslo/request.json")))
     approve(propose(Path("oslo"), operator.archive("oslo")))
     return SiteFolder.read(Path("oslo"))
@@ -91,7 +90,7 @@ def test_init_without_sites_says_how_they_come_and_with_them_what_it_means(capsy
 
 
 def test_without_a_yes_nothing_is_taken_in(capsys, operator, monkeypatch):
-    enrol(Path("oslo"), "oslo")
+    request_key(Path("oslo"), "oslo")
     register(operator, read_request(Path("oslo/request.json")))
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     code, *_ = trimtab(capsys, "federate", "approve", "oslo", "fed/sites/oslo.tar.gz")
@@ -105,7 +104,7 @@ def test_without_a_yes_nothing_is_taken_in(capsys, operator, monkeypatch):
 
 def test_a_key_is_rotated_under_the_same_name(oslo, operator):
     old = keys.fingerprint(keys.public_half(Path("oslo/site.key").read_bytes()))
-    request = enrol(Path("oslo"), "oslo", rotate=True)
+    request = request_key(Path("oslo"), "oslo", rotate=True)
     policy_of(oslo)  # until the operator has registered it, the site goes on with the key it has
     federation = register(operator, read_request(Path("oslo/request.json")))
     assert federation.roster.fingerprints == {"oslo": request.fingerprint}
@@ -123,7 +122,7 @@ def test_a_key_is_rotated_under_the_same_name(oslo, operator):
 
 
 def test_nobody_else_rotates_a_key_or_takes_one_that_was_let_in(oslo, operator, refused):
-    stranger = enrol(Path("elsewhere"), "oslo")
+    stranger = request_key(Path("elsewhere"), "oslo")
     request = read_request(Path("elsewhere/request.json"))
     with refused("not signed with the key of oslo", "compare", "pass replace"):
         register(operator, request)
@@ -136,7 +135,7 @@ def test_nobody_else_rotates_a_key_or_takes_one_that_was_let_in(oslo, operator, 
 
 def test_a_key_has_one_name_and_a_site_that_left_does_not_come_back_with_it(operator, refused):
     for name in ("oslo", "rome"):
-        enrol(Path(name), name)
+        request_key(Path(name), name)
         register(operator, read_request(Path(name) / "request.json"))
     private = Path("oslo/site.key").read_bytes()
     public = keys.public_half(private)
@@ -146,7 +145,7 @@ def test_a_key_has_one_name_and_a_site_that_left_does_not_come_back_with_it(oper
     with refused("is that of site oslo"):
         register(operator, read_request(Path("lima.json")))
     roster = RosterFile(operator.folder)
-    roster.dismiss("oslo")
+    roster.remove_site("oslo")
     roster.forget("oslo")
     with refused("was let in once (oslo was let go)"):
         register(operator, read_request(Path("oslo/request.json")))
@@ -191,7 +190,7 @@ JSON = st.recursive(
 def test_a_request_that_was_changed_is_one_sentence(tmp_path, changes):
     folder = tmp_path / "site"
     if not (folder / "request.json").exists():
-        enrol(folder, "oslo")
+        request_key(folder, "oslo")
     honest = json.loads((folder / "request.json").read_text())
     changed = honest | changes
     (tmp_path / "changed.json").write_text(json.dumps(changed))
@@ -306,7 +305,7 @@ def test_a_problem_file_that_has_changed_is_not_run_before_it_is_approved(capsys
 def test_a_site_without_a_policy_gets_one_and_its_log_shows_it(operator, caplog):
     caplog.set_level("INFO", logger="trimtab.federation")
     made = Federation.read(operator.folder)
-    from trimtab.federation.setup.operator_folder import admit
+    from trimtab.federation.setup.operator import admit
 
     made = admit(made, "rome")
     site = SiteFolder.read(unpack(made.archive("rome"), Path("sites")))

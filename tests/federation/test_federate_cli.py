@@ -19,9 +19,9 @@ from trimtab._version import RESULTS
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.events import AuditDone
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
-from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.setup.site import unpack
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
 from trimtab.federation.storage.seal import read_sealed
 

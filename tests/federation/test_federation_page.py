@@ -13,7 +13,7 @@ from trimtab.cli import main
 from trimtab.cli.federate.output import page_so_far, write_page
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.setup.job import start_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.report.federation import read_federation
 
 R = 6

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from tests.helpers.operator_folder import operator_folder
 from trimtab._files import Lock
 from trimtab.errors import InUse
-from trimtab.federation.setup.operator_folder import Federation, admit
-from trimtab.federation.setup.site_folder import SiteFolder, unpack
+from trimtab.federation.setup.operator import Federation, admit
+from trimtab.federation.setup.site import SiteFolder, unpack
 from trimtab.federation.storage import keys, roster
 from trimtab.federation.storage.roster import RosterFile
 
@@ -96,14 +96,14 @@ def test_bad_names_are_refused(tmp_path, change, says):
 
 def test_a_site_leaves_in_two_steps_and_the_last_one_cannot(made):
     file = RosterFile(made.folder)
-    file.dismiss("rome")
+    file.remove_site("rome")
     assert Federation.read(made.folder).roster.leaving == ("rome",)
     with pytest.raises(ValueError, match="'oslo' is the only site left"):
-        file.dismiss("oslo")
+        file.remove_site("oslo")
     file.forget("rome")
     assert list(Federation.read(made.folder).sites) == ["oslo"]
     with pytest.raises(ValueError, match="there is no site 'rome'; the sites are oslo"):
-        file.dismiss("rome")
+        file.remove_site("rome")
 
 
 def test_a_site_that_could_not_be_admitted_leaves_no_archive(made, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
-from trimtab.federation.setup.operator_folder import Federation, admit
+from trimtab.federation.setup.operator import Federation, admit
 from trimtab.federation.storage.roster import RosterFile
 
 pytestmark = pytest.mark.federation
@@ -67,7 +67,7 @@ def come_and_go(whole, server):
     """A site joins and another leaves, between rounds, with the invariant kept."""
     whole.federation = admit(Federation.read(whole.operator), "d")
     whole.unpack("d", 3)
-    RosterFile(whole.operator).dismiss("a")
+    RosterFile(whole.operator).remove_site("a")
     whole.start_site("d")
     told = server.job(R=16, min_sites=2, seconds=300)
     kinds = [line["kind"] for line in whole.journal()]

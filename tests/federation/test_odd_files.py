@@ -10,8 +10,8 @@ from trimtab import Scaffold
 from trimtab._files import read_json, write_json
 from trimtab.cli import main
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation, admit
-from trimtab.federation.setup.site_folder import SiteFolder, unpack
+from trimtab.federation.setup.operator import Federation, admit
+from trimtab.federation.setup.site import SiteFolder, unpack
 from trimtab.federation.setup.status import status_of
 from trimtab.federation.storage import journal
 from trimtab.federation.storage.ledger import Ledger, Member, Standing

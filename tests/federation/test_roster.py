@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 def test_a_site_that_joins_and_one_that_leaves_do_not_undo_each_other(folder):
     server, operator = RosterFile(folder), RosterFile(folder)
-    operator.dismiss("rome")
+    operator.remove_site("rome")
     seen = server.read()  # as the server has it while it lets rome go
     operator.admit("cairo", "C")
     assert "rome" in seen.leaving
@@ -56,7 +56,7 @@ def test_what_is_refused_changes_nothing(folder):
     with pytest.raises(ValueError, match="there is a site rome already"):
         RosterFile(folder).admit("rome", "X")
     with pytest.raises(ValueError, match="there is no site 'cairo'; the sites are rome, oslo"):
-        RosterFile(folder).dismiss("cairo")
+        RosterFile(folder).remove_site("cairo")
     assert (folder / "federation.json").read_bytes() == before
 
 
@@ -68,6 +68,6 @@ def test_a_file_that_is_held_for_ever_is_not_waited_for_for_ever(folder, monkeyp
 
 def test_who_comes_and_who_has_gone():
     now = Roster({"rome": "R", "oslo": "O", "lima": "L"}, leaving=("oslo", "lima"))
-    assert now.coming(["oslo"]) == ["rome"]
-    assert now.gone(["oslo"]) == ["lima"]
-    assert now.staying == ["rome"]
+    assert now.joining(["oslo"]) == ["rome"]
+    assert now.left(["oslo"]) == ["lima"]
+    assert now.remaining == ["rome"]

@@ -41,7 +41,7 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
             if json.loads(text).get("r") == 2 and json.loads(text)["event"] == "round":
                 federation.sites["site3"] = federation.site("site3")
                 roster.admit("site3", "key3")
-                roster.dismiss("site0")
+                roster.remove_site("site0")
             return super().write(text)
 
     out, job = Out(), Job("run", encode(SCAFFOLD), 4, None, 2, 60.0, 3, "restore", "state")

@@ -1,6 +1,6 @@
 """The folder of an operator, made as `trimtab federate init` makes it."""
 
-from trimtab.federation.setup.operator_folder import create
+from trimtab.federation.setup.operator import create
 
 PROBLEM = """
 import torch

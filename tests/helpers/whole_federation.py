@@ -20,8 +20,8 @@ from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation, create
-from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.setup.operator import Federation, create
+from trimtab.federation.setup.site import unpack
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.federation.storage.seal import read_sealed, write_sealed
 from trimtab.federation.storage.states import START, States

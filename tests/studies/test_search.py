@@ -24,7 +24,7 @@ from trimtab.studies.search import (
     Run,
     Search,
 )
-from trimtab.studies.space import Family, Point, space_of
+from trimtab.studies.space import Family, Point, confirming_space, space_of
 
 GOAL = Goal(ACCURACY, 0.9)
 
@@ -194,6 +194,32 @@ def test_noise_between_seeds_costs_little(seed):
     surface = Surface(seed, noise=0.25)
     search = search_of(surface.trial)
     assert surface.rounds(search.chosen) <= 1.5 * surface.best(search.space)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("wrong", [1 / 17, 1, 17])
+def test_a_confirmation_searches_three_K_and_finds_their_step(seed, wrong):
+    surface, home = Surface(seed), Family(8)
+    three = [Family(K) for K in (4, 8, 16)]
+    expected = confirming_space(kind("scaffold"), 8, wrong * 2 ** surface.best_log_step(home))
+    search = Search(expected, surface.trial, GOAL, 200, Ledger())
+    for _ in search.find(GOAL):
+        pass
+    assert search.complete
+    assert {point.family for point, _ in search.runs} == set(three)
+    best = min(
+        ceil(surface.rounds(Point(f, j)))
+        for f in three
+        for j in range(-200, 200)
+        if surface.rounds(Point(f, j)) < inf
+    )
+    assert ceil(surface.rounds(search.chosen)) <= max(1.1 * best, best + 1)
+
+
+def test_a_confirmation_of_an_algorithm_without_K_has_one_bracket():
+    expected = confirming_space(kind("sgd"), None, 0.01)
+    assert (expected.Ks, expected.families) == ((None,), [Family()])
+    assert expected.build(expected.expected).eta == pytest.approx(0.01, rel=0.05)
 
 
 def test_where_all_diverge_it_goes_down_until_one_does_not():

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from trimtab.federation.events import SiteReport
 from trimtab.federation.setup.job import Job, read_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.summary import CHECKPOINT, Summary

@@ -105,6 +105,7 @@ class Space:
     variants: the pairs of eta_g and beta, those without them first.
     fixed: the algorithm itself, if nothing is searched.
     prior: the expected step size by K; the brackets of these K begin there.
+    expected: the point to confirm: its K, K/2 and 2K are searched, and nothing else.
     """
 
     kind: Kind
@@ -113,6 +114,7 @@ class Space:
     variants: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
     fixed: Algorithm | None = None
     prior: Mapping[int, float] | None = None
+    expected: Point | None = None
 
     @property
     def families(self) -> list[Family]:
@@ -191,6 +193,18 @@ def space_of(
     advised = () if prior is None or prior.algorithm != chosen.name else (prior.K,)
     Ks = tuple(sorted({*LADDER, *(K for K in advised if K is not None)}))
     return Space(chosen, taken, Ks, variants, prior=expected)
+
+
+def confirming_space(
+    chosen: Kind, K: int | None, eta: float, given: Mapping[str, Any] | None = None
+) -> Space:
+    """Return what is searched to confirm an expected K and step size: K, K/2 and 2K."""
+    names = {parameter.name for parameter in chosen.parameters}
+    taken = {word: v for word, v in (given or {}).items() if word in names}
+    home = Family(K if chosen.has_K else None)
+    space = Space(chosen, taken, expected=Point(home, round(OCTAVE * log2(eta))))
+    families = sorted([home, *space.neighbours(home)])
+    return replace(space, Ks=tuple(family.K for family in families))
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,11 @@ class Tuner:
     def _per_client(self) -> dict[str, Any] | None:
         """Return the metrics of the first report seed's best model for each client."""
         problem = self.study.measured.problem
+        # A baseline has other clients, and who only confirms looks at f alone.
+        if self.spec.measured is not None or self.spec.space.expected is not None:
+            return None
         best = self.winner.trial.best_x(self.goal)
-        if best is None or problem.samples is None or self.spec.measured is not None:
+        if best is None or problem.samples is None:
             return None
         found = per_client(problem, best[1], self.goal.metric)
         return None if found is None else found.to_json()

@@ -38,8 +38,8 @@ def model(folder: Path, out: Path) -> None:
 
     OUT is a new folder, or a file NAME.safetensors, which gets NAME.json beside it.
     """
-    from trimtab.federation.setup.model import save_model
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
+    from trimtab.federation.setup.problem_file import save_model
 
     weights, r = save_model(Federation.read(folder), out)
     click.echo(f"Model of round {r}: {weights}")
@@ -50,7 +50,7 @@ def model(folder: Path, out: Path) -> None:
 @click.argument("name")
 def join(folder: Path, name: str) -> None:
     """Admit another site; it takes part as soon as it connects, between two rounds."""
-    from trimtab.federation.setup.operator_folder import Federation, admit
+    from trimtab.federation.setup.operator import Federation, admit
 
     print_instructions(admit(Federation.read(folder), name), [name])
 
@@ -60,11 +60,11 @@ def join(folder: Path, name: str) -> None:
 @click.argument("name")
 def leave(folder: Path, name: str) -> None:
     """Remove a site, between two rounds; its key is not accepted after that."""
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
     from trimtab.federation.storage.roster import RosterFile
 
     # A running server reads the roster between two rounds.
-    RosterFile(Federation.read(folder).folder).dismiss(name)
+    RosterFile(Federation.read(folder).folder).remove_site(name)
     click.echo(f"{name} leaves before the next round; if no server runs, at `federate resume`.")
 
 
@@ -73,11 +73,11 @@ def leave(folder: Path, name: str) -> None:
 @click.option("--host", help="New names and addresses of the server, separated by commas.")
 def renew(folder: Path, host: str | None) -> None:
     """Write a new server certificate; sites need nothing new. Then restart the server."""
-    from trimtab.federation.setup import operator_folder
+    from trimtab.federation.setup import operator
     from trimtab.federation.storage import keys
 
     hosts = [name.strip() for name in host.split(",")] if host else None
-    federation = operator_folder.renew(operator_folder.Federation.read(folder), hosts)
+    federation = operator.renew(operator.Federation.read(folder), hosts)
     # Read back from the file, as the server will.
     until = keys.check_certificate(federation.keys / "server.crt")
     click.echo(f"{federation.keys / 'server.crt'} is valid until {until:%Y-%m-%d}.")

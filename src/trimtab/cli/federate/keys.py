@@ -13,9 +13,9 @@ from trimtab.cli.federate.output import folder_argument, path_type
 @click.option("--rotate", is_flag=True, help="Make a new key for a site that already has one.")
 def enroll(folder: Path, name: str | None, rotate: bool) -> None:
     """Make the key of a site in DIR, and the request that its operator needs."""
-    from trimtab.federation.setup.key_request import REQUEST, enrol
+    from trimtab.federation.setup.site import REQUEST, request_key
 
-    request = enrol(folder, name or folder.resolve().name, rotate)
+    request = request_key(folder, name or folder.resolve().name, rotate)
     click.echo(
         f"The {'next ' if rotate else ''}key of {request.name} is {request.fingerprint}; its "
         f"private half stays in {folder}."
@@ -35,9 +35,9 @@ def enroll(folder: Path, name: str | None, rotate: bool) -> None:
 )
 def register(folder: Path, request: Path, replace: bool) -> None:
     """Admit the site of a REQUEST, or its new key, and write the archive for it."""
-    from trimtab.federation.setup.key_request import read_request
-    from trimtab.federation.setup.operator_folder import Federation
-    from trimtab.federation.setup.operator_folder import register as admit_request
+    from trimtab.federation.setup.operator import Federation
+    from trimtab.federation.setup.operator import register as admit_request
+    from trimtab.federation.setup.site import read_request
 
     # The signature in the request proves that the site has the private key.
     key_request = read_request(request)
@@ -83,7 +83,7 @@ def approve(folder: Path, archive: Path | None, problem: Path | None, yes: bool)
 @folder_argument
 def fingerprint(folder: Path) -> None:
     """Show the fingerprints of keys, authority and problem file, to compare over the telephone."""
-    from trimtab.federation.setup.fingerprints import fingerprints_of
+    from trimtab.federation.setup.operator import fingerprints_of
 
     for name, value in fingerprints_of(folder).items():
         click.echo(f'{name} = "{value}"')

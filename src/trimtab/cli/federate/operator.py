@@ -65,7 +65,7 @@ def init(
     port: int,
 ) -> None:
     """Make the operator's folder DIR: an authority, the server's certificate, the problem."""
-    from trimtab.federation.setup.operator_folder import create
+    from trimtab.federation.setup.operator import create
     from trimtab.problems.supervised.batches import check_batch
 
     check_batch(batch)  # Before the folder and its keys are created.
@@ -131,7 +131,7 @@ def server(
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
     from trimtab.federation.setup.job import start_job
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
 
     federation = Federation.read(folder)
     # Reading the problem file may register the algorithm.
@@ -178,7 +178,7 @@ def resume(
 ) -> None:
     """Continue the experiment in DIR from its last committed round."""
     from trimtab.federation.setup.job import resume_job
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
 
     job = resume_job(Federation.read(folder), **changes)
     style = log_style(log_json, log_size)
@@ -194,7 +194,7 @@ def audit(folder: Path, bind: str | None, as_json: bool) -> None:
     """Check c = sum p_i c_i over the sites of DIR, which must be running; the server must not."""
     from trimtab.federation.events import to_json
     from trimtab.federation.setup.job import resume_job
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
 
     # An audit is a job of another kind over the same sites and states.
     job = replace(resume_job(Federation.read(folder)), kind="audit")
@@ -278,7 +278,7 @@ def _serve(
 
 
 def _show_summary(folder: Path, job: "Job", outcome: _Outcome, as_json: bool) -> None:
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
     from trimtab.federation.setup.status import summary_of
 
     own = Federation.read(folder).problem.metric

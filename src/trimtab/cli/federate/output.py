@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trimtab.federation.log import LogStyle
     from trimtab.federation.processes.observed import OperatorView, SiteView
     from trimtab.federation.setup.job import Job
-    from trimtab.federation.setup.operator_folder import Federation
+    from trimtab.federation.setup.operator import Federation
 
 PAGE = "report.html"
 path_type = click.Path(path_type=Path)

@@ -22,8 +22,8 @@ from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import read_job, resume_job, start_job
-from trimtab.federation.setup.operator_folder import Federation, create
-from trimtab.federation.setup.site_folder import unpack
+from trimtab.federation.setup.operator import Federation, create
+from trimtab.federation.setup.site import unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
 from trimtab.federation.storage.summary import read_summary
 from trimtab.problems.data.images import digits

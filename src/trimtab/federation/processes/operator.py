@@ -35,8 +35,8 @@ from trimtab.federation.processes.pipe import send
 from trimtab.federation.processes.ports import addresses_of, free_port, listener
 from trimtab.federation.processes.rounds import Assignment
 from trimtab.federation.setup.job import Job
-from trimtab.federation.setup.operator_folder import Federation
-from trimtab.federation.setup.site_folder import secret
+from trimtab.federation.setup.operator import Federation
+from trimtab.federation.setup.site import secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.storage.keys import check_certificate
 from trimtab.federation.transport.flower import api

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from trimtab.federation.protocol.inquiry import Terms
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport

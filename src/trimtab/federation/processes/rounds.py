@@ -36,7 +36,7 @@ from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.setup.job import Job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
@@ -167,10 +167,10 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     """Let sites in and out, as the operator's file says now."""
     roster = file.read()
     members = [member.name for member in coordinator.standing.members]
-    for name in roster.gone(members):
+    for name in roster.left(members):
         file.forget(name)  # A process was killed after the site had left and before this.
     leaving = [name for name in members if name in roster.leaving]
-    coming = roster.coming(members)
+    coming = roster.joining(members)
     if not leaving and not coming:
         return
     transport.admit(roster.sites)
@@ -193,7 +193,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
     state = federation.folder / job.state
     problem = federation.problem.server_problem()  # its file may register the algorithm
     standing, metric = read_standing(state), own_metric(problem)
-    known = federation.roster.staying
+    known = federation.roster.remaining
     if standing is not None:
         known = [member.name for member in standing.members]
     return Coordinator(

@@ -23,7 +23,7 @@ from trimtab.federation.processes.ports import Proxy, free_port, probe, proxy_of
 from trimtab.federation.processes.standing import Standing
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
 from trimtab.federation.setup.approval import policy_of
-from trimtab.federation.setup.site_folder import SiteFolder, secret
+from trimtab.federation.setup.site import SiteFolder, secret
 from trimtab.federation.storage.files import private_folder
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.clocks import Clocks

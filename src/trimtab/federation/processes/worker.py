@@ -91,7 +91,7 @@ def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
     from trimtab.federation.protocol.policy import limit_memory
     from trimtab.federation.protocol.site import Site
     from trimtab.federation.setup.approval import policy_of
-    from trimtab.federation.setup.site_folder import SiteFolder
+    from trimtab.federation.setup.site import SiteFolder
 
     try:
         site_folder = SiteFolder.read(folder)

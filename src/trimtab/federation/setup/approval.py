@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trimtab._files import write_file
-from trimtab.federation.setup.key_request import KEY, NEXT_KEY
-from trimtab.federation.setup.site_folder import SiteFolder
+from trimtab.federation.setup.site import KEY, NEXT_KEY, SiteFolder
 from trimtab.federation.storage import keys
 from trimtab.federation.storage.policy import FILE, Policy, digest_of, read_policy, write_problem
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument
-from trimtab.federation.setup.fields import check_fields
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
+from trimtab.federation.setup.site import check_fields
 from trimtab.federation.storage.journal import read_all
 from trimtab.federation.storage.seal import read_sealed, write_sealed
 from trimtab.federation.storage.summary import CHECKPOINT, read_summary

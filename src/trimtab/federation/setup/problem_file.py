@@ -19,12 +19,18 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from trimtab._importing import describe_error, load, source_location
+from trimtab.algorithms.registry import kind
 from trimtab.core import Gradient, Vector
+from trimtab.core.hyper import settings_of
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
+from trimtab.federation.setup.operator import Federation
+from trimtab.federation.storage.ledger import read_journal, read_standing
+from trimtab.problems import saved
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem, normalised, own_metric
+from trimtab.problems.saved import MODEL, Card
 from trimtab.problems.supervised.flat import map_tree
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
@@ -69,7 +75,7 @@ class ProblemFile:
         """Return the problem without data: what x starts from, and how it is unflattened."""
         if self._problem_of is not None:
             return self._made(None)
-        return self._problem(_Nowhere(), None, None)
+        return self._problem(_NoData(), None, None)
 
     def site_problem(self, data: Path, batch: int | float | None) -> Problem:
         """Return the problem with this site's data in every client's place."""
@@ -83,7 +89,7 @@ class ProblemFile:
                     "batch", "{path} has no mini-batches; drop {batch}.", path=self.path
                 )
             made = self._made(data)
-            return _Everywhere(made) if made.N == 1 else made
+            return _SameAtEverySite(made) if made.N == 1 else made
         try:
             parts = self._silo(data)
         except (Exception, SystemExit) as error:
@@ -93,7 +99,7 @@ class ProblemFile:
                 f"silo in {self.path} returned a {type(parts).__name__}; return (train, test), "
                 "each (X, y) or a Dataset."
             )
-        server = self._problem(_Nowhere(), None, None)
+        server = self._problem(_NoData(), None, None)
         tables = [self._of_table(part, server.loss_function) for part in parts]
         train, test = (_as(server.model.dtype, part) for part in tables)
         problem = self._problem([train] * MOST, test, batch)
@@ -165,7 +171,7 @@ class ProblemFile:
         return pair[0], pair[1]
 
 
-class _Everywhere(Problem):
+class _SameAtEverySite(Problem):
     """A problem of one client in every client's place; each place has random numbers of its own."""
 
     def __init__(self, problem: Problem) -> None:
@@ -185,7 +191,7 @@ class _Everywhere(Problem):
         return self.problem.evaluate(x, client=0)
 
 
-class _Nowhere(Sequence[Any]):
+class _NoData(Sequence[Any]):
     """The data of all sites, as the server sees them."""
 
     def __len__(self) -> int:
@@ -209,3 +215,43 @@ def _as(dtype: torch.dtype, part: Any) -> Any:
         return tensor.to(dtype) if real else tensor
 
     return map_tree(cast, tuple(part) if pair else part)
+
+
+# -- the model
+
+
+def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
+    """Write the model of the last committed round; return its file and that round's number.
+
+    out: a new folder for model.safetensors and model.json, or a file NAME.safetensors, which gets
+        NAME.json beside it.
+    """
+    file = federation.problem  # It may register the algorithm.
+    problem = file.server_problem()
+    state = federation.folder / "state"
+    standing = read_standing(state)
+    if standing is None:
+        raise ValueError(f"{federation.folder} has no model yet; no round was committed.")
+    alone = out.suffix == ".safetensors"
+    weights = out if alone else out / "model.safetensors"
+    about = out.with_suffix(".json") if alone else out / MODEL
+    for path in (weights, about):
+        if path.exists():
+            raise ValueError(f"{path} exists; pass another name.")
+    rounds = [line for line in read_journal(state, standing) if line["kind"] == "round"]
+    card = Card(
+        data=federation.folder.name,
+        algorithm=kind(standing.algorithm).name,
+        settings=settings_of(standing.algorithm),
+        seed=standing.seed,
+        round=standing.r,
+        metrics=rounds[-1]["metrics"] if rounds else {},
+        measured_on="the data of the sites",
+        clients=len(standing.members),
+        d=problem.d,
+    )
+    names = {"weights": weights.name, "about": about.name}
+    saved.save_model(
+        weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
+    )
+    return weights, standing.r

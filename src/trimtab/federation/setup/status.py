@@ -8,7 +8,7 @@ from typing import Any
 from trimtab._files import plain, read_json
 from trimtab.federation.events import AuditDone, Ended, Metrics
 from trimtab.federation.setup.job import read_job
-from trimtab.federation.setup.operator_folder import Federation
+from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.keys import check_certificate, fingerprint
 from trimtab.federation.storage.summary import Summary, read_summary

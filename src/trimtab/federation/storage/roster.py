@@ -41,15 +41,15 @@ class Roster:
         return {name: fingerprint(key) for name, key in self.sites.items()}
 
     @property
-    def staying(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """The sites that are not to leave."""
         return [name for name in self.sites if name not in self.leaving]
 
-    def coming(self, members: Collection[str]) -> list[str]:
+    def joining(self, members: Collection[str]) -> list[str]:
         """Return the sites that are to join those that take part."""
-        return [name for name in self.staying if name not in members]
+        return [name for name in self.remaining if name not in members]
 
-    def gone(self, members: Collection[str]) -> list[str]:
+    def left(self, members: Collection[str]) -> list[str]:
         """Return the sites that were to leave and take part no more."""
         return [name for name in self.leaving if name not in members]
 
@@ -105,14 +105,14 @@ class RosterFile:
             content["sites"][name] = public_key
             content["former"] = {**roster.former, old: f"{name} has another key now"}
 
-    def dismiss(self, name: str) -> None:
+    def remove_site(self, name: str) -> None:
         """Note that a site is to go."""
         with self._changing() as content:
             roster = Roster.from_json(content)
             if name not in roster.sites:
                 known = ", ".join(roster.sites)
                 raise ValueError(f"there is no site {name!r}; the sites are {known}.")
-            if not set(roster.staying) - {name}:
+            if not set(roster.remaining) - {name}:
                 raise ValueError(f"{name!r} is the only site left; end the experiment instead.")
             content["leaving"] = list(dict.fromkeys((*roster.leaving, name)))
 

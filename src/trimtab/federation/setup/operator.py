@@ -13,8 +13,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 
 from trimtab.errors import BadArgument
-from trimtab.federation.setup.key_request import KeyRequest
-from trimtab.federation.setup.site_folder import (
+from trimtab.federation.setup.site import (
+    KEY,
+    NEXT_KEY,
+    KeyRequest,
     SiteFolder,
     about,
     check_name,
@@ -22,6 +24,7 @@ from trimtab.federation.setup.site_folder import (
     read_facts,
 )
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import FILE, Roster, RosterFile
 
 if TYPE_CHECKING:
@@ -148,7 +151,7 @@ def register(federation: Federation, request: KeyRequest, replace: bool = False)
     if known is None:
         roster.admit(name, request.public_key)
     elif known != request.public_key:  # else it is but the archive that is written anew
-        if not replace and not request.is_vouched_for_by(known):
+        if not replace and not request.is_signed_by(known):
             raise BadArgument(
                 "replace",
                 "the request is not signed with the key of {name}, {_known}; if that is lost, "
@@ -197,3 +200,31 @@ def _write_archive(federation: Federation, name: str, public: str, private: byte
     if private is None:
         federation.archive(name).unlink(missing_ok=True)
     keys.write_secret(federation.archive(name), pack(site, authority, problem, private))
+
+
+# -- fingerprints
+
+
+def fingerprints_of(folder: Path) -> dict[str, str]:
+    """Return what a folder holds: at the operator's all sites, at a site its own key."""
+    if (folder / FILE).is_file():
+        federation = Federation.read(folder)
+        shown = dict(federation.roster.fingerprints)
+        authority = federation.keys / "ca.crt"
+    elif (folder / KEY).is_file():
+        shown = {"key": _of_key(folder / KEY)}
+        if (folder / NEXT_KEY).is_file():
+            shown["next key"] = _of_key(folder / NEXT_KEY)
+        authority = folder / "ca.crt"
+    else:
+        raise ValueError(f"{folder} is no folder of an operator or a site; pass one of them.")
+    if authority.is_file():
+        shown["(authority)"] = keys.authority_fingerprint(authority.read_bytes())
+    problem = folder / "problem.py"
+    if problem.is_file():
+        shown["(problem.py)"] = digest_of(problem.read_bytes())
+    return shown
+
+
+def _of_key(path: Path) -> str:
+    return keys.fingerprint(keys.public_half(path.read_bytes()))
