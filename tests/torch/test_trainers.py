@@ -1,6 +1,7 @@
 """The callback of Lightning and the mixin of Hugging Face take the steps of a loop; adapters."""
 
 import logging
+import warnings
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
-from tests.torch.test_controls import difference, far, normal, sgd
+from tests.torch.test_controls import difference, far, flat, normal, sgd
 from trimtab import torch as own
-from trimtab.torch import Controls
+from trimtab.torch import Controls, ServerControls
+from trimtab.torch.controls import zeros
 
 X, Y = normal(16, 3, seed=1), normal(16, 2, seed=2)
 CLIPS = pytest.mark.parametrize("clip", [0.5, 0.0])
@@ -58,16 +60,11 @@ def by_hand(model, clip, pieces=2):
     return controls.end()
 
 
-def assert_same(model, found, expected, like):
-    assert (
-        far(
-            difference(model, dict.fromkeys(found[0], 0)),
-            difference(like, dict.fromkeys(found[0], 0)),
-        )
-        < 1e-12
-    )
+def assert_same(model, found, expected, like, most=1e-12):
+    start = dict.fromkeys(found[0], 0)
+    assert far(difference(model, start), difference(like, start)) < most
     assert found[1] == expected[1]
-    assert far(found[0], expected[0]) < 1e-12
+    assert far(found[0], expected[0]) < most
 
 
 def pair():
@@ -195,3 +192,129 @@ def test_the_trainer_of_hugging_face_takes_the_steps_of_a_loop(clip, tmp_path):
         max_grad_norm=clip,
     ).train()
     assert_same(net, controls.end(), by_hand(like, clip), like)
+
+
+def test_what_the_mixin_cannot_correct_is_refused(tmp_path, refused):
+    net = Net()
+    with refused("scaled gradients", "bf16=True"):
+        trainer(net, [], tmp_path, controls=Controls(net), fp16=True)
+
+
+def test_a_trainer_that_clips_by_another_method_is_refused(tmp_path, refused):
+    """The method that the mixin extends is private: another version may not have it."""
+    net = Net()
+    mine = trainer(net, [{"X": X[0], "labels": Y[0]}], tmp_path, controls=Controls(net))
+    mine._clip_grad_norm = lambda *_: None
+    with refused("without _clip_grad_norm"):
+        mine.train()
+
+
+# -- adapters
+
+
+def adapted():
+    """Return a tiny GPT-2 from its configuration, without dropout, with LoRA adapters."""
+    transformers = pytest.importorskip("transformers", reason="pip install 'trimtab[lora]'")
+    peft = pytest.importorskip("peft", reason="pip install 'trimtab[lora]'")
+    torch.manual_seed(0)
+    gpt2 = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=11,
+            n_positions=8,
+            n_embd=8,
+            n_layer=1,
+            n_head=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+            initializer_range=0.3,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    lora = peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True
+    )
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        return peft.get_peft_model(gpt2, lora).double()  # peft calls transformers by an old name
+
+
+def adapters(model):
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def text(i):
+    """Return sentences of client i, which has favourite letters."""
+    draw = torch.Generator().manual_seed(i)
+    letters = torch.rand(11, generator=draw) ** 4
+    return torch.multinomial(letters.expand(6, 11), 8, replacement=True, generator=draw)
+
+
+def penalised(model, ids):
+    """Return the loss of a text in float64, and a penalty that makes the optimum attractive."""
+    scores = model(input_ids=ids[:, :-1]).logits
+    loss = F.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
+    return loss + 0.4 * sum(p.square().sum() for p in adapters(model).values())
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_adapters_reach_a_stationary_point_with_controls_alone(controlled):
+    """|gradient| in (A, B) of a tiny GPT-2, by full gradients of three clients."""
+    model = adapted()
+    server, controls = ServerControls(model, N=3), [Controls(model) for _ in range(3)]
+    frozen = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
+    for _ in range(90):
+        for i in range(3):
+            x, c, accepted = server.send(i)
+            model.load_state_dict(x, strict=False)
+            step = sgd(adapters(model).values(), lr=0.08, momentum=0.3)
+            controls[i].begin(c if controlled else None, step, accepted=accepted)
+            for _ in range(4):
+                step.zero_grad()
+                penalised(model, text(i)).backward()
+                controls[i].correct()
+                step.step()
+            dc, _ = controls[i].end()
+            if not controlled:
+                controls[i].c_i, dc = zeros(model), zeros(model)
+                controls[i]._pending = controls[i].tag, zeros(model)
+            dx = difference(model, x)
+            for message in (x, c, dx, dc):
+                assert message.keys() == adapters(model).keys()
+                assert all("lora_" in name for name in message)
+            server.receive(i, dx, dc, controls[i].tag)
+        server.step()
+    model.load_state_dict(server.x, strict=False)
+    model.zero_grad()
+    for i in range(3):
+        (penalised(model, text(i)) / 3).backward()
+    found = flat({name: p.grad for name, p in adapters(model).items()}).norm()
+    assert found < 1e-6 if controlled else found > 1e-3
+    assert flat(server.x).norm() > 0.1
+    assert all(torch.equal(p, frozen[n]) for n, p in model.named_parameters() if n in frozen)
+
+
+@pytest.mark.filterwarnings("ignore:.*loss_type:UserWarning")
+def test_the_mixin_trains_adapters(tmp_path):
+    found = []
+    for by_trainer in (True, False):
+        model = adapted()
+        controls, c = begun(model)
+        rows = [{"input_ids": row, "labels": row} for row in text(0)]
+        if by_trainer:
+            settings = {"controls": controls, "c": c, "per_device_train_batch_size": 2}
+            trainer(model, rows, tmp_path, max_grad_norm=0.5, **settings).train()
+        else:
+            step = sgd(adapters(model).values())
+            controls.begin(c, step)
+            for k in range(0, 6, 2):
+                step.zero_grad()
+                ids = text(0)[k : k + 2]
+                # The Trainer divides by the number of labels, the first of each text included.
+                model(input_ids=ids, labels=ids, num_items_in_batch=ids.numel()).loss.backward()
+                controls.correct()
+                clip_grad_norm_(adapters(model).values(), 0.5)
+                step.step()
+        found.append((model, controls.end()))
+    assert_same(found[0][0], found[0][1], found[1][1], found[1][0], most=1e-5)  # a loss in float32

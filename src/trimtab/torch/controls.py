@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer
 
+from trimtab.commit import START
 from trimtab.errors import BadArgument
 
 Named = dict[str, Tensor]  # by the names of `model.named_parameters()`, trainable ones only
-
-START = "start"  # the tag of c_i = 0
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.commit import START
 from trimtab.errors import BadArgument
-from trimtab.torch.controls import START, Named, check_names, finite, trainable, zeros
+from trimtab.torch.controls import Named, check_names, finite, trainable, zeros
 
 
 class ServerControls:
